@@ -1,0 +1,1 @@
+"""The doing: performs plans, and the loop that watches."""

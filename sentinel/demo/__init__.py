@@ -1,0 +1,1 @@
+"""The main job, on real training: diverge, judge, roll back, restart, prove."""

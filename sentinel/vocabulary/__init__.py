@@ -1,0 +1,1 @@
+"""What trainer and daemon both speak. Pure, standard library only."""

@@ -1,0 +1,89 @@
+"""Errors, named by what the caller should do.
+
+    SentinelError
+    ├── ConfigError          the operator edits a file, a command line or a data set; exit code 2
+    │   ├── DataError            training data that is missing, too short or not of its format
+    │   └── OverridesError       an overrides.json that is not what sentinel writes
+    ├── TemporaryError       the loop tries again; exit code 3
+    │   ├── JobStillAlive        something may still write where we want to move things
+    │   └── LockHeld             another sentinel works on this run
+    └── PermanentError       sentinel stops acting and asks for a person; exit code 4
+        ├── CheckpointError      a checkpoint that is not whole, or not where it should be
+        ├── QuarantineError      a move that could overwrite something, or would cross filesystems
+        └── IncidentLogError     an incident log that can't be read
+
+A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "IncidentLogError",
+    "JobStillAlive",
+    "LineError",
+    "LockHeld",
+    "OverridesError",
+    "PermanentError",
+    "QuarantineError",
+    "SentinelError",
+    "TemporaryError",
+]
+
+
+class SentinelError(Exception):
+    """Anything that sentinel itself says no to. Its text is a sentence for the person who reads it."""
+
+
+class ConfigError(SentinelError):
+    """Wrong usage or configuration: names the file and the key, and what would be right."""
+
+
+class DataError(ConfigError):
+    """Training data that is missing, too short or not of its format: names the file."""
+
+
+class OverridesError(ConfigError):
+    """An overrides.json that does not follow its schema: names the key."""
+
+
+class TemporaryError(SentinelError):
+    """A neighbour that could not be reached, or is not ready: trying again is right."""
+
+
+class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as in `raise JobStillAlive(...)`
+    """Processes of the run may still write; nothing is moved until they are gone."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(f"the job may still write: {who}")
+        self.who = who
+
+
+class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
+    """Another sentinel holds this run's lock."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"another sentinel watches this run: {holder}")
+        self.holder = holder
+
+
+class PermanentError(SentinelError):
+    """Trying again would not help: a person is needed."""
+
+
+class CheckpointError(PermanentError):
+    """A checkpoint that can't be trusted or can't be found."""
+
+
+class QuarantineError(PermanentError):
+    """A move that is refused because it could lose something."""
+
+
+class IncidentLogError(PermanentError):
+    """The incident log holds a line, other than a torn last one, that can't be read."""
+
+
+class LineError(SentinelError):
+    """One line that can't be read; carries what was wrong with it."""

@@ -1,0 +1,50 @@
+"""The loss ratio, with its minimum per sequence length: the formula that the hook and the judge share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["LossMinimum", "loss_ratio"]
+
+
+def loss_ratio(loss: float, previous_minimum: float | None) -> float:
+    """This step's loss over the smallest loss of all previous steps, dimensionless; below 1 at a new minimum.
+
+    The first step (no previous minimum) is 1.0. Returns inf when the loss is nan or inf: a loss that is not a number is
+    the worst ratio, not a missing one.
+
+    Source: Li, Zhang & He 2022, "The Stability-Efficiency Dilemma", Table 1 (arXiv:2108.06084).
+    """
+    if not math.isfinite(loss):
+        return math.inf
+    if previous_minimum is None:
+        return 1.0
+    return loss / previous_minimum if previous_minimum else math.inf
+
+
+class LossMinimum:
+    """The smallest finite loss so far, kept per sequence length, since a loss at length 8 is not one at 1024.
+
+    Travels in the checkpoint's client state (`state`, `load`), so that it survives a restart.
+    """
+
+    def __init__(self, minima: Mapping[int | None, float] | None = None) -> None:
+        self._minima: dict[int | None, float] = dict(minima or {})
+
+    def push(self, loss: float, seqlen: int | None) -> float:
+        """The loss ratio of this step; afterwards the step counts among the previous ones. See `loss_ratio`."""
+        previous = self._minima.get(seqlen)
+        ratio = loss_ratio(loss, previous)
+        if math.isfinite(loss):
+            self._minima[seqlen] = loss if previous is None else min(loss, previous)
+        return ratio
+
+    def state(self) -> list[tuple[int | None, float]]:
+        """(seqlen, smallest loss in nats) pairs, for a checkpoint's client state."""
+        return list(self._minima.items())
+
+    @classmethod
+    def load(cls, state: list[tuple[int | None, float]]) -> LossMinimum:
+        """The minimum that `state` described."""
+        return cls(dict(state))

@@ -1,0 +1,1 @@
+"""Imported inside the trainer."""
