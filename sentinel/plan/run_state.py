@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-__all__ = ["Checkpoint"]
+from sentinel.plan.incident import Incident
+from sentinel.plan.mitigations import Baseline
+from sentinel.vocabulary.overrides import Anchor, Overrides
+
+__all__ = ["Checkpoint", "RunState", "WriterSeen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +30,54 @@ class Checkpoint:
 
     problem: str | None = None
     """Why it is not complete or did not verify, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSeen:
+    """A process that may write to the run's folders."""
+
+    pid: int
+    rollback: str | None = None
+    """The rollback that it was started for; None for any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """One look at the run."""
+
+    now_unix_s: float
+    writers: tuple[WriterSeen, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Ordered by global_step."""
+
+    latest_tag: str | None = None
+    """What `latest` says; None when there is no such file."""
+
+    overrides: Overrides | None = None
+    """What overrides.json says; None when there is none."""
+
+    tensorboard_past: int | None = None
+    """The largest step that TensorBoard's live event files show; None when there is no TensorBoard."""
+
+    started_rollbacks: frozenset[str] = frozenset()
+    """Rollbacks that some attempt's run_started has reported."""
+
+    baseline: Baseline = field(default_factory=Baseline)
+    """What the newest attempt reported to run with."""
+
+    seeds_used: frozenset[int] = frozenset()
+    positions: Mapping[int, Anchor] = field(default_factory=dict)
+    """global_step -> position, for steps that a checkpoint may stand at, where the journals know it."""
+
+    incidents: tuple[Incident, ...] = ()
+    paused: bool = False
+    """Whether a person has said `pause`: watch, speak, do not act."""
+
+    def checkpoint(self, tag: str) -> Checkpoint | None:
+        """The checkpoint of that name, or None."""
+        return next((c for c in self.checkpoints if c.tag == tag), None)
+
+    @property
+    def open_incident(self) -> Incident | None:
+        """The incident that is neither closed nor stopped, or None; there is one at most."""
+        return next((i for i in self.incidents if i.status not in ("closed", "stopped")), None)

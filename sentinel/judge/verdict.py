@@ -1,0 +1,152 @@
+"""judge(series, context, thresholds) -> Verdict: what the run's readings mean, in a sentence one can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["Context", "Verdict", "VerdictKind", "judge"]
+
+
+class VerdictKind(StrEnum):
+    """The words of the verdict. Only DIVERGED leads to a rollback."""
+
+    HEALTHY = "healthy"
+    WARMING_UP = "warming_up"
+    SPIKE = "spike"
+    DIVERGED = "diverged"
+    PENDING = "pending"
+    STARTING = "starting"
+    STALLED = "stalled"
+    DOWN = "down"
+    BLIND = "blind"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What is known beside the samples."""
+
+    now_unix_s: float
+    job_alive: bool | None
+    """Whether a process of the run is alive; None where nobody could say."""
+
+    pending: bool = False
+    """Whether the job waits in a scheduler's queue."""
+
+    readable: bool = True
+    """Whether the readings can be got at, at all."""
+
+    attempt: int | None = None
+    """The newest attempt; None before the first."""
+
+    finished_reason: str | None = None
+    """How the newest attempt says that it ended; None while it has not said so."""
+
+    last_sample_unix_s: float | None = None
+    """When the newest attempt's last sample was made; None before its first."""
+
+    attempt_started_unix_s: float | None = None
+
+    second_witness_unix_s: float | None = None
+    """The last sign of life besides the journal: the log's or a checkpoint's modification time."""
+
+    warmup_end_step: int | None = None
+    """The step at which LR and sequence length have warmed up, for the newest attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer, with its reason."""
+
+    kind: VerdictKind
+    reason: str
+    global_step: int | None = None
+    """The step that it speaks of; None where there is none yet."""
+
+    onset_range: tuple[int, int] | None = None
+    """First step of the episode, earliest and latest; None when nothing is wrong."""
+
+    alarm_step: int | None = None
+    """The step at which the divergence was known."""
+
+    led_by: tuple[str, ...] = ()
+
+
+def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
+    """The verdict on a run. Pure: everything that it depends on is in its arguments."""
+    step = series.last.global_step if series.last else None
+    if not context.readable:
+        return Verdict(kind=VerdictKind.BLIND, reason="the readings are away: nothing is known", global_step=step)
+    if series.alarm is not None:
+        return Verdict(
+            kind=VerdictKind.DIVERGED,
+            reason=series.alarm.reason,
+            global_step=step,
+            onset_range=series.alarm.onset_range,
+            alarm_step=series.alarm.step,
+            led_by=series.alarm.led_by,
+        )
+    return _without_samples(context, thresholds, step) or _of_the_samples(series, context, step)
+
+
+def _without_samples(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
+    """The verdicts for when no samples come, or None when they do."""
+
+    def verdict(kind: VerdictKind, reason: str) -> Verdict:
+        return Verdict(kind=kind, reason=reason, global_step=step)
+
+    if context.finished_reason is not None and not context.job_alive:
+        if context.finished_reason == "finished":
+            return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} ran to its end")
+        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} ended: {context.finished_reason}")
+    if context.pending:
+        return verdict(VerdictKind.PENDING, "the job waits in the queue")
+    if context.job_alive is False:
+        if context.attempt is None:
+            return verdict(VerdictKind.PENDING, "no attempt has begun, and no job is there")
+        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left")
+    if context.last_sample_unix_s is None:
+        since = context.attempt_started_unix_s
+        for_s = f" for {context.now_unix_s - since:.0f} s" if since is not None else ""
+        return verdict(VerdictKind.STARTING, f"the job is there{for_s} and has not made a step yet")
+    return _stalled(context, thresholds, step)
+
+
+def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
+    if context.last_sample_unix_s is None:
+        return None
+    silent_s = context.now_unix_s - context.last_sample_unix_s
+    if silent_s < thresholds.stalled_after_s or context.job_alive is not True:
+        return None
+    witness = context.second_witness_unix_s
+    if witness is None or context.now_unix_s - witness < thresholds.stalled_after_s:
+        return None
+    return Verdict(
+        kind=VerdictKind.STALLED,
+        reason=f"the job is alive, but journal and log have been silent for {silent_s:.0f} s",
+        global_step=step,
+    )
+
+
+def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdict:
+    if series.episode is not None:
+        episode = series.episode
+        return Verdict(
+            kind=VerdictKind.SPIKE,
+            reason=f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step "
+            f"{episode.onset_range[1]}, peak {episode.peak:.3f}: waiting whether it comes back by itself",
+            global_step=step,
+            onset_range=episode.onset_range,
+        )
+    warming = context.warmup_end_step is not None and step is not None and step < context.warmup_end_step
+    if warming:
+        reason = f"LR or sequence length warm up until step {context.warmup_end_step}; nothing is wrong so far"
+        return Verdict(kind=VerdictKind.WARMING_UP, reason=reason, global_step=step)
+    if not series.band_ready:
+        reason = "too few samples yet to know the noise of this loss"
+        return Verdict(kind=VerdictKind.WARMING_UP, reason=reason, global_step=step)
+    return Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band", global_step=step)

@@ -1,0 +1,120 @@
+"""The actions, as data. Each is idempotent, and done when its effect is seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sentinel.vocabulary.overrides import Anchor, Overrides
+
+__all__ = [
+    "Action",
+    "CutTensorBoard",
+    "PointLatest",
+    "QuarantineCheckpoints",
+    "StartJob",
+    "StopJob",
+    "VerifyCheckpoint",
+    "WriteOverrides",
+    "describe",
+    "to_json",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCheckpoint:
+    """Read the checkpoint whole, without unpickling it."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Ask the run's processes to end, then make them, and see them gone."""
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineCheckpoints:
+    """Move checkpoints aside, by rename: never delete."""
+
+    tags: tuple[str, ...]
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointLatest:
+    """Make `latest` and its siblings name the target; None is no checkpoint at all (from scratch)."""
+
+    tag: str | None
+    global_step: int
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutTensorBoard:
+    """Cut the event files at the target, each tag on its own axis; what is cut off becomes a run of its own."""
+
+    at: Anchor
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOverrides:
+    """Replace overrides.json."""
+
+    overrides: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Start the run's command again."""
+
+    incident: str | None
+    rollback: str | None
+
+
+Action = VerifyCheckpoint | StopJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob
+
+_KINDS = {
+    VerifyCheckpoint: "verify_checkpoint",
+    StopJob: "stop_job",
+    QuarantineCheckpoints: "quarantine_checkpoints",
+    PointLatest: "point_latest",
+    CutTensorBoard: "cut_tensorboard",
+    WriteOverrides: "write_overrides",
+    StartJob: "start_job",
+}
+
+
+def to_json(action: Action) -> dict[str, Any]:
+    """The action as a JSON object with its kind."""
+    return {"kind": _KINDS[type(action)]} | asdict(action)
+
+
+def describe(action: Action) -> str:
+    """The action as a person reads it."""
+    match action:
+        case VerifyCheckpoint(tag):
+            return f"read {tag} whole and check it"
+        case StopJob(pids):
+            return f"stop the job (process{'es' * (len(pids) > 1)} {', '.join(map(str, pids))}) and see it gone"
+        case QuarantineCheckpoints(tags, incident, _):
+            span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
+            return (
+                f"move {len(tags)} later checkpoint{'s' * (len(tags) > 1)} ({span}) into the quarantine of {incident}"
+            )
+        case PointLatest(None, _, _, _):
+            return "take `latest` away: start from scratch"
+        case PointLatest(tag, _, _, _):
+            return f"point `latest` at {tag}"
+        case CutTensorBoard(at, _, rollback):
+            return f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
+        case WriteOverrides(overrides):
+            return f"write overrides.json for {overrides.rollback}"
+        case StartJob(_, rollback):
+            return f"start the job again{f' as {rollback}' if rollback else ''}"

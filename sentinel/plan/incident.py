@@ -1,0 +1,204 @@
+"""The incident log's grammar: events as they are written, and the fold that tells where each incident stands.
+
+One JSON object per line, each with `event`, `incident` and `time_unix_s`:
+
+    opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
+                or a person asked for a rollback
+    shadow      what would have been done, in mode observe (rollback, rung, target, changes)
+    decided     a rung, a target and the overrides: what the coming intents carry out
+    intent, done, failed    around each action
+    applied     every action of the decision has been seen done
+    proved, not_proved      what the new attempt reports against the decision (attempt, checks)
+    rung_failed the restart diverged again, or did not recover (reason)
+    stopped     sentinel does not act on this incident any more and asks for a person (reason)
+    closed      outcome: recovered, undone, superseded or healed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sentinel.plan.mitigations import Baseline
+from sentinel.vocabulary.errors import IncidentLogError, SentinelError
+from sentinel.vocabulary.numbers import dump_json, to_number
+from sentinel.vocabulary.overrides import Overrides, decode_overrides
+from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+
+__all__ = ["Incident", "Rollback", "Status", "baseline_to_json", "fold", "incident_id", "rollback_id"]
+
+Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
+"""open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
+recovery; stopped: a person is needed; closed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollback:
+    """One restart of an incident: a rung of the ladder, tried."""
+
+    id: str
+    rung: str
+    hypothesis: str
+    target_tag: str | None
+    """None is from scratch."""
+
+    target_step: int
+    overrides: Overrides
+    changes: tuple[str, ...]
+    decided_unix_s: float
+    lost_steps: int
+    """Optimizer steps that the rollback threw away."""
+
+    restart: bool = True
+    """Whether the job is started again after the rollback."""
+
+    starts: int = 0
+    """How often the job's start was intended."""
+
+    last_start_unix_s: float | None = None
+    attempt: int | None = None
+    """The attempt that confirmed it."""
+
+    proved: bool | None = None
+    failed: str | None = None
+    """Why the rung failed; None while it has not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Incident:
+    """One divergence, from onset to closing."""
+
+    id: str
+    opened_unix_s: float
+    attempt: int
+    """The attempt that diverged."""
+
+    onset_range: tuple[int, int] | None
+    alarm_step: int | None
+    onset_tokens: int | None
+    """consumed_tokens at the late end of the onset; None where tokens were not reported."""
+
+    best_mean: float | None
+    """Best 20-sample mean of the loss before the onset, nats."""
+
+    reason: str
+    led_by: tuple[str, ...]
+    baseline: Baseline
+    status: Status = "open"
+    rollbacks: list[Rollback] = field(default_factory=list)
+    shadows: int = 0
+    outcome: str | None = None
+    note: str | None = None
+    """The sentence that it was stopped or closed with."""
+
+    closed_unix_s: float | None = None
+
+    @property
+    def current(self) -> Rollback | None:
+        """The rollback that is in force, or None when the next one is still to be decided."""
+        if self.rollbacks and self.rollbacks[-1].failed is None:
+            return self.rollbacks[-1]
+        return None
+
+
+def incident_id(number: int) -> str:
+    """incident-1 is the run's first."""
+    return f"incident-{number}"
+
+
+def rollback_id(incident: str, number: int) -> str:
+    """incident-1-r2 is the second rollback of incident-1; unique over the run's life."""
+    return f"{incident}-r{number}"
+
+
+def baseline_to_json(baseline: Baseline) -> dict[str, Any]:
+    """The baseline as `opened` records it."""
+    return {
+        "seed": baseline.seed,
+        "lr": baseline.lr.to_json() if baseline.lr else None,
+        "seqlen": baseline.seqlen.to_json() if baseline.seqlen else None,
+        "full_seqlen": baseline.full_seqlen,
+    }
+
+
+def fold(events: Iterable[Mapping[str, Any]]) -> tuple[Incident, ...]:
+    """Where each incident stands, in the order they were opened. IncidentLogError for an event that makes no sense."""
+    incidents: dict[str, Incident] = {}
+    for number, event in enumerate(events, 1):
+        try:
+            _take(incidents, event)
+        except (KeyError, TypeError, ValueError, SentinelError) as error:
+            raise IncidentLogError(f"event {number} of the incident log makes no sense: {error!r}") from error
+    return tuple(incidents.values())
+
+
+def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "opened":
+        incidents[event["incident"]] = _opened(event)
+        return
+    incident = incidents[event["incident"]]
+    time_unix_s = float(event["time_unix_s"])
+    if kind == "decided":
+        incident.rollbacks.append(_decided(event, time_unix_s))
+        incident.status = "decided"
+    elif kind == "intent" and event["action"]["kind"] == "start_job" and incident.rollbacks:
+        incident.rollbacks[-1].starts += 1
+        incident.rollbacks[-1].last_start_unix_s = time_unix_s
+    elif kind == "applied":
+        incident.status = "applied"
+    elif kind == "proved":
+        rollback = incident.rollbacks[-1]
+        rollback.attempt, rollback.proved = event["attempt"], True
+        incident.status = "holding"
+    elif kind == "not_proved":
+        rollback = incident.rollbacks[-1]
+        rollback.attempt, rollback.proved = event["attempt"], False
+    elif kind == "rung_failed":
+        incident.rollbacks[-1].failed = event["reason"]
+        incident.status = "open"
+    elif kind == "shadow":
+        incident.shadows += 1
+    elif kind == "stopped":
+        incident.status, incident.note = "stopped", event["reason"]
+    elif kind == "closed":
+        incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
+        incident.closed_unix_s = time_unix_s
+
+
+def _opened(event: Mapping[str, Any]) -> Incident:
+    onset = event["onset_range"]
+    baseline = event["baseline"]
+    return Incident(
+        id=event["incident"],
+        opened_unix_s=float(event["time_unix_s"]),
+        attempt=event["attempt"],
+        onset_range=None if onset is None else (onset[0], onset[1]),
+        alarm_step=event["alarm_step"],
+        onset_tokens=event["onset_tokens"],
+        best_mean=to_number(event["best_mean"], "best_mean"),
+        reason=event["reason"],
+        led_by=tuple(event["led_by"]),
+        baseline=Baseline(
+            seed=baseline["seed"],
+            lr=None if baseline["lr"] is None else LrSchedule.from_json(baseline["lr"]),
+            seqlen=None if baseline["seqlen"] is None else SeqlenSchedule.from_json(baseline["seqlen"]),
+            full_seqlen=baseline["full_seqlen"],
+        ),
+    )
+
+
+def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:
+    return Rollback(
+        id=event["rollback"],
+        rung=event["rung"],
+        hypothesis=event["hypothesis"],
+        target_tag=event["target"]["tag"],
+        target_step=event["target"]["global_step"],
+        overrides=decode_overrides(dump_json(event["overrides"])),
+        changes=tuple(event["changes"]),
+        decided_unix_s=time_unix_s,
+        lost_steps=event["lost_steps"],
+        restart=event.get("restart", True),
+    )

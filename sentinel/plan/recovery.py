@@ -1,0 +1,243 @@
+"""plan_recovery(verdict, run, policy) -> Plan: from what is true now to what has to be done.
+
+The same function makes a plan and resumes one: it looks at the run, not at what was done before. Only the decision
+(which rung, which target, which seed) is remembered, by the incident log, so that it is made once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.actions import (
+    Action,
+    CutTensorBoard,
+    PointLatest,
+    QuarantineCheckpoints,
+    StartJob,
+    StopJob,
+    VerifyCheckpoint,
+    WriteOverrides,
+)
+from sentinel.plan.incident import Incident, Rollback, rollback_id
+from sentinel.plan.mitigations import Baseline, Rung, changes, overrides_for
+from sentinel.plan.policy import Policy
+from sentinel.plan.run_state import Checkpoint, RunState
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor
+
+__all__ = ["Plan", "Target", "choose_target", "decide", "plan_recovery", "plan_restart", "plan_rollback"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is rolled back to."""
+
+    tag: str | None
+    """None is from scratch."""
+
+    global_step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would be done and why; printing it is the dry run."""
+
+    actions: tuple[Action, ...] = ()
+    decision: Rollback | None = None
+    """Made by this plan, and to be recorded before any of its actions; None when it was made before."""
+
+    refusal: str | None = None
+    """Why nothing is done; a sentence. Then there are no actions."""
+
+    reason: str = ""
+
+
+def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+    """What to do about a divergence, given what is true now. A plan without actions and refusal has nothing to do."""
+    incident = run.open_incident
+    if incident is None:
+        return Plan(reason=f"no incident is open: {verdict.reason}")
+    if incident.current is not None:
+        return plan_rollback(incident.current, run, policy)
+    if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
+        return Plan(reason=f"the run has not diverged: {verdict.reason}")
+    return decide(incident, run, policy)
+
+
+def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal."""
+    if refusal := _refusal(incident, run, policy):
+        return Plan(refusal=refusal)
+    rung = policy.ladder[len(incident.rollbacks)]
+    target = choose_target(incident, rung, run, policy)
+    if target.tag is not None and (found := run.checkpoint(target.tag)) is not None and found.verified is None:
+        return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} is the target, not yet verified")
+    try:
+        decision = _decision(incident, rung, target, run)
+    except ConfigError as error:
+        return Plan(refusal=str(error))
+    if _lost_steps(run) + decision.lost_steps > policy.lost_steps_budget:
+        return Plan(
+            refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
+            f"than is left of the budget of {policy.lost_steps_budget}"
+        )
+    carried_out = plan_rollback(decision, run, policy)
+    return Plan(actions=carried_out.actions, decision=decision, refusal=carried_out.refusal, reason=target.reason)
+
+
+def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
+    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act.
+
+    Empty once the decision's own job runs or has run: what it writes is not to be moved.
+    """
+    ours = decision.id
+    incident = decision.overrides.incident
+    if ours in run.started_rollbacks or any(w.rollback == ours for w in run.writers):
+        return Plan(reason=f"{ours} has been carried out")
+    target = None
+    if decision.target_tag is not None:
+        target = run.checkpoint(decision.target_tag)
+        if target is None or not target.complete or target.verified is False:
+            why = target.problem if target is not None else "it is not there"
+            return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
+        if target.verified is None:
+            return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} has to be verified first")
+    actions: list[Action] = []
+    if run.writers:
+        actions.append(StopJob(tuple(w.pid for w in run.writers)))
+    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step):
+        actions.append(QuarantineCheckpoints(later, incident, ours))
+    if run.latest_tag != decision.target_tag:
+        actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
+    if run.tensorboard_past is not None and run.tensorboard_past > decision.target_step:
+        actions.append(CutTensorBoard(decision.overrides.anchor, incident, ours))
+    if run.overrides != decision.overrides:
+        actions.append(WriteOverrides(decision.overrides))
+    if decision.restart:
+        if decision.starts >= policy.start_budget:
+            return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
+        actions.append(StartJob(incident, ours))
+    return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
+
+
+def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
+    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
+
+    A crash is not a divergence: nothing is rolled back, no rung is spent.
+    """
+    if not policy.restart_on_crash:
+        return Plan(refusal="the job is down; restart_on_crash is off, so a person has to start it again")
+    if run.writers:
+        return Plan(reason="something of the job is still alive")
+    if restarts_spent >= policy.start_budget:
+        return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
+    incident = run.open_incident
+    current = incident.current if incident else None
+    rollback = run.overrides.rollback if run.overrides else None
+    start = StartJob(incident.id if incident else None, current.id if current else rollback)
+    whole = [c for c in run.checkpoints if c.complete and c.verified is not False]
+    if not whole:
+        return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
+    last = whole[-1]
+    if last.verified is None:
+        return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
+    if run.latest_tag == last.tag:
+        return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
+    where = incident.id if incident else "restart"
+    point = PointLatest(last.tag, last.global_step, where, rollback or "restart")
+    return Plan(
+        actions=(point, start), reason=f"`latest` says {run.latest_tag!r}, {last.tag} is the last that is whole"
+    )
+
+
+def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
+    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide.
+
+    near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
+    risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
+    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target.
+    """
+    if rung.target == "scratch":
+        return Target(tag=None, global_step=0, reason="from scratch")
+    failed = len(incident.rollbacks)
+    onset = (
+        incident.onset_range[0] if incident.onset_range else run.checkpoints[-1].global_step if run.checkpoints else 0
+    )
+    limit, why = onset - policy.margin_steps, f"{policy.margin_steps} steps before the onset at {onset}"
+    if rung.target != "near":
+        margin = policy.margin_steps * 2**failed
+        limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
+        ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
+        if ramp is not None and ramp < limit:
+            limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
+    if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
+        limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
+    usable = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
+    if not usable:
+        return Target(tag=None, global_step=0, reason=f"no checkpoint stands {why}: from scratch")
+    return Target(tag=usable[-1].tag, global_step=usable[-1].global_step, reason=f"{usable[-1].tag} is the last {why}")
+
+
+def _usable(checkpoint: Checkpoint) -> bool:
+    return checkpoint.complete and checkpoint.verified is not False
+
+
+def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
+    """The step that the upper half of the LR ramp begins at, or None where that is not known or not of interest."""
+    schedule = baseline.lr
+    if schedule is None or schedule.unit != "steps" or not schedule.warmup:
+        return None
+    if not anyway and onset > schedule.anchor + 3 * schedule.warmup:
+        return None
+    return schedule.anchor + schedule.warmup // 2
+
+
+def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> Rollback:
+    rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
+    if target.tag is None:
+        anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
+    else:
+        anchor = run.positions.get(target.global_step, Anchor(global_step=target.global_step))
+    overrides = overrides_for(
+        rung,
+        incident.baseline,
+        incident=incident.id,
+        rollback=rollback,
+        anchor=anchor,
+        new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
+    )
+    newest = max((c.global_step for c in run.checkpoints), default=0)
+    return Rollback(
+        id=rollback,
+        rung=rung.name,
+        hypothesis=rung.hypothesis,
+        target_tag=target.tag,
+        target_step=target.global_step,
+        overrides=overrides,
+        changes=changes(overrides, incident.baseline),
+        decided_unix_s=run.now_unix_s,
+        lost_steps=max(0, newest - target.global_step),
+    )
+
+
+def _refusal(incident: Incident, run: RunState, policy: Policy) -> str | None:
+    if run.paused:
+        return "the run is paused: sentinel watches and speaks, and does not act"
+    if len(incident.rollbacks) >= len(policy.ladder):
+        return f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped"
+    spent = sum(len(i.rollbacks) for i in run.incidents)
+    if spent >= policy.rollback_budget:
+        return f"rollback budget of {policy.rollback_budget} is spent"
+    decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
+    if decided and run.now_unix_s - max(decided) < policy.cooldown_s:
+        left = policy.cooldown_s - (run.now_unix_s - max(decided))
+        return (
+            f"the last rollback was decided less than {policy.cooldown_s:.0f} s ago: {left:.0f} s of cooldown are left"
+        )
+    return None
+
+
+def _lost_steps(run: RunState) -> int:
+    return sum(r.lost_steps for i in run.incidents for r in i.rollbacks)
