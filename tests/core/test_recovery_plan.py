@@ -1,0 +1,235 @@
+"""Plans: made from what is true now, so that a plan cut short is taken up where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.actions import (
+    Action,
+    CutTensorBoard,
+    PointLatest,
+    QuarantineCheckpoints,
+    StartJob,
+    StopJob,
+    VerifyCheckpoint,
+    WriteOverrides,
+)
+from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.mitigations import Baseline, Rung
+from sentinel.plan.policy import Policy
+from sentinel.plan.recovery import choose_target, decide, plan_recovery, plan_restart, plan_rollback
+from sentinel.plan.run_state import Checkpoint, RunState, WriterSeen
+from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.pacing import LrSchedule
+
+LR = LrSchedule(peak=1.5e-2, warmup=20, decay_start=20, decay_end=240)
+BASELINE = Baseline(seed=3, lr=LR, seqlen=None, full_seqlen=128)
+DIVERGED = Verdict(kind=VerdictKind.DIVERGED, reason="it does not come back", onset_range=(47, 49), alarm_step=88)
+POLICY = Policy(mode="act")
+
+
+def checkpoint(step: int, *, complete: bool = True, verified: bool | None = True) -> Checkpoint:
+    return Checkpoint(tag=f"global_step{step}", global_step=step, complete=complete, verified=verified)
+
+
+def incident(**changed: object) -> Incident:
+    values: dict[str, object] = {
+        "id": "incident-1",
+        "opened_unix_s": 1000.0,
+        "attempt": 1,
+        "onset_range": (47, 49),
+        "alarm_step": 88,
+        "onset_tokens": 49 * 2048,
+        "best_mean": 3.6,
+        "reason": "it does not come back",
+        "led_by": ("adam_variance_l1",),
+        "baseline": BASELINE,
+    }
+    return Incident(**(values | changed))  # type: ignore[arg-type]
+
+
+def run(**changed: object) -> RunState:
+    values: dict[str, object] = {
+        "now_unix_s": 2000.0,
+        "writers": (WriterSeen(pid=41), WriterSeen(pid=42)),
+        "checkpoints": tuple(checkpoint(step) for step in range(10, 90, 10)),
+        "latest_tag": "global_step80",
+        "overrides": None,
+        "tensorboard_past": 88,
+        "baseline": BASELINE,
+        "seeds_used": frozenset({3}),
+        "positions": {s: Anchor(global_step=s, consumed_samples=16 * s, consumed_tokens=2048 * s) for s in range(99)},
+        "incidents": (incident(),),
+    }
+    return RunState(**(values | changed))  # type: ignore[arg-type]
+
+
+def apply(state: RunState, action: Action) -> RunState:
+    """What the world looks like once the action has had its effect."""
+    match action:
+        case StopJob():
+            return replace(state, writers=())
+        case QuarantineCheckpoints(tags):
+            return replace(state, checkpoints=tuple(c for c in state.checkpoints if c.tag not in tags))
+        case PointLatest(tag):
+            return replace(state, latest_tag=tag)
+        case CutTensorBoard(at):
+            return replace(state, tensorboard_past=at.global_step)
+        case WriteOverrides(overrides):
+            return replace(state, overrides=overrides)
+        case StartJob(_, rollback):
+            return replace(state, writers=(WriterSeen(pid=43, rollback=rollback),))
+        case VerifyCheckpoint(tag):
+            seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
+            return replace(state, checkpoints=seen)
+
+
+def decision() -> Rollback:
+    made = decide(incident(), run(), POLICY).decision
+    assert made is not None
+    return made
+
+
+def test_a_rollback_fences_before_it_moves_and_starts_last() -> None:
+    kinds = [type(action) for action in plan_rollback(decision(), run(), POLICY).actions]
+    assert kinds == [StopJob, QuarantineCheckpoints, PointLatest, CutTensorBoard, WriteOverrides, StartJob]
+
+
+@pytest.mark.parametrize("done", range(7))
+def test_a_plan_cut_short_is_taken_up_where_it_stopped(done: int) -> None:
+    whole = plan_rollback(decision(), run(), POLICY).actions
+    assert len(whole) == 6
+    later = reduce(apply, whole[:done], run())
+    assert plan_rollback(decision(), later, POLICY).actions == whole[done:]
+
+
+def test_a_successors_checkpoints_are_never_moved() -> None:
+    ours = decision()
+    later = reduce(apply, plan_rollback(ours, run(), POLICY).actions, run())
+    grown = replace(later, checkpoints=(*later.checkpoints, checkpoint(50)), latest_tag="global_step50")
+    assert plan_rollback(ours, grown, POLICY).actions == ()
+    crashed = replace(grown, writers=(), started_rollbacks=frozenset({ours.id}))
+    assert plan_rollback(ours, crashed, POLICY).actions == ()
+
+
+def test_the_target_counts_back_from_the_early_end_of_the_onset() -> None:
+    target = choose_target(incident(), POLICY.ladder[0], run(), POLICY)
+    assert target.tag == "global_step30"  # 47 - 10 = 37
+
+
+def test_an_incomplete_or_unsound_checkpoint_is_no_target() -> None:
+    found = (checkpoint(10), checkpoint(20, verified=False), checkpoint(30, complete=False), checkpoint(40))
+    assert choose_target(incident(), POLICY.ladder[0], run(checkpoints=found), POLICY).tag == "global_step10"
+
+
+def test_the_margin_grows_with_each_rung_that_failed_and_never_comes_nearer_again() -> None:
+    earlier = Rung(name="earlier", hypothesis="…", target="earlier", reseed=True)
+    far = {"id": "incident-1", "onset_range": (700, 700)}
+    states = run(checkpoints=tuple(checkpoint(step) for step in range(10, 800, 10)))
+    tried = replace(decision(), target_step=690)
+    steps = [
+        choose_target(incident(**far, rollbacks=[tried] * failed), earlier, states, POLICY).global_step
+        for failed in range(4)
+    ]
+    assert steps == [690, 680, 660, 620]
+    near = choose_target(incident(**far, rollbacks=[replace(tried, target_step=100)]), POLICY.ladder[0], states, POLICY)
+    assert near.global_step == 100
+
+
+def test_in_the_risky_time_earlier_is_before_the_upper_half_of_the_lr_ramp() -> None:
+    earlier = Rung(name="earlier", hypothesis="…", target="earlier", reseed=True)
+    assert choose_target(incident(), earlier, run(), POLICY).tag == "global_step10"
+
+
+def test_without_a_checkpoint_before_the_onset_it_starts_from_scratch() -> None:
+    target = choose_target(incident(onset_range=(12, 12)), POLICY.ladder[0], run(), POLICY)
+    assert (target.tag, target.global_step) == (None, 0)
+
+
+def test_a_target_not_yet_verified_is_verified_before_anything_is_decided() -> None:
+    unread = run(checkpoints=tuple(checkpoint(step, verified=None) for step in range(10, 90, 10)))
+    plan = decide(incident(), unread, POLICY)
+    assert plan.actions == (VerifyCheckpoint("global_step30"),)
+    assert plan.decision is None
+
+
+def test_a_target_gone_bad_after_the_decision_is_refused() -> None:
+    bad = tuple(replace(c, verified=False, problem="a CRC is wrong") for c in run().checkpoints)
+    plan = plan_rollback(decision(), run(checkpoints=bad), POLICY)
+    assert not plan.actions
+    assert plan.refusal is not None
+    assert "a CRC is wrong" in plan.refusal
+
+
+def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
+    rung = Rung(name="warmup x8", hypothesis="…", target="before_risky_window", reseed=True, lr_warmup_factor=8)
+    made = decide(incident(), run(), Policy(mode="act", ladder=(rung,))).decision
+    assert made is not None
+    assert made.overrides.standing.lr == replace(LR, warmup=160, anchor=10)
+    assert made.overrides.once is not None
+    assert made.overrides.once.seed == 4
+    assert made.changes == ("seed 3 -> 4 for the data not yet consumed", "LR warmup 20 -> 160 steps from 10")
+    assert made.lost_steps == 70
+
+
+@pytest.mark.parametrize(
+    ("policy", "changed", "says"),
+    [
+        (Policy(rollback_budget=0), {}, "budget of 0 is spent"),
+        (Policy(ladder=()), {}, "rungs were all tried"),
+        (Policy(), {"paused": True}, "paused"),
+        (Policy(lost_steps_budget=49), {}, "would lose 50 steps"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_has_no_actions(policy: Policy, changed: dict[str, object], says: str) -> None:
+    plan = decide(incident(), run(**changed), policy)
+    assert plan.refusal is not None
+    assert says in plan.refusal
+    assert not plan.actions
+    assert plan.decision is None
+
+
+def test_the_cooldown_counts_from_the_last_decision() -> None:
+    tried = incident(rollbacks=[replace(decision(), failed="diverged again", decided_unix_s=1990.0)])
+    plan = decide(tried, run(incidents=(tried,)), Policy(cooldown_s=60))
+    assert plan.refusal is not None
+    assert "50 s of cooldown" in plan.refusal
+
+
+def test_a_rung_that_needs_what_nobody_reported_is_refused() -> None:
+    rung = Rung(name="warmup", hypothesis="…", lr_warmup_factor=8)
+    plan = decide(incident(baseline=Baseline(seed=3)), run(), Policy(ladder=(rung,)))
+    assert plan.refusal is not None
+    assert "has not reported its LR schedule" in plan.refusal
+
+
+@pytest.mark.parametrize("kind", [k for k in VerdictKind if k is not VerdictKind.DIVERGED])
+def test_only_a_divergence_leads_to_a_rollback(kind: VerdictKind) -> None:
+    plan = plan_recovery(Verdict(kind=kind, reason="…"), run(), POLICY)
+    assert plan.actions == ()
+    assert plan.decision is None
+    assert plan_recovery(DIVERGED, run(), POLICY).decision is not None
+
+
+def test_a_job_that_never_reports_is_not_started_for_ever() -> None:
+    plan = plan_rollback(replace(decision(), starts=3), run(writers=()), POLICY)
+    assert plan.refusal is not None
+    assert "never reported a start" in plan.refusal
+
+
+def test_a_crash_goes_on_from_the_last_whole_checkpoint_and_rolls_nothing_back() -> None:
+    policy = Policy(mode="act", restart_on_crash=True)
+    down = run(writers=(), incidents=(), checkpoints=(checkpoint(10), checkpoint(20, complete=False)))
+    assert plan_restart(replace(down, latest_tag="global_step10"), policy, restarts_spent=0).actions == (
+        StartJob(None, None),
+    )
+    torn = plan_restart(replace(down, latest_tag=""), policy, restarts_spent=0)
+    assert [type(a) for a in torn.actions] == [PointLatest, StartJob]
+    assert plan_restart(down, policy, restarts_spent=3).refusal is not None
+    assert plan_restart(down, Policy(mode="act"), restarts_spent=0).refusal is not None
+    alive = run(incidents=())
+    assert plan_restart(alive, policy, restarts_spent=0).actions == ()
