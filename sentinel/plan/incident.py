@@ -6,12 +6,12 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
                 or a person asked for a rollback
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     decided     a rung, a target and the overrides: what the coming intents carry out
-    intent, done, failed    around each action
+    intent, done, failed    around each action; `incident` is null for a restart after a crash
     applied     every action of the decision has been seen done
     proved, not_proved      what the new attempt reports against the decision (attempt, checks)
     rung_failed the restart diverged again, or did not recover (reason)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
-    closed      outcome: recovered, undone, superseded or healed
+    closed      outcome: recovered, proved (a person's own rollback), undone, superseded or healed
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     kind = event["event"]
     if kind == "opened":
         incidents[event["incident"]] = _opened(event)
+        return
+    if event["incident"] is None:  # a restart after a crash: no incident's story
         return
     incident = incidents[event["incident"]]
     time_unix_s = float(event["time_unix_s"])

@@ -1,0 +1,33 @@
+"""Performs a plan's actions, logging around each; the same code resumes a plan cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.plan.actions import Action, to_json
+from sentinel.vocabulary.errors import SentinelError
+
+__all__ = ["Perform", "Record", "execute"]
+
+Perform = Callable[[Action], None]
+"""Does one action and returns when its effect has been seen; raises a SentinelError when it was not."""
+
+Record = Callable[[Mapping[str, Any]], None]
+"""Appends one event to the incident log, and returns when it is on the disk."""
+
+
+def execute(action: Action, incident: str | None, rollback: str | None, perform: Perform, record: Record) -> None:
+    """Performs one action of a plan, and raises what it raised.
+
+    One at a time: after each, the run is looked at and planned for again, since what was true when the plan was made
+    (`latest`, the checkpoints) may have moved until the job was fenced. `incident` is None for a restart after a crash.
+    """
+    facts = {"incident": incident, "rollback": rollback, "action": to_json(action)}
+    record({"event": "intent", **facts})
+    try:
+        perform(action)
+    except SentinelError as error:
+        record({"event": "failed", **facts, "reason": str(error)})
+        raise
+    record({"event": "done", **facts})

@@ -1,0 +1,216 @@
+"""runs/NAME.toml -> a frozen Config. A wrong key or value is an error that lists the right ones.
+
+Configured once, at the door: nothing else reads files of settings or the environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.mitigations import Rung
+from sentinel.plan.policy import Policy
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["Config", "Launcher", "Run", "Watch", "load_config", "template"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The `[run]` table: where the run keeps its things. Relative paths count from the configuration file."""
+
+    name: str
+    checkpoints: Path
+    """The trainer's save folder, which holds `latest` and global_stepN/."""
+
+    state_dir: Path | None = None
+    """What trainer and daemon share; default .sentinel/NAME beside the current folder."""
+
+    tensorboard: Path | None = None
+    """Folder of the run's event files; leave out where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """The `[launcher]` table: how the job is started again."""
+
+    kind: Literal["local"] = "local"
+    command: tuple[str, ...] = ()
+    """The trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
+
+    working_directory: Path = Path()
+    log: Path | None = None
+    """Where the job's output is appended; default STATE_DIR/job.log."""
+
+    stop_grace_s: float = 60.0
+    """Seconds between asking the job to end (SIGTERM) and making it (SIGKILL)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """The `[watch]` table: the loop's own pace."""
+
+    poll_interval_s: float = 5.0
+    """Seconds between two looks at the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One run, as its TOML file describes it."""
+
+    run: Run
+    launcher: Launcher = field(default_factory=Launcher)
+    watch: Watch = field(default_factory=Watch)
+    judge: Thresholds = field(default_factory=Thresholds)
+    policy: Policy = field(default_factory=Policy)
+
+
+def load_config(path: Path) -> Config:
+    """The configuration in a file. ConfigError names the file, the key, and what would be right."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; `sentinel init` writes a commented one") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    try:
+        config = _build(Config, data, "")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return _resolved(config, path.resolve().parent)
+
+
+def _resolved(config: Config, folder: Path) -> Config:
+    run, launcher = config.run, config.launcher
+    state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
+    if launcher.command and not launcher.command[0]:
+        raise ConfigError("[launcher] command: its first element should name a program")
+    return Config(
+        run=Run(
+            name=run.name,
+            checkpoints=folder / run.checkpoints,
+            state_dir=state_dir,
+            tensorboard=folder / run.tensorboard if run.tensorboard else None,
+        ),
+        launcher=Launcher(
+            kind=launcher.kind,
+            command=launcher.command,
+            working_directory=folder / launcher.working_directory,
+            log=folder / launcher.log if launcher.log else state_dir / "job.log",
+            stop_grace_s=launcher.stop_grace_s,
+        ),
+        watch=config.watch,
+        judge=config.judge,
+        policy=config.policy,
+    )
+
+
+def _build(cls: type[T], data: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a TOML table, checked field by field against its annotations."""
+    hints = typing.get_type_hints(cls)
+    table = f"[{where}]" if where else "the file"
+    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{table} has no key {key!r}; the right ones are {', '.join(known)}")
+    values = {}
+    for name, f in known.items():
+        if name in data:
+            values[name] = _value(hints[name], data[name], f"{where}.{name}" if where else name)
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{table} needs the key {name!r}")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{table}: {error}") from error
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    origin = get_origin(hint)
+    if origin is UnionType:  # `X | None`: TOML has no null, so it is X
+        (hint,) = (arm for arm in get_args(hint) if arm is not type(None))
+        return _value(hint, value, key)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{key} should be one of {', '.join(map(repr, get_args(hint)))}, not {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} should be a list, not {value!r}")
+        return tuple(_value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key} should be a table, not {value!r}")
+        return _build(hint, value, key)
+    return _scalar(hint, value, key)
+
+
+def _scalar(hint: type, value: Any, key: str) -> Any:
+    if hint is Path and isinstance(value, str) and value:
+        return Path(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    wanted = {Path: "a path", float: "a number", int: "a whole number", str: "a string", bool: "true or false"}[hint]
+    raise ConfigError(f"{key} should be {wanted}, not {value!r}")
+
+
+def template(name: str, *, checkpoints: str, command: tuple[str, ...] = ()) -> str:
+    """A commented configuration that loads: every key with its default, its unit and its meaning."""
+    lines = ["# What sentinel knows about this run. Keys that are commented out show their defaults.", ""]
+    given: dict[str, Any] = {"run.name": name, "run.checkpoints": checkpoints}
+    if command:
+        given["launcher.command"] = list(command)
+    for section in fields(Config):
+        hint = cast("type[Any]", typing.get_type_hints(Config)[section.name])
+        lines += [f"[{section.name}]"]
+        docs = _field_docs(hint)
+        for f in fields(hint):
+            if f.name == "ladder":
+                continue
+            key = f"{section.name}.{f.name}"
+            lines += [f"# {line}" for line in docs.get(f.name, "").splitlines() if line.strip()]
+            default = f.default if f.default is not MISSING else None
+            lines.append(f"{f.name} = {_toml(given[key])}" if key in given else f"# {f.name} = {_toml(default)}")
+        lines.append("")
+    lines += ["# The ladder: one table for each rung, in the order they are tried. These are the default ones.", ""]
+    for rung in Policy().ladder:
+        lines.append("# [[policy.ladder]]")
+        lines += [f"# {f.name} = {_toml(v)}" for f in fields(Rung) if (v := getattr(rung, f.name)) not in (None, False)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _field_docs(cls: type[Any]) -> dict[str, str]:
+    """The docstring below each field, from the source: the one place where a key is explained."""
+    import ast  # here, since only `sentinel init` needs them
+    import inspect
+
+    body = cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
+    docs = {}
+    for node, after in pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(after, ast.Expr):
+            docs[node.target.id] = inspect.cleandoc(str(cast("ast.Constant", after.value).value))
+    return docs
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    import json  # a JSON string is a TOML basic string
+
+    return json.dumps("" if value is None else str(value))
