@@ -69,13 +69,18 @@ class Observer:
         self._pushed = 0
         self._verified: dict[str, Checkpoint] = {}
 
+    @property
+    def hand_started(self) -> tuple[str, int, float] | None:
+        """(host, pid, start time) of the newest attempt's rank 0, as its journal names it."""
+        return _hand_started(self._history.latest)
+
     def look(self, now_unix_s: float) -> Look:
         """One look, now."""
         for record in self._near.journals.poll():
             self._history.push(record)
         attempt = self._history.latest
         self._follow(attempt)
-        writers = self._near.jobs.writers(also=_hand_started(attempt))
+        writers = self._near.jobs.writers(self.hand_started)
         events = tuple(self._near.incident_log.read())
         run = self._run_state(now_unix_s, attempt, writers, events)
         verdict = judge(self._series, self._context(now_unix_s, attempt, writers), self._thresholds)

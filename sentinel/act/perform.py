@@ -44,9 +44,8 @@ class Performer:
         match action:
             case VerifyCheckpoint(tag):
                 self._observer.verified(near.checkpoints.verify(tag))
-            case StopJob(pids):
-                writers = tuple(w for w in near.jobs.writers() if w.pid in pids)
-                near.jobs.stop(writers or near.jobs.adopt(pids), grace_s=self._stop_grace_s)
+            case StopJob():
+                near.jobs.stop(grace_s=self._stop_grace_s, also=self._observer.hand_started)
             case QuarantineCheckpoints(tags, incident, rollback):
                 near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
                 self._observer.forget(tags)

@@ -62,21 +62,18 @@ class Watch:
         self._clock = clock
         self._say = say
         self._said: tuple[VerdictKind, int | None] | None = None
+        self.last: Look | None = None
+        """What the last turn saw."""
 
     def tick(self) -> Done | None:
         """One turn of the loop. A TemporaryError is logged and will be tried again; a PermanentError is raised."""
-        look = self._observer.look(self._clock())
+        look = self.last = self._observer.look(self._clock())
         self._announce(look)
         try:
             return self._turn(look)
         except TemporaryError as error:
             log.warning("%s; trying again", error)
             return None
-
-    @property
-    def look(self) -> Look:
-        """A fresh look, for whoever shows the run."""
-        return self._observer.look(self._clock())
 
     def _turn(self, look: Look) -> Done | None:
         incident = look.run.open_incident

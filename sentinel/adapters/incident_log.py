@@ -1,0 +1,61 @@
+"""The incident log's file: appended, fsynced, one JSON object per line. The truth about what was done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.durable import sync_folder
+from sentinel.vocabulary.errors import IncidentLogError, LineError
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["IncidentLog"]
+
+
+class IncidentLog:
+    """STATE_DIR/incidents.jsonl."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: tuple[int, list[dict[str, Any]]] = (0, [])
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first."""
+        new = not self._path.exists()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            whole = self._whole_bytes()
+            if whole < os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, whole)
+            line = (dump_json(dict(event)) + "\n").encode()
+            if os.write(descriptor, line) != len(line):
+                raise OSError(f"{self._path}: only part of an event was written")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_folder(self._path.parent)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one."""
+        if not self._path.exists():
+            return []
+        data = self._path.read_bytes()
+        seen, events = self._read
+        whole = data.rfind(b"\n") + 1
+        if seen > whole:
+            seen, events = 0, []
+        events = list(events)
+        for number, line in enumerate(data[seen:whole].splitlines(), len(events) + 1):
+            try:
+                events.append(load_object(line.decode("utf-8", "replace")))
+            except LineError as error:
+                raise IncidentLogError(f"{self._path}, line {number}: {error}") from error
+        self._read = (whole, events)
+        return list(events)
+
+    def _whole_bytes(self) -> int:
+        return self._path.read_bytes().rfind(b"\n") + 1

@@ -1,0 +1,60 @@
+"""The metrics journals: written by the trainer, only ever read here."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.sample import Record, decode
+
+__all__ = ["Journals"]
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"\d{4,}\.jsonl")
+_CHUNK_BYTES = 1 << 20
+
+
+class Journals:
+    """Follows all attempts/NNNN.jsonl of a run's state folder."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "attempts"
+        self._offsets: dict[str, int] = {}
+        self.unreadable = 0
+        """Lines that could not be read, so far; they are passed over."""
+
+    def poll(self) -> list[Record]:
+        """What was appended since the last poll: by attempt, then in order. An unfinished last line waits for its end.
+
+        A folder that is not there yet is nothing yet; OSError when what is there can't be read.
+        """
+        if not self._folder.is_dir():
+            return []
+        names = sorted((p.name for p in self._folder.iterdir() if _NAME.fullmatch(p.name)), key=lambda n: int(n[:-6]))
+        return [record for name in names for record in self._appended(name)]
+
+    def _appended(self, name: str) -> list[Record]:
+        records = []
+        with (self._folder / name).open("rb") as file:
+            file.seek(self._offsets.get(name, 0))
+            rest = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._offsets[name] = self._offsets.get(name, 0) + len(line) + 1
+                    if (record := self._decoded(name, line)) is not None:
+                        records.append(record)
+        return records
+
+    def _decoded(self, name: str, line: bytes) -> Record | None:
+        if not line.strip():
+            return None
+        try:
+            return decode(line.decode("utf-8", "replace"))
+        except LineError as error:
+            self.unreadable += 1
+            log.warning("%s: a line that can't be read: %s", name, error)
+            return None

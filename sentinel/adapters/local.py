@@ -1,0 +1,124 @@
+"""The local launcher: a job is a process group of its own, found again by looking, not by remembering."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive
+
+__all__ = ["LocalJobs", "Writer"]
+
+_SAME_START_S = 2.0
+"""Two clocks' readings of one process's start differ by less than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A process of the run that may write to its folders."""
+
+    pid: int
+    started_unix_s: float
+    """With the pid it names the process for good."""
+
+    rollback: str | None = None
+    """SENTINEL_ROLLBACK in its environment: the rollback that it was started for."""
+
+
+class LocalJobs:
+    """Processes of this machine that carry SENTINEL_STATE_DIR, this run's state folder, in their environment."""
+
+    def __init__(self, state_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._state_dir = str(state_dir.resolve())
+        self._sleep = sleep
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
+        """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        environment = {k: v for k, v in os.environ.items() if k not in ("SENTINEL_INCIDENT", "SENTINEL_ROLLBACK")}
+        environment |= {"SENTINEL_STATE_DIR": self._state_dir, **extra_env}
+        try:
+            with log_path.open("ab") as log:
+                process = subprocess.Popen(
+                    list(command),
+                    cwd=cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ConfigError(f"[launcher] command {command[0]!r} could not be started: {error}") from error
+        self._children.append(process)
+        return process.pid
+
+    def writers(self, also: tuple[str, int, float] | None = None) -> tuple[Writer, ...]:
+        """The run's living processes, in the order of their ids.
+
+        `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it. Processes
+        of other users, whose environment can't be read, are not ours to find; a zombie writes nothing any more.
+        """
+        for child in self._children:
+            child.poll()  # buries it once it has ended: a zombie would look alive to others
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                environment = process.environ()
+                ours = environment.get("SENTINEL_STATE_DIR")
+                if (ours and os.path.realpath(ours) == self._state_dir) or _is(process, also):
+                    found[process.pid] = Writer(
+                        pid=process.pid,
+                        started_unix_s=process.create_time(),
+                        rollback=environment.get("SENTINEL_ROLLBACK"),
+                    )
+        return tuple(found[pid] for pid in sorted(found))
+
+    def stop(self, *, grace_s: float, also: tuple[str, int, float] | None = None) -> None:
+        """Asks the run's processes to end, then makes them; returns when all are seen gone.
+
+        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved.
+        """
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
+            for group in {_group(w.pid) for w in self.writers(also)}:
+                _signal(group, number)
+            end = time.monotonic() + patience_s
+            while self.writers(also):
+                if time.monotonic() > end:
+                    break
+                self._sleep(0.05)
+            else:
+                return
+        raise JobStillAlive(", ".join(f"process {w.pid}" for w in self.writers(also)))
+
+
+def _is(process: psutil.Process, also: tuple[str, int, float] | None) -> bool:
+    if also is None or also[0] != socket.gethostname() or also[1] != process.pid:
+        return False
+    return abs(process.create_time() - also[2]) < _SAME_START_S
+
+
+def _group(pid: int) -> int:
+    """What to signal for a process: minus its group, since launchers have children, unless the group is our own."""
+    try:
+        group = os.getpgid(pid)
+    except ProcessLookupError:
+        return pid
+    return pid if group == os.getpgrp() else -group
+
+
+def _signal(whom: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(whom, number)

@@ -1,0 +1,91 @@
+"""One sentinel per run: a lock that is made by link(), and left behind only by the dead."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from sentinel.vocabulary.errors import LineError, LockHeld
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["RunLock"]
+
+
+class RunLock:
+    """STATE_DIR/lock, held while the context lasts. LockHeld says who holds it.
+
+    A lock of this host is stale when its process is gone; one of another host when it was not renewed for `lease_s`.
+    """
+
+    def __init__(self, state_dir: Path, *, lease_s: float = 120.0) -> None:
+        self._path = state_dir / "lock"
+        self._lease_s = lease_s
+        self._token = uuid.uuid4().hex
+
+    def __enter__(self) -> Self:
+        mine = self._path.with_name(f".lock.{self._token}")
+        me = psutil.Process()
+        facts = {"host": socket.gethostname(), "pid": me.pid, "start": me.create_time(), "token": self._token}
+        mine.write_text(dump_json(facts), encoding="utf-8")
+        try:
+            for _ in range(3):
+                try:
+                    os.link(mine, self._path)
+                except FileExistsError:
+                    self._take_away_stale()
+                else:
+                    return self
+            raise LockHeld("it changes hands faster than it can be taken")
+        finally:
+            mine.unlink()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._holder().get("token") == self._token:
+            self._path.unlink(missing_ok=True)
+
+    def renew(self) -> None:
+        """Says that the holder still lives. LockHeld when another has taken the lock over: then nothing may be done."""
+        holder = self._holder()
+        if holder.get("token") != self._token:
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
+        os.utime(self._path)
+
+    def _holder(self) -> dict[str, Any]:
+        try:
+            return load_object(self._path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, LineError):
+            return {}
+
+    def _take_away_stale(self) -> None:
+        holder = self._holder()
+        if not holder and not self._path.exists():
+            return
+        if self._lives(holder):
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
+        # Of several that find it stale, one rename succeeds; the token in the name says which lock was meant.
+        stale = self._path.with_name(f".lock.stale.{holder.get('token', 'torn')}")
+        try:
+            self._path.rename(stale)
+        except FileNotFoundError:
+            return
+        stale.unlink(missing_ok=True)
+
+    def _lives(self, holder: dict[str, Any]) -> bool:
+        if holder.get("host") != socket.gethostname():
+            try:
+                return time.time() - self._path.stat().st_mtime < self._lease_s
+            except FileNotFoundError:
+                return False
+        try:
+            return abs(psutil.Process(int(holder["pid"])).create_time() - float(holder["start"])) < 1.0
+        except (psutil.Error, KeyError, TypeError, ValueError):
+            return False

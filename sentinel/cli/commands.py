@@ -1,0 +1,139 @@
+"""The commands. Each finds its run, calls one thing, and prints the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="sentinel",
+    help="Watches a DeepSpeed GPT run, knows a spike from a divergence, and rolls it back.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+RunOption = Annotated[str | None, typer.Option("--run", help="A name under --config-dir, or a path to a TOML file.")]
+ConfigDir = Annotated[Path, typer.Option(help="Where the runs' configurations are.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
+RUNS = Path("runs")
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The run's name.")],
+    checkpoints: Annotated[str, typer.Option(help="The trainer's save folder.")] = "checkpoints",
+    command: Annotated[list[str] | None, typer.Option(help="One word of the trainer's command; repeat it.")] = None,
+    config_dir: ConfigDir = RUNS,
+) -> int:
+    """Write a commented configuration for a run."""
+    from sentinel.config import template
+
+    if not name or "/" in name or name.startswith("."):
+        raise ConfigError(f"{name!r} is not a name for a run: it becomes a file's name under {config_dir}")
+    path = config_dir / f"{name}.toml"
+    if path.exists():
+        raise ConfigError(f"{path} is there already; nothing was changed")
+    config_dir.mkdir(parents=True, exist_ok=True)
+    path.write_text(template(name, checkpoints=checkpoints, command=tuple(command or ())), encoding="utf-8")
+    typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
+    return 0
+
+
+@app.command()
+def watch(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    observe: Annotated[bool, typer.Option("--observe", help="Only watch and speak, whatever the mode.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="One look, then exit with its answer.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+) -> int:
+    """Follow a run; in mode act, recover it."""
+    from sentinel.cli import watching, wiring
+
+    wiring.log_to_stderr(verbose=verbose)
+    return watching.watch(wiring.find_config(run, config_dir), observe=observe, once=once)
+
+
+@app.command()
+def status(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    """Say where the run stands. Exit 1 when it has diverged, stalled or gone down."""
+    from sentinel.cli import telling, wiring
+
+    return telling.status(wiring.find_config(run, config_dir), as_json=as_json)
+
+
+@app.command()
+def incidents(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    """List the run's incidents and what was tried."""
+    from sentinel.cli import telling, wiring
+
+    return telling.incidents(wiring.find_config(run, config_dir), as_json=as_json)
+
+
+@app.command()
+def correlate(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt; default is all of them.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Correlate the loss ratio with Adam's variance, as the paper's Table 3."""
+    from sentinel.cli import telling, wiring
+
+    return telling.correlate(wiring.find_config(run, config_dir), attempt=attempt, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    to: Annotated[str, typer.Option("--to", help="A checkpoint's tag, e.g. global_step3000, or scratch.")],
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; touch nothing.")] = False,
+    rung: Annotated[str | None, typer.Option(help="Apply this rung of the ladder as well.")] = None,
+    seed: Annotated[int | None, typer.Option(help="New seed for the data not yet consumed.")] = None,
+    start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Allow a target after the onset.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Roll the run back to a checkpoint. Moves, never deletes; `undo` takes it back."""
+    from sentinel.cli import rolling, wiring
+
+    wanted = rolling.Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
+    return rolling.rollback(wiring.find_config(run, config_dir), wanted, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command()
+def undo(
+    incident: Annotated[str | None, typer.Argument(help="The incident; default is the last one.")] = None,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Bring back, byte for byte, what an incident's rollbacks took away. The job is stopped, and not started again."""
+    from sentinel.cli import rolling, wiring
+
+    return rolling.undo(wiring.find_config(run, config_dir), incident, yes=yes)
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not hold a run.")] = Path(
+        "demo-output"
+    ),
+    as_json: Json = False,
+) -> int:
+    """Train a small GPT until it really diverges, and watch sentinel save it. Needs the [trainer] extra."""
+    from sentinel.cli import wiring
+    from sentinel.demo import story
+
+    wiring.log_to_stderr(verbose=False)
+    return story.tell(seed=seed, output=output, as_json=as_json)

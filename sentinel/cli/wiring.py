@@ -1,0 +1,89 @@
+"""Builds the adapters of one run from its configuration."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.perform import Performer
+from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.config import Config, load_config
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["clock", "find_config", "log_to_stderr", "neighbours_of", "observer_of", "performer_of", "state_dir_of"]
+
+clock = time.time
+"""The one clock of the daemon: Unix seconds, since samples carry them."""
+
+
+def find_config(run: str | None, config_dir: Path) -> Config:
+    """The run's configuration: a path to a TOML file, a name under config_dir, or the only one there is."""
+    if run is not None:
+        path = Path(run)
+        if path.suffix == ".toml" or path.is_file():
+            return load_config(path)
+        return load_config(_named(run, config_dir))
+    there = sorted(config_dir.glob("*.toml"))
+    if len(there) == 1:
+        return load_config(there[0])
+    if not there:
+        raise ConfigError(f"no run is configured under {config_dir}; `sentinel init NAME` writes a configuration")
+    raise ConfigError(f"say which --run: {', '.join(p.stem for p in there)}")
+
+
+def _named(run: str, config_dir: Path) -> Path:
+    path = config_dir / f"{run}.toml"
+    if "/" in run or not path.is_file():
+        there = ", ".join(sorted(p.stem for p in config_dir.glob("*.toml"))) or "none"
+        raise ConfigError(f"no run {run!r} under {config_dir}; there is {there}")
+    return path
+
+
+def state_dir_of(config: Config) -> Path:
+    """The run's state folder, absolute."""
+    return (config.run.state_dir or Path(".sentinel") / config.run.name).resolve()
+
+
+def neighbours_of(config: Config) -> Neighbours:
+    """The adapters of one run."""
+    state_dir = state_dir_of(config)
+    return Neighbours(
+        state_dir=state_dir,
+        journals=Journals(state_dir),
+        incident_log=IncidentLog(state_dir / "incidents.jsonl"),
+        checkpoints=Checkpoints(config.run.checkpoints),
+        jobs=LocalJobs(state_dir),
+        overrides=OverridesFile(state_dir / "overrides.json"),
+        tensorboard=TensorBoard(config.run.tensorboard) if config.run.tensorboard else None,
+        job_log=config.launcher.log or state_dir / "job.log",
+    )
+
+
+def observer_of(config: Config, neighbours: Neighbours) -> Observer:
+    """Who looks at the run."""
+    return Observer(neighbours, config.judge)
+
+
+def performer_of(config: Config, neighbours: Neighbours, observer: Observer) -> Performer:
+    """Who acts on the run."""
+    launcher = config.launcher
+    return Performer(
+        neighbours,
+        observer,
+        command=launcher.command,
+        working_directory=launcher.working_directory,
+        stop_grace_s=launcher.stop_grace_s,
+    )
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Logs go to stderr, so that stdout stays the answer's."""
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
