@@ -1,0 +1,46 @@
+"""`python -m trainer_hooks.gpt`: one process needs no launcher; torchrun and deepspeed work too."""
+# ruff: noqa: T201 - a trainer's log is what it prints
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from sentinel.vocabulary.errors import CheckpointError, ConfigError
+from trainer_hooks.gpt.settings import parse
+
+
+def main() -> int:
+    """Exit codes: 0 the run ended (or --stop-exit-code when it was asked to), 2 wrong arguments, data or overrides."""
+    settings = parse()
+    _be_a_launcher()
+    import torch
+    import torch.distributed as dist
+
+    from trainer_hooks.gpt.train import Trainer
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        reason = Trainer(settings).train()
+    except (ConfigError, CheckpointError) as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return 2
+    finally:
+        dist.destroy_process_group()
+    return 0 if reason == "finished" else int(settings.stop_exit_code)
+
+
+def _be_a_launcher() -> None:
+    """Sets for a single process what a launcher would have set; without it DeepSpeed asks for mpi4py."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(alone)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
