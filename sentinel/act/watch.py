@@ -13,13 +13,11 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer, Danger, best_mean, recovery
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
-from sentinel.plan.incident import Incident, Rollback, baseline_to_json, incident_id
+from sentinel.plan.incident import Incident, Rollback, baseline_to_json, incident_id, overrides_to_json
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
 from sentinel.plan.recovery import Plan, plan_recovery, plan_restart, plan_rollback
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
-from sentinel.vocabulary.numbers import load_object
-from sentinel.vocabulary.overrides import encode_overrides
 
 __all__ = ["Done", "Watch", "carry_out", "decided_event"]
 
@@ -118,6 +116,7 @@ class Watch:
                 "reason": verdict.reason,
                 "led_by": verdict.led_by,
                 "baseline": baseline_to_json(baseline),
+                "overrides": overrides_to_json(look.run.overrides),
             }
         )
         self._say(f"incident: {verdict.reason}")
@@ -282,7 +281,6 @@ class Watch:
     def _do(self, plan: Plan, incident: str | None, rollback: str | None) -> None:
         """The plan's first action; the next turn looks again and plans for what is then still missing."""
         action = plan.actions[0]
-        log.info("%s", describe(action))
         self._say(describe(action))
         execute(action, incident, rollback, self._perform, self._record)
 
@@ -336,7 +334,7 @@ def decided_event(incident: str, decision: Rollback) -> dict[str, Any]:
         "rung": decision.rung,
         "hypothesis": decision.hypothesis,
         "target": {"tag": decision.target_tag, "global_step": decision.target_step},
-        "overrides": load_object(encode_overrides(decision.overrides)),
+        "overrides": overrides_to_json(decision.overrides),
         "changes": decision.changes,
         "lost_steps": decision.lost_steps,
         "restart": decision.restart,

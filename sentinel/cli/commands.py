@@ -132,8 +132,6 @@ def demo(
     as_json: Json = False,
 ) -> int:
     """Train a small GPT until it really diverges, and watch sentinel save it. Needs the [trainer] extra."""
-    from sentinel.cli import wiring
-    from sentinel.demo import story
+    from sentinel.cli import demonstrating
 
-    wiring.log_to_stderr(verbose=False)
-    return story.tell(seed=seed, output=output, as_json=as_json)
+    return demonstrating.demo(seed=seed, output=output, as_json=as_json)

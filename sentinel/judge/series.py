@@ -161,7 +161,8 @@ class Series:
         widened = _LENGTHENING_FLOOR if self._lengthened_steps < self._thresholds.band_window_samples else 0.0
         if self.episode is None:
             if sample.loss <= self._loss.upper(widened):
-                self._loss.learn(sample.loss)
+                if self._climbing_since is None:  # a baseline never learns the illness, a slow one either
+                    self._loss.learn(sample.loss)
                 if sample.loss <= self._loss.level + self._loss.sigma:
                     self._last_inside = sample.global_step
                 return
@@ -193,7 +194,7 @@ class Series:
 
     def _has_healed(self, episode: Episode, widened: float) -> bool:
         """The median of the last few losses is back at the old level, as far as its own noise lets one say."""
-        if len(episode.recent) < self._thresholds.healed_window_samples:
+        if len(episode.recent) < self._thresholds.healed_window_samples or self._climbing_since is not None:
             return False
         standard_error = 1.2533 * episode.sigma / math.sqrt(len(episode.recent))  # of a median, for normal noise
         tolerance = max(3 * standard_error, max(self._thresholds.healed_tolerance, widened) * abs(episode.level))
@@ -213,7 +214,7 @@ class Series:
         self._climbing_samples += 1
         if self._climbing_samples > t.patience_samples and self.alarm is None:
             # the window that ended at best_step held the last good losses
-            onset = self.episode.onset_range if self.episode else (mean.best_step + 1, self._climbing_since)
+            onset = (mean.best_step + 1, max(mean.best_step + 1, self._climbing_since))
             self._raise_alarm(
                 sample.global_step,
                 onset,

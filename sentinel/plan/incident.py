@@ -22,11 +22,20 @@ from typing import Any, Literal
 
 from sentinel.plan.mitigations import Baseline
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
-from sentinel.vocabulary.numbers import dump_json, to_number
-from sentinel.vocabulary.overrides import Overrides, decode_overrides
+from sentinel.vocabulary.numbers import dump_json, load_object, to_number
+from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 
-__all__ = ["Incident", "Rollback", "Status", "baseline_to_json", "fold", "incident_id", "rollback_id"]
+__all__ = [
+    "Incident",
+    "Rollback",
+    "Status",
+    "baseline_to_json",
+    "fold",
+    "incident_id",
+    "overrides_to_json",
+    "rollback_id",
+]
 
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
 """open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
@@ -52,6 +61,9 @@ class Rollback:
 
     restart: bool = True
     """Whether the job is started again after the rollback."""
+
+    moved_tags: tuple[str, ...] = ()
+    """Checkpoints that its quarantine was to take, over all its intents."""
 
     starts: int = 0
     """How often the job's start was intended."""
@@ -85,6 +97,9 @@ class Incident:
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
+    overrides_before: Overrides | None = None
+    """overrides.json as it was when the incident began; None where there was none."""
+
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     shadows: int = 0
@@ -110,6 +125,11 @@ def incident_id(number: int) -> str:
 def rollback_id(incident: str, number: int) -> str:
     """incident-1-r2 is the second rollback of incident-1; unique over the run's life."""
     return f"{incident}-r{number}"
+
+
+def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
+    """overrides.json as `opened` and `decided` record it."""
+    return None if overrides is None else load_object(encode_overrides(overrides))
 
 
 def baseline_to_json(baseline: Baseline) -> dict[str, Any]:
@@ -145,9 +165,8 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     if kind == "decided":
         incident.rollbacks.append(_decided(event, time_unix_s))
         incident.status = "decided"
-    elif kind == "intent" and event["action"]["kind"] == "start_job" and incident.rollbacks:
-        incident.rollbacks[-1].starts += 1
-        incident.rollbacks[-1].last_start_unix_s = time_unix_s
+    elif kind == "intent" and incident.rollbacks:
+        _intended(incident.rollbacks[-1], event["action"], time_unix_s)
     elif kind == "applied":
         incident.status = "applied"
     elif kind == "proved":
@@ -169,6 +188,14 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
         incident.closed_unix_s = time_unix_s
 
 
+def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float) -> None:
+    if action["kind"] == "start_job":
+        rollback.starts += 1
+        rollback.last_start_unix_s = time_unix_s
+    elif action["kind"] == "quarantine_checkpoints":
+        rollback.moved_tags = (*rollback.moved_tags, *action["tags"])
+
+
 def _opened(event: Mapping[str, Any]) -> Incident:
     onset = event["onset_range"]
     baseline = event["baseline"]
@@ -188,7 +215,12 @@ def _opened(event: Mapping[str, Any]) -> Incident:
             seqlen=None if baseline["seqlen"] is None else SeqlenSchedule.from_json(baseline["seqlen"]),
             full_seqlen=baseline["full_seqlen"],
         ),
+        overrides_before=_overrides(event.get("overrides")),
     )
+
+
+def _overrides(document: Any) -> Overrides | None:
+    return None if document is None else decode_overrides(dump_json(document))
 
 
 def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:

@@ -9,7 +9,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 
-__all__ = ["DEFAULT_LADDER", "Baseline", "Rung", "TargetRule", "changes", "overrides_for"]
+__all__ = ["DEFAULT_LADDER", "Baseline", "Rung", "TargetRule", "changes", "overrides_for", "plain_overrides"]
 
 TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
 """How far back a rung rolls: see `choose_target`."""
@@ -83,6 +83,12 @@ def overrides_for(
     once = Once(id=rollback, seed=new_seed) if rung.reseed else None
     standing = Standing(lr=_lr(rung, baseline, anchor), seqlen=_seqlen(rung, baseline, anchor))
     return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing, once=once)
+
+
+def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:
+    """A rollback that changes nothing but the checkpoint: the run's own schedules hold, named so that it is seen."""
+    standing = Standing(lr=baseline.lr, seqlen=baseline.seqlen)
+    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing)
 
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
     )
     limit, why = onset - policy.margin_steps, f"{policy.margin_steps} steps before the onset at {onset}"
     if rung.target != "near":
-        margin = policy.margin_steps * 2**failed
+        margin = policy.margin_steps * (2**failed if rung.target == "earlier" else 1)
         limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
         ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
         if ramp is not None and ramp < limit:

@@ -1,0 +1,61 @@
+"""`sentinel demo`: the story as it happens, then its tables and its picture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli.telling import correlation_table
+from sentinel.demo.picture import draw
+from sentinel.demo.report import Report
+from sentinel.demo.story import tell
+from sentinel.vocabulary.numbers import dump_json
+
+__all__ = ["demo"]
+
+
+def demo(*, seed: int, output: Path, as_json: bool) -> int:
+    """Runs the demo; 0 only when it diverged and recovered."""
+    console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
+    report = tell(seed, output, lambda line: console.print(line, markup=False))
+    draw(report)
+    console.print(_attempts(report))
+    console.print(correlation_table(report.correlations))
+    console.print(_summary(report), markup=False)
+    if as_json:
+        typer.echo(dump_json(report.to_json()))
+    return 0 if report.recovered else 1
+
+
+def _attempts(report: Report) -> Table:
+    table = Table(title=f"Attempts (seed {report.seed})")
+    for heading in ("attempt", "mitigation", "from", "steps", "ratio > 1.2", "max ratio", "validation", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("mitigation", "verdict") else "right")
+    for row in report.attempts:
+        table.add_row(
+            str(row.attempt),
+            row.mitigation or "—",
+            str(row.resumed_from or 0),
+            f"{row.first_step}-{row.last_step}",
+            str(row.steps_loss_ratio_gt_1_2),
+            f"{row.max_loss_ratio:.2f}",
+            f"{row.validation_loss:.3f}" if row.validation_loss is not None else "—",
+            row.verdict,
+        )
+    return table
+
+
+def _summary(report: Report) -> str:
+    if not report.diverged:
+        return "On this machine the training did not diverge at all, so there was nothing to save."
+    if not report.recovered:
+        last = report.incidents[-1]
+        return f"Not recovered: {last.note or last.status}. Picture: {report.plot}"
+    return (
+        f"Recovered in {report.wall_s:.0f} s, with {report.attempts[-1].mitigation!r}: "
+        f"{report.incidents[-1].note}. Picture: {report.plot}"
+    )

@@ -1,0 +1,156 @@
+"""`status`, `incidents`, `correlate` and the demo's tables: what is known, for a person or as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli import wiring
+from sentinel.config import Config
+from sentinel.judge.correlation import Correlations
+from sentinel.judge.history import History
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.incident import Incident, fold
+from sentinel.vocabulary.numbers import dump_json
+
+__all__ = ["correlate", "correlation_table", "incident_json", "incidents", "status"]
+
+_WELL = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
+
+
+def status(config: Config, *, as_json: bool) -> int:
+    """Where the run stands; 1 when it is not well."""
+    near = wiring.neighbours_of(config)
+    look = wiring.observer_of(config, near).look(wiring.clock())
+    last = look.series.last
+    spent = sum(len(i.rollbacks) for i in look.run.incidents)
+    budget = {
+        "rollbacks_left": max(0, config.policy.rollback_budget - spent),
+        "lost_steps_left": config.policy.lost_steps_budget
+        - sum(r.lost_steps for i in look.run.incidents for r in i.rollbacks),
+    }
+    answer = {
+        "run": config.run.name,
+        "mode": config.policy.mode,
+        "verdict": str(look.verdict.kind),
+        "reason": look.verdict.reason,
+        "attempt": look.history.latest.number if look.history.latest else None,
+        "global_step": last.global_step if last else None,
+        "loss": last.loss if last else None,
+        "loss_ratio": last.loss_ratio if last else None,
+        "onset_range": look.verdict.onset_range,
+        "led_by": look.verdict.led_by,
+        "incidents": [incident_json(i) for i in look.run.incidents],
+        "budget": budget,
+        "unreadable_lines": near.journals.unreadable,
+    }
+    if as_json:
+        typer.echo(dump_json(answer))
+    else:
+        at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
+        typer.echo(f"{config.run.name}: {look.verdict.kind}{at} (attempt {answer['attempt']}, mode {answer['mode']})")
+        typer.echo(f"  {look.verdict.reason}")
+        if look.run.open_incident:
+            typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
+        typer.echo(f"  rollbacks left: {budget['rollbacks_left']}")
+    return int(look.verdict.kind in _WELL)
+
+
+def incidents(config: Config, *, as_json: bool) -> int:
+    """What happened to the run, and what was tried."""
+    found = fold(wiring.neighbours_of(config).incident_log.read())
+    if as_json:
+        typer.echo(dump_json([incident_json(i) for i in found]))
+        return 0
+    if not found:
+        typer.echo(f"{config.run.name} has had no incident")
+    for incident in found:
+        onset = f"onset {incident.onset_range[0]}-{incident.onset_range[1]}" if incident.onset_range else "by hand"
+        typer.echo(f"{incident.id}: {incident.outcome or incident.status}; {onset}, attempt {incident.attempt}")
+        typer.echo(f"  {incident.reason}")
+        for rollback in incident.rollbacks:
+            whence = rollback.target_tag or "scratch"
+            typer.echo(
+                f"  {rollback.id}: {rollback.rung}, from {whence} ({'; '.join(rollback.changes) or 'no change'})"
+            )
+            typer.echo(f"    hypothesis: {rollback.hypothesis}")
+            if rollback.failed:
+                typer.echo(f"    did not help: {rollback.failed}")
+        if incident.note:
+            typer.echo(f"  {incident.outcome or 'stopped'}: {incident.note}")
+    return 0
+
+
+def incident_json(incident: Incident) -> dict[str, Any]:
+    """An incident as scripts read it."""
+    return {
+        "incident": incident.id,
+        "status": incident.status,
+        "outcome": incident.outcome,
+        "attempt": incident.attempt,
+        "onset_range": incident.onset_range,
+        "alarm_step": incident.alarm_step,
+        "reason": incident.reason,
+        "led_by": incident.led_by,
+        "note": incident.note,
+        "rollbacks": [
+            {
+                "rollback": r.id,
+                "rung": r.rung,
+                "hypothesis": r.hypothesis,
+                "target": {"tag": r.target_tag, "global_step": r.target_step},
+                "changes": r.changes,
+                "attempt": r.attempt,
+                "proved": r.proved,
+                "failed": r.failed,
+            }
+            for r in incident.rollbacks
+        ],
+    }
+
+
+def correlate(config: Config, *, attempt: int | None, as_json: bool) -> int:
+    """The paper's Table 3 for this run."""
+    from sentinel.judge.correlation import correlate as correlated  # scipy takes a while to import
+
+    history = History()
+    for record in wiring.neighbours_of(config).journals.poll():
+        history.push(record)
+    samples = [s for a in history.attempts.values() if attempt in (None, a.number) for s in a.samples]
+    found = correlated(samples)
+    if as_json:
+        names = found.rows[0].__dataclass_fields__
+        typer.echo(dump_json([{name: getattr(row, name) for name in names} for row in found.rows]))
+        return 0
+    Console().print(correlation_table(found))
+    return 0
+
+
+def correlation_table(found: Correlations) -> Table:
+    """Table 3, with how far to trust it."""
+    table = Table(title="Loss ratio against Adam's variance", caption=_caption(found))
+    for heading in ("signal", "Pearson r", "p", "n", "n effective", "p adjusted"):
+        table.add_column(heading, justify="left" if heading == "signal" else "right")
+    for row in found.rows:
+        shown = (
+            f"{row.pearson_r:+.3f}",
+            _p(row.p_value),
+            str(row.n),
+            f"{row.n_effective:.0f}",
+            _p(row.p_value_adjusted),
+        )
+        table.add_row(row.signal, *shown)
+    return table
+
+
+def _caption(found: Correlations) -> str:
+    left_out = f"{found.infinite_ratios} steps with an infinite ratio left out; " if found.infinite_ratios else ""
+    return f"{left_out}p adjusted: for autocorrelation and for {len(found.rows)} tests"
+
+
+def _p(value: float) -> str:
+    return "nan" if math.isnan(value) else f"{value:.2g}"

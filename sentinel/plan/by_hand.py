@@ -1,0 +1,80 @@
+"""A rollback that a person asks for: the same plan, with their target and their changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel.judge.verdict import Verdict
+from sentinel.plan.incident import Rollback, incident_id, rollback_id
+from sentinel.plan.mitigations import Baseline, changes, overrides_for, plain_overrides
+from sentinel.plan.policy import Policy
+from sentinel.plan.recovery import Plan, plan_rollback
+from sentinel.plan.run_state import RunState
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides
+
+__all__ = ["Wanted", "plan_by_hand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the person said."""
+
+    to: str
+    """A tag, or "scratch"."""
+
+    rung: str | None = None
+    seed: int | None = None
+    start: bool = True
+    force: bool = False
+
+
+def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+    """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
+    target = None if wanted.to == "scratch" else run.checkpoint(wanted.to)
+    if wanted.to != "scratch" and target is None:
+        near = ", ".join(c.tag for c in run.checkpoints[-5:]) or "none"
+        return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
+    step = target.global_step if target else 0
+    onset = verdict.onset_range
+    if onset is not None and step >= onset[0] and not wanted.force:
+        return Plan(refusal=f"{wanted.to} is after the onset at step {onset[0]}: it has the illness in it (--force)")
+    incident = incident_id(len(run.incidents) + 1)
+    try:
+        overrides = _overrides(wanted, run, policy, incident, step)
+    except ConfigError as error:
+        return Plan(refusal=str(error))
+    newest = max((c.global_step for c in run.checkpoints), default=0)
+    decision = Rollback(
+        id=overrides.rollback,
+        rung=wanted.rung or "by hand",
+        hypothesis="a person's",
+        target_tag=target.tag if target else None,
+        target_step=step,
+        overrides=overrides,
+        changes=changes(overrides, run.baseline),
+        decided_unix_s=run.now_unix_s,
+        lost_steps=max(0, newest - step),
+        restart=wanted.start,
+    )
+    plan = plan_rollback(decision, run, policy)
+    return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
+
+
+def _overrides(wanted: Wanted, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
+    rollback = rollback_id(incident, 1)
+    anchor = run.positions.get(step, Anchor(global_step=step)) if step else Anchor(global_step=0)
+    baseline: Baseline = run.baseline
+    if wanted.rung is None:
+        overrides = plain_overrides(baseline, incident=incident, rollback=rollback, anchor=anchor)
+    else:
+        rung = next((r for r in policy.ladder if r.name == wanted.rung), None)
+        if rung is None:
+            raise ConfigError(
+                f"the ladder has no rung {wanted.rung!r}; it has {', '.join(r.name for r in policy.ladder)}"
+            )
+        seed = max(run.seeds_used, default=baseline.seed or 0) + 1
+        overrides = overrides_for(rung, baseline, incident=incident, rollback=rollback, anchor=anchor, new_seed=seed)
+    if wanted.seed is not None:
+        overrides = replace(overrides, once=Once(id=rollback, seed=wanted.seed))
+    return overrides
