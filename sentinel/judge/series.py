@@ -67,6 +67,7 @@ class Series:
         self._last_inside: int | None = None
         self._climbing_since: int | None = None
         self._climbing_samples = 0
+        self._near_best_step = 0
         self._not_finite_since: int | None = None
         self._not_finite_steps = 0
         self._lengthened_steps = thresholds.band_window_samples
@@ -161,8 +162,7 @@ class Series:
         widened = _LENGTHENING_FLOOR if self._lengthened_steps < self._thresholds.band_window_samples else 0.0
         if self.episode is None:
             if sample.loss <= self._loss.upper(widened):
-                if self._climbing_since is None:  # a baseline never learns the illness, a slow one either
-                    self._loss.learn(sample.loss)
+                self._loss.learn(sample.loss)
                 if sample.loss <= self._loss.level + self._loss.sigma:
                     self._last_inside = sample.global_step
                 return
@@ -181,7 +181,8 @@ class Series:
         if self._has_healed(episode, widened):
             self.healed.append((episode.onset_range[0], sample.global_step))
             self.episode = None
-            self.alarm = None
+            if self._climbing_since is None:
+                self.alarm = None
             self._last_inside = sample.global_step
         elif episode.samples > self._thresholds.patience_samples and self.alarm is None:
             self._raise_alarm(
@@ -194,7 +195,7 @@ class Series:
 
     def _has_healed(self, episode: Episode, widened: float) -> bool:
         """The median of the last few losses is back at the old level, as far as its own noise lets one say."""
-        if len(episode.recent) < self._thresholds.healed_window_samples or self._climbing_since is not None:
+        if len(episode.recent) < self._thresholds.healed_window_samples:
             return False
         standard_error = 1.2533 * episode.sigma / math.sqrt(len(episode.recent))  # of a median, for normal noise
         tolerance = max(3 * standard_error, max(self._thresholds.healed_tolerance, widened) * abs(episode.level))
@@ -206,15 +207,21 @@ class Series:
         if mean.mean is None or mean.best is None or mean.best_step is None:
             return
         t = self._thresholds
-        noise = t.band_sigmas * self._loss.sigma / math.sqrt(t.climb_window_samples)
+        standard_error = self._loss.sigma / math.sqrt(t.climb_window_samples)
+        noise = t.band_sigmas * standard_error
+        if mean.mean <= mean.best + 2 * standard_error:
+            self._near_best_step = sample.global_step
         if mean.mean <= mean.best + max(noise, t.climb_tolerance * abs(mean.best)):
+            if self._climbing_since is not None and self.episode is None:
+                self.alarm = None
             self._climbing_since, self._climbing_samples = None, 0
             return
         self._climbing_since = self._climbing_since or sample.global_step
         self._climbing_samples += 1
         if self._climbing_samples > t.patience_samples and self.alarm is None:
-            # the window that ended at best_step held the last good losses
-            onset = (mean.best_step + 1, max(mean.best_step + 1, self._climbing_since))
+            # the window that ended there held the last losses that were as good as the best, but for noise
+            early = self._near_best_step + 1
+            onset = (early, max(early, self._climbing_since))
             self._raise_alarm(
                 sample.global_step,
                 onset,

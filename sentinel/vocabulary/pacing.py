@@ -69,7 +69,7 @@ class SeqlenSchedule(_Described):
     def seqlen(self, step: int) -> int:
         """Tokens per sample of the update that makes `step`."""
         elapsed = step - self.anchor_step
-        if elapsed >= self.total_steps:
+        if not self.total_steps or elapsed >= self.total_steps:
             return self.full
         length = self.start + (self.full - self.start) * max(elapsed, 0) / self.total_steps
         return max(self.start, int(length) // self.multiple * self.multiple)

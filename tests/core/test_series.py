@@ -1,0 +1,173 @@
+"""The judge on curves: waits for spikes, acts on divergences, and never learns the illness."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from sentinel.judge.history import History
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import Context, VerdictKind, judge
+from sentinel.vocabulary.sample import RunStarted, Sample
+
+ALIVE = Context(now_unix_s=1000.0, job_alive=True, attempt=1, last_sample_unix_s=999.0)
+
+
+def sample(step: int, loss: float, **readings: float | bool | None) -> Sample:
+    return Sample(attempt=1, global_step=step, time_unix_s=float(step), loss=loss, **readings)  # type: ignore[arg-type]
+
+
+def curve(shape: Callable[[int], float], steps: int, noise: float = 0.01, seed: int = 0) -> list[Sample]:
+    rng = random.Random(seed)
+    return [sample(step, shape(step) * (1 + rng.gauss(0, noise))) for step in range(1, steps + 1)]
+
+
+def healthy(step: int) -> float:
+    return 2.0 + 3.0 * math.exp(-step / 200)
+
+
+def kinds(samples: Sequence[Sample]) -> list[VerdictKind]:
+    series = Series(Thresholds())
+    seen = []
+    for s in samples:
+        series.push(s)
+        seen.append(judge(series, ALIVE, Thresholds()).kind)
+    return seen
+
+
+def spike(step: int) -> float:
+    """tr11-176B's: from 2.1 to 5.1 within three steps, back after 30."""
+    height = {0: 0.2, 1: 1.0, 2: 2.0, 3: 3.0}.get(step - 500, 3.0 * math.exp(-(step - 503) / 7))
+    return healthy(step) + (height if 500 <= step < 533 else 0.0)
+
+
+def tr8(step: int) -> float:
+    """6.4, then 14, then 7 for good, scaled down."""
+    return healthy(step) if step < 500 else healthy(500) * (2.2 if step < 540 else 1.15)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_run_stays_healthy(seed: int) -> None:
+    seen = kinds(curve(healthy, 1500, seed=seed))
+    assert set(seen) == {VerdictKind.WARMING_UP, VerdictKind.HEALTHY}
+    assert VerdictKind.WARMING_UP not in seen[20:]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_spike_that_heals_by_itself_is_waited_for(seed: int) -> None:
+    seen = kinds(curve(spike, 800, seed=seed))
+    assert VerdictKind.SPIKE in seen[499:540]
+    assert VerdictKind.DIVERGED not in seen
+    assert seen[-1] is VerdictKind.HEALTHY
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loss_that_does_not_come_back_has_diverged(seed: int) -> None:
+    series = Series(Thresholds(), curve(tr8, 800, seed=seed))
+    assert series.alarm is not None
+    assert 490 <= series.alarm.onset_range[0] <= 500 <= series.alarm.onset_range[1] <= 502
+    assert series.alarm.step <= 500 + Thresholds().patience_samples + 5
+
+
+def test_a_small_offset_for_good_has_diverged() -> None:
+    """Marin's: 1.96, a spike to 2.02, then 1.975 for good. With its noise of 0.1 %."""
+    shape = {**dict.fromkeys(range(1, 400), 1.96), **dict.fromkeys(range(400, 406), 2.05)}
+    series = Series(Thresholds(), curve(lambda s: shape.get(s, 1.975), 500, noise=0.001))
+    assert series.alarm is not None
+    assert series.alarm.onset_range[1] == 400
+
+
+def test_a_slow_climb_has_diverged_and_its_onset_is_where_it_was_best() -> None:
+    series = Series(Thresholds(), curve(lambda s: 2.0 + max(0, s - 300) * 0.002, 500, noise=0.004))
+    assert series.alarm is not None
+    assert 270 <= series.alarm.onset_range[0] <= 320
+
+
+def test_a_plateau_above_is_never_learnt() -> None:
+    series = Series(Thresholds(), curve(tr8, 5000))
+    assert series.alarm is not None
+
+
+@pytest.mark.parametrize(("loss", "l1"), [(math.nan, math.nan), (2.0, math.nan)])
+def test_nan_in_the_weights_is_known_at_once(loss: float, l1: float) -> None:
+    samples = [*curve(healthy, 100), sample(101, loss, adam_variance_l1=l1)]
+    series = Series(Thresholds(), samples)
+    assert series.alarm is not None
+    assert series.alarm.step == 101
+
+
+def test_one_nan_that_was_skipped_is_not_the_end() -> None:
+    samples = [*curve(healthy, 100), sample(101, math.nan, skipped=True), *(sample(s, 3.8) for s in range(102, 105))]
+    assert kinds(samples)[-1] is VerdictKind.HEALTHY
+
+
+def test_a_long_run_of_skipped_steps_is_an_alarm_that_says_the_weights_are_intact() -> None:
+    samples = [*curve(healthy, 100), *(sample(s, math.inf, skipped=True) for s in range(101, 160))]
+    series = Series(Thresholds(), samples)
+    assert series.alarm is not None
+    assert "skipped" in series.alarm.reason
+
+
+def test_what_moved_first_is_named() -> None:
+    def reading(s: int) -> Sample:
+        l1 = 8.0 + 0.01 * math.sin(s) + (3.0 if s >= 495 else 0.0)
+        return sample(s, tr8(s) * (1 + 0.01 * math.sin(7 * s)), adam_variance_l1=l1)
+
+    series = Series(Thresholds(), map(reading, range(1, 600)))
+    assert series.alarm is not None
+    assert series.alarm.led_by == ("adam_variance_l1",)
+
+
+def test_a_restart_at_a_short_length_is_not_judged_by_the_full_lengths_loss() -> None:
+    """After a restart with SLW the loss is higher, and falls as the length grows: a healthy recovery."""
+    before = [sample(s, healthy(s), seqlen=128) for s in range(1, 200)]
+    lengths = [min(128, 8 + 8 * ((s - 200) // 4)) for s in range(200, 400)]
+    after = [
+        sample(s, healthy(s) + 1.5 * (128 - n) / 120, seqlen=n) for s, n in zip(range(200, 400), lengths, strict=True)
+    ]
+    seen = kinds(before + after)
+    assert VerdictKind.DIVERGED not in seen
+    assert VerdictKind.SPIKE not in seen
+
+
+def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
+    history = History()
+    for s in range(1, 31):
+        history.push(sample(s, 3.0))
+    history.push(RunStarted(attempt=2, time_unix_s=0.0, parent_attempt=1, resumed_from=10))
+    history.push(Sample(attempt=2, global_step=11, time_unix_s=0.0, loss=2.5))
+    latest = history.latest
+    assert latest is not None
+    assert [(s.attempt, s.global_step) for s in history.lineage(latest)] == [*((1, s) for s in range(1, 11)), (2, 11)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"readable": False}, VerdictKind.BLIND),
+        ({"pending": True, "job_alive": False, "attempt": None, "last_sample_unix_s": None}, VerdictKind.PENDING),
+        ({"job_alive": False, "attempt": None}, VerdictKind.PENDING),
+        ({"last_sample_unix_s": None}, VerdictKind.STARTING),
+        ({"job_alive": False}, VerdictKind.DOWN),
+        ({"job_alive": False, "finished_reason": "finished"}, VerdictKind.FINISHED),
+        ({"job_alive": False, "finished_reason": "sigterm"}, VerdictKind.DOWN),
+        ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
+        ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
+        ({"last_sample_unix_s": 100.0}, VerdictKind.HEALTHY),
+        ({"warmup_end_step": 2000}, VerdictKind.WARMING_UP),
+    ],
+)
+def test_when_no_samples_come_the_verdict_says_what_that_means(changed: dict[str, object], kind: VerdictKind) -> None:
+    context = Context(**{f: getattr(ALIVE, f) for f in Context.__dataclass_fields__} | changed)  # type: ignore[arg-type]
+    verdict = judge(Series(Thresholds(), curve(healthy, 300)), context, Thresholds())
+    assert verdict.kind is kind
+    assert verdict.reason
+
+
+def test_diverged_is_said_also_of_a_run_that_has_ended() -> None:
+    context = Context(now_unix_s=0.0, job_alive=False, finished_reason="finished", attempt=1)
+    assert judge(Series(Thresholds(), curve(tr8, 800)), context, Thresholds()).kind is VerdictKind.DIVERGED

@@ -1,0 +1,236 @@
+"""The vocabulary: what is written is read again as it was, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.vocabulary import errors
+from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
+from sentinel.vocabulary.loss_ratio import LossMinimum, loss_ratio
+from sentinel.vocabulary.metrics import SAMPLE_METRICS
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, decode_overrides, encode_overrides
+from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.sample import (
+    CheckpointSaved,
+    Record,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Validation,
+    decode,
+    encode,
+)
+
+ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
+SAMPLES = st.builds(
+    Sample,
+    attempt=st.integers(1, 9999),
+    global_step=st.integers(0, 10**9),
+    time_unix_s=st.floats(0, 1e10),
+    loss=ANY_FLOAT,
+    loss_ratio=st.none() | ANY_FLOAT,
+    adam_variance_l1=st.none() | ANY_FLOAT,
+    grad_norm=st.none() | ANY_FLOAT,
+    skipped=st.booleans(),
+    seqlen=st.none() | st.integers(1, 10**6),
+    consumed_tokens=st.none() | st.integers(0, 10**15),
+)
+
+
+def same(a: Record | None, b: Record | None) -> bool:
+    """Equal, with nan equal to itself."""
+    return type(a) is type(b) and all(repr(getattr(a, f.name)) == repr(getattr(b, f.name)) for f in fields(a))  # type: ignore[arg-type]
+
+
+@given(SAMPLES)
+def test_a_sample_is_read_as_it_was_written(sample: Sample) -> None:
+    line = encode(sample)
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert "\n" not in line
+    assert same(decode(line), sample)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RunStarted(attempt=2, time_unix_s=1.5, resumed_from=10, applied_once=("a", "b"), lr_schedule={"peak": 0.1}),
+        Validation(attempt=2, global_step=20, time_unix_s=1.5, loss=3.25, seqlen=128),
+        CheckpointSaved(attempt=2, global_step=20, time_unix_s=1.5, tag="global_step20"),
+        RunFinished(attempt=2, global_step=20, time_unix_s=1.5, reason="sigterm"),
+    ],
+)
+def test_every_kind_of_line_is_read_as_it_was_written(record: Record) -> None:
+    assert same(decode(encode(record)), record)
+
+
+def test_nan_is_a_reading_and_null_is_none() -> None:
+    read = decode(
+        '{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": "nan", "grad_norm": null}'
+    )
+    assert isinstance(read, Sample)
+    assert math.isnan(read.loss)
+    assert read.grad_norm is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "not JSON"),
+        ("[1]", "object"),
+        ('{"attempt": 1}', "no kind"),
+        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0}', "needs loss"),
+        ('{"kind": "sample", "attempt": "1", "global_step": 3, "time_unix_s": 0, "loss": 1}', "attempt"),
+        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": "high"}', "loss"),
+        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": null}', "may not be null"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(line: str, says: str) -> None:
+    with pytest.raises(LineError, match=says):
+        decode(line)
+
+
+@given(st.text())
+def test_no_text_makes_decode_raise_anything_but_our_own(text: str) -> None:
+    try:
+        record = decode(text)
+    except LineError:
+        return
+    assert record is None or encode(record)
+
+
+def test_a_kind_of_a_newer_version_is_passed_over() -> None:
+    assert decode('{"kind": "weather", "rain": true}') is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "minimum", "ratio"),
+    [(3.0, None, 1.0), (3.0, 2.0, 1.5), (1.0, 2.0, 0.5), (math.nan, 2.0, math.inf), (math.inf, None, math.inf)],
+)
+def test_the_loss_ratio_is_the_papers(loss: float, minimum: float | None, ratio: float) -> None:
+    assert loss_ratio(loss, minimum) == ratio
+
+
+def test_a_loss_that_is_not_finite_never_enters_the_minimum() -> None:
+    minimum = LossMinimum()
+    assert [minimum.push(loss, 128) for loss in (4.0, math.nan, -math.inf, 5.0)] == [1.0, math.inf, math.inf, 1.25]
+
+
+def test_the_minimum_is_kept_for_each_length_and_survives_a_checkpoint() -> None:
+    minimum = LossMinimum()
+    minimum.push(4.0, 8)
+    assert minimum.push(2.0, 128) == 1.0
+    again = LossMinimum.load(minimum.state())
+    assert again.push(5.0, 8) == 1.25
+    assert again.push(3.0, 128) == 1.5
+
+
+@given(st.integers(1, 64), st.integers(0, 500), st.integers(0, 1000), st.integers(0, 3000))
+def test_seqlen_grows_from_the_anchor_to_the_full_length(start: int, total: int, anchor: int, step: int) -> None:
+    schedule = SeqlenSchedule(start=start, full=128, total_steps=total, anchor_step=anchor)
+    length = schedule.seqlen(step)
+    assert start <= length <= 128
+    assert length in (start, 128) or length % 8 == 0
+    assert schedule.seqlen(step + 1) >= length
+    assert schedule.seqlen(anchor + total) == 128
+    moved = SeqlenSchedule(start=start, full=128, total_steps=total, anchor_step=anchor + 7)
+    assert moved.seqlen(step + 7) == length
+
+
+def test_a_schedule_switched_on_late_counts_from_its_anchor() -> None:
+    lengths = [
+        SeqlenSchedule(start=8, full=128, total_steps=60, anchor_step=3000).seqlen(s) for s in (3001, 3030, 3060)
+    ]
+    assert lengths == [8, 64, 128]
+
+
+LR = LrSchedule(peak=1.5e-2, warmup=20, decay_start=20, decay_end=240, minimum=1e-3)
+
+
+def test_lr_warms_up_then_decays_to_its_minimum() -> None:
+    assert LR.lr(step=1) == pytest.approx(1.5e-2 / 20)
+    assert LR.lr(step=20) == pytest.approx(1.5e-2)
+    assert LR.lr(step=130) == pytest.approx((1.5e-2 + 1e-3) / 2)
+    assert LR.lr(step=240) == LR.lr(step=999) == pytest.approx(1e-3)
+
+
+def test_a_moved_anchor_repeats_the_warmup_and_leaves_the_decay() -> None:
+    moved = LrSchedule(peak=1.5e-2, warmup=160, anchor=10, decay_start=20, decay_end=240, minimum=1e-3)
+    assert moved.lr(step=11) == pytest.approx(LR.peak / 160)
+    assert moved.lr(step=90) == pytest.approx(LR.lr(step=90) / 2)
+    assert moved.lr(step=170) == LR.lr(step=170)
+
+
+def test_lr_counts_tokens_where_it_is_told_to() -> None:
+    by_tokens = LrSchedule(peak=1.0, warmup=1000, decay_end=0, unit="tokens")
+    assert by_tokens.lr(step=7, consumed_tokens=250) == 0.25
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"peak": -1.0, "warmup": 1, "decay_end": 1},
+        {"peak": 1.0, "warmup": 1, "decay_end": 1, "unit": "hours"},
+        {"peak": 1.0, "warmup": 1, "decay_end": 1, "wamup": 3},
+        {"peak": 1.0},
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        LrSchedule.from_json(wrong)
+
+
+OVERRIDES = Overrides(
+    incident="incident-1",
+    rollback="incident-1-r2",
+    anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
+    standing=Standing(lr=LR, seqlen=SeqlenSchedule(start=8, full=128, total_steps=60, anchor_step=10)),
+    once=Once(id="incident-1-r2", seed=4),
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        OVERRIDES,
+        Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing()),
+    ],
+)
+def test_overrides_are_read_as_they_were_written(overrides: Overrides) -> None:
+    assert decode_overrides(encode_overrides(overrides)) == overrides
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"standing": {"sequence": {}}}, "unknown key 'sequence'"),
+        ({"standing": {"lr": {"peak": 1.0}}}, "LrSchedule"),
+        ({"anchor": {}}, "global_step is missing"),
+        ({"incident": ""}, "incident"),
+        ({"once": {"seed": 3}}, "id"),
+        ({"extra": 1}, "unknown key 'extra'"),
+    ],
+)
+def test_an_override_that_is_not_understood_is_refused_never_ignored(change: dict[str, object], says: str) -> None:
+    document = json.loads(encode_overrides(OVERRIDES)) | change
+    with pytest.raises(OverridesError, match=says):
+        decode_overrides(json.dumps(document))
+
+
+def test_every_exported_metric_is_a_reading_of_a_sample() -> None:
+    names = {f.name for f in fields(Sample)}
+    assert {m.field for m in SAMPLE_METRICS} <= names
+    assert len({m.name for m in SAMPLE_METRICS}) == len(SAMPLE_METRICS)
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    assert errors.__doc__ is not None
+    for name in errors.__all__:
+        assert name in errors.__doc__
+        assert issubclass(getattr(errors, name), errors.SentinelError)
