@@ -1,0 +1,177 @@
+"""The save folder: what is whole, what is moved, and the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
+from sentinel.vocabulary.errors import CheckpointError, QuarantineError
+
+WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
+
+
+def shard(path: Path, content: bytes = b"weights" * 1000) -> None:
+    """A file as torch.save writes it: a zip of stored members."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02.")
+        archive.writestr("archive/data/0", content)
+
+
+def checkpoint(folder: Path, step: int, ranks: int = 2) -> None:
+    shard(folder / f"global_step{step}" / "mp_rank_00_model_states.pt", f"model {step}".encode() * 100)
+    for rank in range(ranks):
+        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        shard(folder / f"global_step{step}" / name, f"optimizer {step} {rank}".encode() * 100)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for step in (10, 20, 100):
+        checkpoint(tmp_path, step)
+    (tmp_path / "latest").write_text("global_step100")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("100")
+    return tmp_path
+
+
+def inventory(folder: Path) -> dict[str, str]:
+    """Names and digests of everything outside the quarantine."""
+    files = [p for p in folder.rglob("*") if p.is_file() and QUARANTINE not in p.parts]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def everything(folder: Path) -> list[str]:
+    """Digests of all files, wherever they lie."""
+    return sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*.pt"))
+
+
+def test_checkpoints_are_listed_by_step_not_by_name(folder: Path) -> None:
+    (folder / "global_stepX").mkdir()
+    listed = Checkpoints(folder).list()
+    assert [(c.global_step, c.complete, c.verified) for c in listed] == [(s, True, None) for s in (10, 20, 100)]
+    assert Checkpoints(folder / "nowhere").list() == ()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda tag: (tag / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink(), "1 optimizer shards"),
+        (lambda tag: (tag / "mp_rank_00_model_states.pt").unlink(), "no *model_states.pt"),
+        (lambda tag: (tag / "mp_rank_00_model_states.pt").write_bytes(b""), "is empty"),
+        (lambda tag: (tag / "extra.pt").symlink_to("/etc/passwd"), "neither a file nor a folder"),
+    ],
+)
+def test_a_checkpoint_that_lacks_something_is_not_complete(folder: Path, damage: object, says: str) -> None:
+    damage(folder / "global_step20")  # type: ignore[operator]
+    listed = Checkpoints(folder).list()[1]
+    assert not listed.complete
+    assert listed.problem is not None
+    assert says in listed.problem
+
+
+def test_a_flipped_bit_and_a_truncated_file_are_found_without_unpickling(folder: Path) -> None:
+    seen = Checkpoints(folder)
+    assert seen.verify("global_step20").verified is True
+    path = folder / "global_step20" / "mp_rank_00_model_states.pt"
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+    flipped = seen.verify("global_step20")
+    assert flipped.verified is False
+    assert flipped.problem is not None
+    assert "mp_rank_00_model_states.pt" in flipped.problem
+    path.write_bytes(whole[: len(whole) // 2])
+    assert seen.verify("global_step20").verified is False
+
+
+def test_a_tag_that_is_not_there_gets_the_near_ones_named(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="global_step100"):
+        Checkpoints(folder).verify("global_step30")
+
+
+def test_a_rollback_moves_and_undo_brings_back_byte_for_byte(folder: Path) -> None:
+    before = inventory(folder)
+    seen = Checkpoints(folder)
+    seen.quarantine(["global_step20", "global_step100"], **WHERE)
+    seen.point_latest("global_step10", 10, **WHERE)
+    assert [c.tag for c in seen.list()] == ["global_step10"]
+    assert seen.latest() == "global_step10"
+    assert (folder / "latest_checkpointed_iteration.txt").read_text() == "10"
+    assert not (folder / "latest_universal").exists()
+    seen.restore(**WHERE)
+    assert inventory(folder) == before
+
+
+def test_from_scratch_takes_latest_away_and_undo_brings_it_back(folder: Path) -> None:
+    before = inventory(folder)
+    seen = Checkpoints(folder)
+    seen.quarantine(["global_step10", "global_step20", "global_step100"], **WHERE)
+    seen.point_latest(None, 0, **WHERE)
+    assert seen.latest() is None
+    assert inventory(folder) == {}
+    seen.restore(**WHERE)
+    assert inventory(folder) == before
+
+
+def test_each_step_done_twice_is_done_once(folder: Path) -> None:
+    before = inventory(folder)
+    seen = Checkpoints(folder)
+    for _ in range(2):
+        seen.quarantine(["global_step100"], **WHERE)
+        seen.point_latest("global_step20", 20, **WHERE)
+    for _ in range(2):
+        seen.restore(**WHERE)
+    assert inventory(folder) == before
+
+
+def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:
+    seen = Checkpoints(folder)
+    seen.quarantine(["global_step100"], **WHERE)
+    checkpoint(folder, 100)
+    content = everything(folder)
+    with pytest.raises(QuarantineError, match="would overwrite"):
+        seen.quarantine(["global_step100"], **WHERE)
+    with pytest.raises(QuarantineError, match="would overwrite"):
+        seen.restore(**WHERE)
+    assert everything(folder) == content
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\nb", "a;b"])
+def test_names_that_could_lead_elsewhere_are_refused(folder: Path, name: str) -> None:
+    with pytest.raises(QuarantineError):
+        Checkpoints(folder).quarantine(["global_step100"], incident=name, rollback="r1")
+    with pytest.raises(QuarantineError):
+        Checkpoints(folder).quarantine([name], **WHERE)
+    assert len(Checkpoints(folder).list()) == 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.integers(1, 50), min_size=1, max_size=8), st.data())
+def test_quarantine_and_restore_are_the_identity(steps: set[int], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for step in steps:
+            checkpoint(folder, step, ranks=1)
+        before = inventory(folder)
+        tags = [f"global_step{s}" for s in data.draw(st.sets(st.sampled_from(sorted(steps))))]
+        seen = Checkpoints(folder)
+        seen.quarantine(tags, **WHERE)
+        assert {c.tag for c in seen.list()} == {f"global_step{s}" for s in steps} - set(tags)
+        seen.restore(**WHERE)
+        assert inventory(folder) == before
+
+
+def test_a_torn_latest_reads_as_empty_and_is_kept_for_undo(folder: Path) -> None:
+    (folder / "latest").write_text("")
+    seen = Checkpoints(folder)
+    assert seen.latest() == ""
+    seen.point_latest("global_step20", 20, **WHERE)
+    seen.restore(**WHERE)
+    assert (folder / "latest").read_text() == ""
