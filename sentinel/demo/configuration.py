@@ -61,6 +61,9 @@ stop_grace_s = 20
 [watch]
 poll_interval_s = 0.4
 
+[judge]
+patience_samples = 30
+
 [policy]
 mode = "act"
 margin_steps = 10

@@ -1,0 +1,176 @@
+"""The main job on real training: it diverges by itself, and ends well, whoever is killed on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sentinel.adapters.checkpoints import QUARANTINE
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.local import LocalJobs
+from sentinel.demo.configuration import trainer_command, write_configuration
+from sentinel.plan.incident import fold
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+
+SENTINEL = [sys.executable, "-m", "sentinel"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    folder = tmp_path_factory.mktemp("demo")
+    command = [*SENTINEL, "demo", "--seed", "0", "--output", str(folder), "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout), folder
+
+
+@pytest.mark.timeout(600)
+def test_a_run_that_really_diverges_is_saved(demo: tuple[dict[str, Any], Path]) -> None:
+    report, _ = demo
+    first, *_, last = report["attempts"]
+    assert report["recovered"]
+    assert first["verdict"] == "diverged"
+    assert first["steps_loss_ratio_gt_1_2"] > 10
+    assert last["verdict"] == "recovered"
+    assert last["steps_loss_ratio_gt_1_2"] < first["steps_loss_ratio_gt_1_2"]
+    assert last["last_step"] == 240
+    assert report["final_validation_loss"] < 0.9 * first["validation_loss"]
+
+
+def test_every_verdict_comes_within_60_steps_of_its_onset(demo: tuple[dict[str, Any], Path]) -> None:
+    for attempt in demo[0]["attempts"]:
+        if attempt["alarm_step"] is not None:
+            assert attempt["alarm_step"] - attempt["onset_step"] <= 60
+
+
+def test_every_restart_was_proved_by_the_trainers_own_report(demo: tuple[dict[str, Any], Path]) -> None:
+    (incident,) = fold(IncidentLog(demo[1] / "state" / "incidents.jsonl").read())
+    started = {r.rollback: r for r in Journals(demo[1] / "state").poll() if isinstance(r, RunStarted)}
+    assert incident.outcome == "recovered"
+    for rollback in incident.rollbacks:
+        assert rollback.proved
+        assert (started[rollback.id].resumed_from or 0) == rollback.target_step
+
+
+def test_no_checkpoint_was_lost(demo: tuple[dict[str, Any], Path]) -> None:
+    saved = [r.tag for r in Journals(demo[1] / "state").poll() if type(r).__name__ == "CheckpointSaved"]
+    folder = demo[1] / "checkpoints"
+    here = [p.name for p in folder.glob("global_step*")]
+    away = [p.name for p in (folder / QUARANTINE).glob("*/*/global_step*")]
+    assert sorted(saved) == sorted(here + away)
+
+
+def test_the_other_commands_tell_the_same_story(demo: tuple[dict[str, Any], Path]) -> None:
+    _, folder = demo
+
+    def asked(*words: str) -> Any:
+        ran = subprocess.run([*SENTINEL, *words, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    run = ("--run", str(folder / "demo.toml"))
+    status = asked("status", *run)
+    assert (status["verdict"], status["global_step"], status["mode"]) == ("finished", 240, "act")
+    assert [i["outcome"] for i in asked("incidents", *run)] == ["recovered"]
+    rows = asked("correlate", *run)
+    assert {row["signal"] for row in rows} == {"adam_variance_l1", "adam_variance_max"}
+    assert all(-1 <= row["pearson_r"] <= 1 and row["n_effective"] <= row["n"] for row in rows)
+
+
+def test_undo_brings_the_diverged_run_back_byte_for_byte(demo: tuple[dict[str, Any], Path]) -> None:
+    """Last in this file's order: it changes the demo's folder. The first attempt's checkpoints are live again."""
+    _, folder = demo
+    checkpoints = folder / "checkpoints"
+    (incident,) = fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
+    first = checkpoints / QUARANTINE / incident.id / incident.rollbacks[0].id
+    expected = {p.name: _digests(p) for p in first.glob("global_step*")}
+    everything = sorted(d for p in checkpoints.rglob("*.pt") for d in [hashlib.sha256(p.read_bytes()).hexdigest()])
+    command = [*SENTINEL, "undo", "--run", str(folder / "demo.toml"), "--yes"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert expected
+    for tag, digests in expected.items():
+        assert _digests(checkpoints / tag) == digests
+    assert sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in checkpoints.rglob("*.pt")) == everything
+    assert (checkpoints / "latest").read_text() == max(expected, key=lambda t: int(t[11:]))
+    assert not (folder / "state" / "overrides.json").exists()
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def kill_now_and_then(folder: Path, seed: int, kills: int) -> None:
+    """Runs the demo's trainer and watch, killing one of them at random moments; starts watch again each time."""
+    rng = random.Random(seed)
+    configuration = write_configuration(folder, seed=0)
+    state = folder / "state"
+    state.mkdir()
+    jobs = LocalJobs(state)
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    jobs.start(trainer_command(folder, 0), cwd=folder, extra_env={"OMP_NUM_THREADS": "1"}, log_path=state / "job.log")
+    end = time.monotonic() + 500
+    watch: subprocess.Popen[bytes] | None = None
+    with (folder / "watch.log").open("ab") as log:
+        while time.monotonic() < end:
+            if watch is None or watch.poll() is not None:
+                if watch is not None and watch.returncode >= 0 and kills == 0:
+                    break
+                command = [*SENTINEL, "watch", "--run", str(configuration)]
+                watch = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            if kills == 0:
+                time.sleep(0.5)
+                continue
+            time.sleep(rng.uniform(2, 10))
+            if rng.random() < 0.6:
+                watch.kill()
+                watch.wait()
+            else:
+                for writer in jobs.writers():
+                    psutil.Process(writer.pid).send_signal(signal.SIGKILL)
+            kills -= 1
+        assert watch is not None
+        watch.kill()
+        watch.wait()
+    jobs.stop(grace_s=5)
+    assert watch.returncode in (0, -signal.SIGKILL)
+
+
+def check_the_end(folder: Path) -> None:
+    """No checkpoint lost, the run ended well, every step of the last line of descent is there."""
+    records = Journals(folder / "state").poll()
+    incidents = fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
+    assert [i.outcome for i in incidents] == ["recovered"], (folder / "watch.log").read_text()[-3000:]
+    assert [r.reason for r in records if isinstance(r, RunFinished)][-1] == "finished"
+    assert max(r.global_step for r in records if isinstance(r, Sample)) == 240
+    checkpoints = folder / "checkpoints"
+    here = {p.name for p in checkpoints.glob("global_step*")}
+    away = {p.name for p in (checkpoints / QUARANTINE).glob("*/*/global_step*")}
+    saved = {r.tag for r in records if type(r).__name__ == "CheckpointSaved"}
+    assert saved <= here | away
+    assert (checkpoints / "latest").read_text() == "global_step240"
+
+
+@pytest.mark.timeout(700)
+def test_it_ends_well_although_daemon_and_trainer_are_killed(tmp_path: Path) -> None:
+    kill_now_and_then(tmp_path, seed=1, kills=5)
+    check_the_end(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_it_ends_well_whenever_they_are_killed(tmp_path: Path, seed: int) -> None:
+    kill_now_and_then(tmp_path, seed=100 + seed, kills=12)
+    check_the_end(tmp_path)
