@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -66,18 +67,25 @@ class RunLock:
             return {}
 
     def _take_away_stale(self) -> None:
-        holder = self._holder()
-        if not holder and not self._path.exists():
-            return
-        if self._lives(holder):
-            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
-        # Of several that find it stale, one rename succeeds; the token in the name says which lock was meant.
-        stale = self._path.with_name(f".lock.stale.{holder.get('token', 'torn')}")
         try:
-            self._path.rename(stale)
+            holder_text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return
-        stale.unlink(missing_ok=True)
+        try:
+            holder = load_object(holder_text)
+        except LineError:
+            holder = {}
+        if self._lives(holder):
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
+        stale = self._path.with_name(f".lock.stale.{self._token}")
+        try:
+            self._path.rename(stale)
+        except FileNotFoundError:  # somebody else was quicker
+            return
+        if stale.read_text(encoding="utf-8") != holder_text:  # somebody else had replaced it already: give it back
+            with contextlib.suppress(FileExistsError):
+                os.link(stale, self._path)
+        stale.unlink()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
         if holder.get("host") != socket.gethostname():

@@ -1,0 +1,97 @@
+"""The local launcher on real processes: found by looking, stopped until seen gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sentinel.adapters.local import LocalJobs
+from sentinel.vocabulary.errors import ConfigError
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+]
+WITH_CHILD = [sys.executable, "-c", f"import subprocess; print('up', flush=True); subprocess.run({SLEEP!r})"]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
+    made = LocalJobs(tmp_path / "state")
+    yield made
+    made.stop(grace_s=0.2)
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def start(jobs: LocalJobs, command: list[str], tmp_path: Path, **extra: str) -> int:
+    log = tmp_path / "job.log"
+    before = log.stat().st_size if log.exists() else 0
+    pid = jobs.start(command, cwd=tmp_path, extra_env=extra, log_path=log)
+    until(lambda: log.stat().st_size > before)
+    return pid
+
+
+def test_a_job_is_found_again_by_a_daemon_that_did_not_start_it(jobs: LocalJobs, tmp_path: Path) -> None:
+    pid = start(jobs, SLEEP, tmp_path, SENTINEL_ROLLBACK="incident-1-r1")
+    (found,) = LocalJobs(tmp_path / "state").writers()
+    assert (found.pid, found.rollback) == (pid, "incident-1-r1")
+    assert LocalJobs(tmp_path / "other").writers() == ()
+    assert os.getpgid(pid) == pid != os.getpgrp()
+
+
+def test_stopping_sees_everything_gone_the_children_too(jobs: LocalJobs, tmp_path: Path) -> None:
+    start(jobs, WITH_CHILD, tmp_path)
+    until(lambda: len(jobs.writers()) == 2)
+    pids = [w.pid for w in jobs.writers()]
+    jobs.stop(grace_s=10)
+    assert jobs.writers() == ()
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+
+def test_who_does_not_listen_is_made_to_end(jobs: LocalJobs, tmp_path: Path) -> None:
+    start(jobs, STUBBORN, tmp_path)
+    began = time.monotonic()
+    jobs.stop(grace_s=0.5)
+    assert time.monotonic() - began >= 0.5
+    assert jobs.writers() == ()
+
+
+def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path) -> None:
+    with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, start_new_session=True) as trainer:
+        also = (socket.gethostname(), trainer.pid, psutil.Process(trainer.pid).create_time())
+        jobs = LocalJobs(tmp_path / "state")
+        assert [w.pid for w in jobs.writers(also)] == [trainer.pid]
+        assert jobs.writers((also[0], also[1], also[2] - 100)) == ()
+        assert jobs.writers(("elsewhere", *also[1:])) == ()
+        jobs.stop(grace_s=10, also=also)
+        assert trainer.wait(5) != 0
+
+
+def test_the_output_goes_to_the_log_and_an_earlier_rollback_is_not_inherited(
+    jobs: LocalJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_ROLLBACK", "of-another-life")
+    start(jobs, SLEEP, tmp_path)
+    assert jobs.writers()[0].rollback is None
+    assert (tmp_path / "job.log").read_text() == "up\n"
+
+
+def test_a_command_that_is_not_there_is_an_error_of_the_configuration(jobs: LocalJobs, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no-such-program"):
+        jobs.start(["no-such-program"], cwd=tmp_path, extra_env={}, log_path=tmp_path / "job.log")
