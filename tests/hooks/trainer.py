@@ -1,0 +1,53 @@
+"""Starts the reference trainer as a user does, and reads what it left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sentinel.adapters.journal import Journals
+from sentinel.vocabulary.sample import Record, RunStarted, Sample
+
+SMALL = ("--seqlen", "32", "--global-batch", "4", "--lr", "1e-3", "--lr-warmup", "5", "--validation-batches", "1")
+
+
+def command(folder: Path, *more: str, ranks: int = 1) -> list[str]:
+    launcher = ["-m"]
+    if ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
+    files = ("--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state"))
+    return [sys.executable, *launcher, "trainer_hooks.gpt", *SMALL, *files, *more]
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ, OMP_NUM_THREADS="1")
+
+
+def train(folder: Path, *more: str, ranks: int = 1, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    ran = subprocess.run(
+        command(folder, *more, ranks=ranks),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ran.returncode == expect, f"exit {ran.returncode}\n{ran.stdout[-1500:]}\n{ran.stderr[-3000:]}"
+    return ran
+
+
+def records(folder: Path) -> list[Record]:
+    return Journals(folder / "state").poll()
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Of each step the last attempt's loss."""
+    return {r.global_step: r.loss for r in records(folder) if isinstance(r, Sample)}
+
+
+def starts(folder: Path) -> list[RunStarted]:
+    return [r for r in records(folder) if isinstance(r, RunStarted)]
