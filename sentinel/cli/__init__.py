@@ -7,8 +7,6 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 a neig
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError
 
@@ -26,13 +24,8 @@ def main() -> None:
     """The `sentinel` command."""
     from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
 
-    sys.exit(run(app))
-
-
-def run(app: Callable[..., Any]) -> int:
-    """Runs the application; a SentinelError becomes one line on stderr and its exit code."""
     try:
-        return int(app(standalone_mode=False) or 0)
-    except SentinelError as error:
+        app()
+    except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
         print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
-        return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+        sys.exit(next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))

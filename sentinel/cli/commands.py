@@ -11,7 +11,13 @@ from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["app"]
 
+
+def _exit_with(code: int) -> None:
+    raise typer.Exit(code)
+
+
 app = typer.Typer(
+    result_callback=_exit_with,
     name="sentinel",
     help="Watches a DeepSpeed GPT run, knows a spike from a divergence, and rolls it back.",
     no_args_is_help=True,
@@ -131,7 +137,7 @@ def demo(
     ),
     as_json: Json = False,
 ) -> int:
-    """Train a small GPT until it really diverges, and watch sentinel save it. Needs the [trainer] extra."""
+    """Train a small GPT until it really diverges, and watch sentinel save it. Needs the trainer extra."""
     from sentinel.cli import demonstrating
 
     return demonstrating.demo(seed=seed, output=output, as_json=as_json)

@@ -23,6 +23,7 @@ def main() -> int:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         reason = Trainer(settings).train()
+        dist.barrier()  # no rank tears its connections down while another still talks
     except (ConfigError, CheckpointError) as error:
         print(f"trainer: {error}", file=sys.stderr)
         return 2
