@@ -76,14 +76,13 @@ class Observer:
 
     def look(self, now_unix_s: float) -> Look:
         """One look, now."""
-        for record in self._near.journals.poll():
-            self._history.push(record)
+        readable = self._read()
         attempt = self._history.latest
         self._follow(attempt)
         writers = self._near.jobs.writers(self.hand_started)
         events = tuple(self._near.incident_log.read())
         run = self._run_state(now_unix_s, attempt, writers, events)
-        verdict = judge(self._series, self._context(now_unix_s, attempt, writers), self._thresholds)
+        verdict = judge(self._series, self._context(now_unix_s, attempt, writers, readable), self._thresholds)
         return Look(
             history=self._history, series=self._series, run=run, verdict=verdict, writers=writers, events=events
         )
@@ -131,6 +130,7 @@ class Observer:
             seeds_used=frozenset(s.seed for s in started if s.seed is not None),
             positions=self._positions(attempt),
             incidents=fold(events),
+            kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )
 
@@ -150,12 +150,25 @@ class Observer:
             for s in self._history.lineage(attempt)
         }
 
-    def _context(self, now_unix_s: float, attempt: Attempt | None, writers: tuple[Writer, ...]) -> Context:
+    def _read(self) -> bool:
+        """Takes what is new in the journals; False when they can't be got at (a filesystem that is away)."""
+        try:
+            for record in self._near.journals.poll():
+                self._history.push(record)
+        except OSError as error:
+            log.warning("the journals can't be read: %s", error)
+            return False
+        return True
+
+    def _context(
+        self, now_unix_s: float, attempt: Attempt | None, writers: tuple[Writer, ...], readable: bool
+    ) -> Context:
         last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
         return Context(
             now_unix_s=now_unix_s,
             job_alive=bool(writers),
+            readable=readable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
             last_sample_unix_s=last.time_unix_s if last else None,

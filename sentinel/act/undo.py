@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
+from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Neighbours, Observer
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.errors import ConfigError
@@ -30,14 +28,15 @@ def take_back(
     near: Neighbours,
     observer: Observer,
     stop_grace_s: float,
-    record: Callable[[Mapping[str, Any]], None],
+    ledger: Ledger,
 ) -> None:
     """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback.
 
     What the restarts wrote goes into the quarantine in turn. Each step looks at what is there, so that an undo cut
     short is taken up by calling it again.
     """
-    record({"event": "intent", "incident": incident.id, "rollback": None, "action": {"kind": "undo"}})
+    facts = {"incident": incident.id, "rollback": None, "action": {"kind": "undo"}}
+    ledger.record({"event": "intent", **facts})
     near.jobs.stop(grace_s=stop_grace_s, also=observer.hand_started)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         _take_back(incident, rollback, near)
@@ -46,8 +45,8 @@ def take_back(
             near.overrides.write(before)
         else:
             near.overrides.take_away(rollback.id)
-    record({"event": "done", "incident": incident.id, "rollback": None, "action": {"kind": "undo"}})
-    record({"event": "closed", "incident": incident.id, "outcome": "undone", "reason": "a person took it back"})
+    ledger.record({"event": "done", **facts})
+    ledger.closed(incident.id, "undone", "a person took it back")
 
 
 def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None:

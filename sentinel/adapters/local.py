@@ -69,8 +69,7 @@ class LocalJobs:
         `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it. Processes
         of other users, whose environment can't be read, are not ours to find; a zombie writes nothing any more.
         """
-        for child in self._children:
-            child.poll()  # buries it once it has ended: a zombie would look alive to others
+        self._bury()
         found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -100,8 +99,13 @@ class LocalJobs:
                     break
                 self._sleep(0.05)
             else:
+                self._bury()
                 return
         raise JobStillAlive(", ".join(f"process {w.pid}" for w in self.writers(also)))
+
+    def _bury(self) -> None:
+        """Takes note of children that have ended: a zombie would look alive to others."""
+        self._children = [child for child in self._children if child.poll() is None]
 
 
 def _is(process: psutil.Process, also: tuple[str, int, float] | None) -> bool:

@@ -9,23 +9,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.act.observe import Observer
 from sentinel.cli import wiring
+from sentinel.cli.watching import NOT_WELL
 from sentinel.config import Config
 from sentinel.judge.correlation import Correlations
 from sentinel.judge.history import History
-from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Incident, fold
 from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["correlate", "correlation_table", "incident_json", "incidents", "status"]
 
-_WELL = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
-
 
 def status(config: Config, *, as_json: bool) -> int:
     """Where the run stands; 1 when it is not well."""
     near = wiring.neighbours_of(config)
-    look = wiring.observer_of(config, near).look(wiring.clock())
+    look = Observer(near, config.judge).look(wiring.clock())
     last = look.series.last
     spent = sum(len(i.rollbacks) for i in look.run.incidents)
     budget = {
@@ -52,12 +51,13 @@ def status(config: Config, *, as_json: bool) -> int:
         typer.echo(dump_json(answer))
     else:
         at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
-        typer.echo(f"{config.run.name}: {look.verdict.kind}{at} (attempt {answer['attempt']}, mode {answer['mode']})")
+        attempt = answer["attempt"] or "none yet"
+        typer.echo(f"{config.run.name}: {look.verdict.kind}{at} (attempt {attempt}, mode {answer['mode']})")
         typer.echo(f"  {look.verdict.reason}")
         if look.run.open_incident:
             typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
         typer.echo(f"  rollbacks left: {budget['rollbacks_left']}")
-    return int(look.verdict.kind in _WELL)
+    return int(look.verdict.kind in NOT_WELL)
 
 
 def incidents(config: Config, *, as_json: bool) -> int:

@@ -8,42 +8,39 @@ from dataclasses import replace
 from threading import Event
 
 from rich.console import Console
-from rich.status import Status
 
 from sentinel.act.observe import Look
-from sentinel.act.watch import Done, Watch
+from sentinel.act.recover import Done
+from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.judge.verdict import VerdictKind
+from sentinel.vocabulary.errors import SentinelError
 
-__all__ = ["headline", "watch"]
+__all__ = ["NOT_WELL", "headline", "watch"]
 
 log = logging.getLogger(__name__)
+
+NOT_WELL = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
+"""Verdicts that a script is told of by exit code 1; a spike is not among them."""
 
 
 def watch(config: Config, *, observe: bool, once: bool) -> int:
     """Follows the run until it ends or a person is needed; returns the exit code. SIGTERM and SIGINT end it cleanly."""
     policy = replace(config.policy, mode="observe") if observe else config.policy
-    near = wiring.neighbours_of(config)
-    near.state_dir.mkdir(parents=True, exist_ok=True)
-    observer = wiring.observer_of(config, near)
+    console = Console(stderr=True, soft_wrap=True)
+    parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
+    watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    console = Console(stderr=True)
-    watching = Watch(
-        near,
-        observer,
-        wiring.performer_of(config, near, observer),
-        policy,
-        clock=wiring.clock,
-        say=lambda line: console.print(line, highlight=False, markup=False),
-    )
-    with RunLock(near.state_dir) as lock, console.status("looking at the run") as status:
+    with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
         log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
         while not stop.is_set():
-            done = _turn(watching, status)
+            done = _turn(watching)
+            if watching.last is not None:
+                status.update(headline(watching.last))
             if once or done is not None:
                 return _exit_code(watching, done)
             lock.renew()
@@ -51,18 +48,21 @@ def watch(config: Config, *, observe: bool, once: bool) -> int:
     return 0
 
 
-def _turn(watching: Watch, status: Status) -> Done | None:
-    done = watching.tick()
-    if watching.last is not None:
-        status.update(headline(watching.last))
-    return done
+def _turn(watching: Watch) -> Done | None:
+    """One turn; what nobody foresaw is logged and tried again, since a daemon that is gone helps nobody."""
+    try:
+        return watching.tick(wiring.clock())
+    except SentinelError:
+        raise
+    except Exception:
+        log.exception("this turn failed; the next one looks again")
+        return None
 
 
 def _exit_code(watching: Watch, done: Done | None) -> int:
     if done is not None:
         return int(done)
-    kind = watching.last.verdict.kind if watching.last else VerdictKind.BLIND
-    return int(kind in (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN))
+    return int(watching.last is None or watching.last.verdict.kind in NOT_WELL)
 
 
 def headline(look: Look) -> str:

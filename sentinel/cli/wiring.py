@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.act.ledger import Ledger, Say
 from sentinel.act.observe import Neighbours, Observer
 from sentinel.act.perform import Performer
+from sentinel.act.recover import Recoverer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
@@ -15,9 +18,10 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
+from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["clock", "find_config", "log_to_stderr", "neighbours_of", "observer_of", "performer_of", "state_dir_of"]
+__all__ = ["Parts", "assemble", "clock", "find_config", "log_to_stderr", "neighbours_of", "state_dir_of"]
 
 clock = time.time
 """The one clock of the daemon: Unix seconds, since samples carry them."""
@@ -66,21 +70,31 @@ def neighbours_of(config: Config) -> Neighbours:
     )
 
 
-def observer_of(config: Config, neighbours: Neighbours) -> Observer:
-    """Who looks at the run."""
-    return Observer(neighbours, config.judge)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a command works with."""
+
+    near: Neighbours
+    observer: Observer
+    ledger: Ledger
+    recoverer: Recoverer
 
 
-def performer_of(config: Config, neighbours: Neighbours, observer: Observer) -> Performer:
-    """Who acts on the run."""
+def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
+    """Everything for one run, put together; makes its state folder."""
+    near = neighbours_of(config)
+    near.state_dir.mkdir(parents=True, exist_ok=True)
+    observer = Observer(near, config.judge)
     launcher = config.launcher
-    return Performer(
-        neighbours,
+    perform = Performer(
+        near,
         observer,
         command=launcher.command,
         working_directory=launcher.working_directory,
         stop_grace_s=launcher.stop_grace_s,
     )
+    ledger = Ledger(near.incident_log.append, clock, say)
+    return Parts(near=near, observer=observer, ledger=ledger, recoverer=Recoverer(observer, perform, policy, ledger))
 
 
 def log_to_stderr(*, verbose: bool) -> None:

@@ -11,12 +11,6 @@ __all__ = ["Thresholds"]
 class Thresholds:
     """The `[judge]` table of a run's configuration."""
 
-    loss_ratio_spike: float = 1.2
-    """Loss ratio above which a step is counted as a spike step (dimensionless).
-
-    1.2 is the line of Table 1 in Li, Zhang & He 2022. It counts and is shown; no verdict hangs on it. inf turns it off.
-    """
-
     band_sigmas: float = 6.0
     """Robust standard deviations above its level at which the loss has left its own noise band.
 

@@ -102,7 +102,7 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
             said.append(f"peak lr {baseline.lr.peak:g} -> {lr.peak:g}")
         if lr.warmup != baseline.lr.warmup or lr.anchor != baseline.lr.anchor:
             said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
-    if seqlen is not None:
+    if seqlen is not None and seqlen != baseline.seqlen:
         said.append(f"seqlen {seqlen.start} -> {seqlen.full} over {seqlen.total_steps} steps from {seqlen.anchor_step}")
     return tuple(said)
 

@@ -51,6 +51,9 @@ class Plan:
     refusal: str | None = None
     """Why nothing is done; a sentence. Then there are no actions."""
 
+    waits: bool = False
+    """Whether the refusal passes by itself (a cooldown) or by a person's word (pause): then sentinel waits."""
+
     reason: str = ""
 
 
@@ -68,8 +71,8 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
 
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal."""
-    if refusal := _refusal(incident, run, policy):
-        return Plan(refusal=refusal)
+    if (refused := _waits(run, policy) or _refuses(incident, run, policy)) is not None:
+        return refused
     rung = policy.ladder[len(incident.rollbacks)]
     target = choose_target(incident, rung, run, policy)
     if target.tag is not None and (found := run.checkpoint(target.tag)) is not None and found.verified is None:
@@ -128,7 +131,9 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     A crash is not a divergence: nothing is rolled back, no rung is spent.
     """
     if not policy.restart_on_crash:
-        return Plan(refusal="the job is down; restart_on_crash is off, so a person has to start it again")
+        return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
+    if run.paused or run.kill_file:
+        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
     if run.writers:
         return Plan(reason="something of the job is still alive")
     if restarts_spent >= policy.start_budget:
@@ -222,20 +227,27 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> 
     )
 
 
-def _refusal(incident: Incident, run: RunState, policy: Policy) -> str | None:
-    if run.paused:
-        return "the run is paused: sentinel watches and speaks, and does not act"
-    if len(incident.rollbacks) >= len(policy.ladder):
-        return f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped"
-    spent = sum(len(i.rollbacks) for i in run.incidents)
-    if spent >= policy.rollback_budget:
-        return f"rollback budget of {policy.rollback_budget} is spent"
+_PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
+_KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
+
+
+def _waits(run: RunState, policy: Policy) -> Plan | None:
+    """What has to pass before anything is decided."""
+    if run.paused or run.kill_file:
+        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
     decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
-    if decided and run.now_unix_s - max(decided) < policy.cooldown_s:
-        left = policy.cooldown_s - (run.now_unix_s - max(decided))
-        return (
-            f"the last rollback was decided less than {policy.cooldown_s:.0f} s ago: {left:.0f} s of cooldown are left"
-        )
+    left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
+    if left_s > 0:
+        return Plan(refusal=f"the last rollback was decided just now: {left_s:.0f} s of cooldown are left", waits=True)
+    return None
+
+
+def _refuses(incident: Incident, run: RunState, policy: Policy) -> Plan | None:
+    """What a person has to settle."""
+    if len(incident.rollbacks) >= len(policy.ladder):
+        return Plan(refusal=f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped")
+    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
+        return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     return None
 
 

@@ -70,6 +70,9 @@ class RunState:
     """global_step -> position, for steps that a checkpoint may stand at, where the journals know it."""
 
     incidents: tuple[Incident, ...] = ()
+    kill_file: bool = False
+    """Whether STATE_DIR/KILL is there: every trainer that sees it stops."""
+
     paused: bool = False
     """Whether a person has said `pause`: watch, speak, do not act."""
 

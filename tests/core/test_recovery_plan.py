@@ -182,6 +182,7 @@ def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
         (Policy(rollback_budget=0), {}, "budget of 0 is spent"),
         (Policy(ladder=()), {}, "rungs were all tried"),
         (Policy(), {"paused": True}, "paused"),
+        (Policy(), {"kill_file": True}, "KILL"),
         (Policy(lost_steps_budget=49), {}, "would lose 50 steps"),
     ],
 )
@@ -198,6 +199,7 @@ def test_the_cooldown_counts_from_the_last_decision() -> None:
     plan = decide(tried, run(incidents=(tried,)), Policy(cooldown_s=60))
     assert plan.refusal is not None
     assert "50 s of cooldown" in plan.refusal
+    assert plan.waits
 
 
 def test_a_rung_that_needs_what_nobody_reported_is_refused() -> None:

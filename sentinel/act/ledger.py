@@ -1,0 +1,149 @@
+"""What is told: events to the incident log, sentences to the person at the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.judge.history import Attempt
+from sentinel.judge.recovered import best_mean
+from sentinel.judge.verdict import Verdict
+from sentinel.plan.incident import Incident, Rollback, baseline_to_json, incident_id, overrides_to_json
+from sentinel.plan.mitigations import Baseline
+from sentinel.plan.proof import Check
+from sentinel.plan.recovery import Plan
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.sample import Sample
+
+__all__ = ["Ledger", "Say"]
+
+Say = Callable[[str], None]
+"""Tells the person at the terminal one thing, in one line."""
+
+
+class Ledger:
+    """Writes the incident log's events, in its grammar, and says each as a sentence."""
+
+    def __init__(self, append: Callable[[Mapping[str, Any]], None], clock: Callable[[], float], say: Say) -> None:
+        self._append = append
+        self._clock = clock
+        self._say = say
+        self._last_said: str | None = None
+
+    def say(self, line: str) -> None:
+        """Says a line, unless it was the last one said."""
+        if line != self._last_said:
+            self._last_said = line
+            self._say(line)
+
+    def record(self, event: Mapping[str, Any]) -> None:
+        """One event, with the time; returns when it is on the disk."""
+        self._append({**event, "time_unix_s": self._clock()})
+
+    def opened(
+        self,
+        number: int,
+        attempt: Attempt | None,
+        baseline: Baseline,
+        overrides: Overrides | None,
+        *,
+        reason: str,
+        verdict: Verdict | None = None,
+        lineage: list[Sample] | None = None,
+    ) -> str:
+        """A new incident; returns its id. Without a verdict it is a person's own, and has no onset."""
+        onset = verdict.onset_range if verdict else None
+        samples = lineage or []
+        before = [s for s in samples if onset is not None and s.global_step < onset[0]]
+        at = next((s for s in reversed(samples) if onset is not None and s.global_step == onset[1]), None)
+        incident = incident_id(number)
+        self.record(
+            {
+                "event": "opened",
+                "incident": incident,
+                "attempt": attempt.number if attempt else 0,
+                "onset_range": onset,
+                "alarm_step": verdict.alarm_step if verdict else None,
+                "onset_tokens": at.consumed_tokens if at else None,
+                "best_mean": best_mean(before, full_seqlen=baseline.full_seqlen),
+                "reason": reason,
+                "led_by": verdict.led_by if verdict else [],
+                "baseline": baseline_to_json(baseline),
+                "overrides": overrides_to_json(overrides),
+            }
+        )
+        self.say(f"{incident}: {reason}")
+        return incident
+
+    def decided(self, incident: str, decision: Rollback) -> None:
+        """A rung and its target."""
+        self.record({"event": "decided", **_decision(incident, decision)})
+        said = "; ".join(decision.changes) or "nothing is changed but the checkpoint"
+        self.say(f"{decision.id}: {decision.rung}, from {decision.target_tag or 'scratch'} ({said})")
+
+    def shadow(self, incident: str, plan: Plan, mode: str) -> None:
+        """What would have been done."""
+        decision = plan.decision
+        facts = _decision(incident, decision) if decision else {"incident": incident}
+        self.record({"event": "shadow", **facts, "refusal": plan.refusal})
+        would = f"would apply {decision.rung!r} from {decision.target_tag or 'scratch'}" if decision else plan.refusal
+        self.say(f"{incident}: mode is {mode}: {would}")
+
+    def applied(self, rollback: Rollback) -> None:
+        """Every action was seen done."""
+        self.record({"event": "applied", "incident": rollback.overrides.incident, "rollback": rollback.id})
+
+    def proof(self, rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> bool:
+        """What the attempt reported against the decision; returns whether all of it holds."""
+        holds = all(check.holds for check in checks)
+        self.record(
+            {
+                "event": "proved" if holds else "not_proved",
+                "incident": rollback.overrides.incident,
+                "rollback": rollback.id,
+                "attempt": attempt,
+                "checks": [check.to_json() for check in checks],
+            }
+        )
+        if holds:
+            self.say(f"{rollback.id}: attempt {attempt} runs with what was decided ({len(checks)} checks)")
+        return holds
+
+    def rung_failed(self, rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> None:
+        """The restart did not help."""
+        self.record(
+            {
+                "event": "rung_failed",
+                "incident": rollback.overrides.incident,
+                "rollback": rollback.id,
+                "attempt": attempt,
+                "reason": reason,
+                "onset_range": verdict.onset_range,
+                "alarm_step": verdict.alarm_step,
+            }
+        )
+        self.say(f"{rollback.id}: {rollback.rung} did not help: {reason}")
+
+    def stopped(self, incident: Incident, reason: str) -> None:
+        """sentinel does not act on the incident any more."""
+        self.record({"event": "stopped", "incident": incident.id, "reason": reason})
+        self.say(f"{incident.id}: {reason}. A person is needed")
+
+    def closed(self, incident: str, outcome: str, reason: str) -> None:
+        """The end of an incident."""
+        self.record({"event": "closed", "incident": incident, "outcome": outcome, "reason": reason})
+        self.say(f"{incident} closed, {outcome}: {reason}")
+
+
+def _decision(incident: str, decision: Rollback) -> dict[str, Any]:
+    return {
+        "incident": incident,
+        "rollback": decision.id,
+        "rung": decision.rung,
+        "hypothesis": decision.hypothesis,
+        "target": {"tag": decision.target_tag, "global_step": decision.target_step},
+        "overrides": overrides_to_json(decision.overrides),
+        "changes": decision.changes,
+        "lost_steps": decision.lost_steps,
+        "restart": decision.restart,
+    }

@@ -1,0 +1,186 @@
+"""One open incident, taken a turn further: decide, carry out, prove, hold."""
+
+from __future__ import annotations
+
+import logging
+from enum import IntEnum
+
+from sentinel.act.execute import Perform, execute
+from sentinel.act.ledger import Ledger
+from sentinel.act.observe import Look, Observer, warmup_end
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.recovered import Answer, Danger, recovery
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.actions import VerifyCheckpoint, describe
+from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.policy import Policy
+from sentinel.plan.proof import prove
+from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
+from sentinel.vocabulary.errors import PermanentError
+from sentinel.vocabulary.sample import Sample
+
+__all__ = ["Done", "Recoverer"]
+
+log = logging.getLogger(__name__)
+
+_MOST_ACTIONS = 50
+"""A plan has at most seven actions; more turns than this mean that an effect is not seen."""
+
+
+class Done(IntEnum):
+    """Why a watch has ended, as its exit code."""
+
+    FINISHED = 0
+    """The run ran to its end and is well."""
+
+    PERSON_NEEDED = 4
+    """sentinel has stopped acting."""
+
+
+class Recoverer:
+    """What is done about an incident. Each method is one turn; it returns why the watch is over, or None."""
+
+    def __init__(self, observer: Observer, perform: Perform, policy: Policy, ledger: Ledger) -> None:
+        self._observer = observer
+        self._perform = perform
+        self._policy = policy
+        self._ledger = ledger
+
+    def turn(self, incident: Incident, look: Look) -> Done | None:
+        """One turn, from wherever the incident stands."""
+        if incident.current is None:
+            return self._decide(incident, look)
+        if incident.status in ("decided", "applied"):
+            return self._carry_on(incident, incident.current, look)
+        return self._hold(incident, incident.current, look)
+
+    def do(self, plan: Plan, incident: str | None, rollback: str | None) -> None:
+        """The plan's first action; the next turn looks again and plans for what is then still missing."""
+        action = plan.actions[0]
+        self._ledger.say(describe(action))
+        execute(action, incident, rollback, self._perform, self._ledger.record)
+
+    def carry_out(self, rollback: Rollback, now_unix_s: float) -> None:
+        """Carries one decision out to its end, for a person's own rollback. PermanentError with the refusal."""
+        for _ in range(_MOST_ACTIONS):
+            plan = plan_rollback(rollback, self._observer.look(now_unix_s).run, self._policy)
+            if plan.refusal is not None:
+                raise PermanentError(plan.refusal)
+            if not plan.actions:
+                self._ledger.applied(rollback)
+                return
+            self.do(plan, rollback.overrides.incident, rollback.id)
+        raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")
+
+    def _decide(self, incident: Incident, look: Look) -> Done | None:
+        if look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED) and not incident.rollbacks:
+            self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
+            return None
+        plan = plan_recovery(look.verdict, look.run, self._policy)
+        if self._policy.mode != "act":
+            self._shadow(incident, plan)
+            return None
+        if plan.refusal is not None:
+            if plan.waits:
+                log.info("%s", plan.refusal)
+                return None
+            return self._stop(incident, plan.refusal)
+        if plan.decision is not None:
+            self._ledger.decided(incident.id, plan.decision)
+        if plan.actions:
+            self.do(plan, incident.id, plan.decision.id if plan.decision else None)
+        return None
+
+    def _shadow(self, incident: Incident, plan: Plan) -> None:
+        """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
+        if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
+            self._perform(plan.actions[0])
+        elif not incident.shadows and (plan.decision is not None or plan.refusal is not None):
+            self._ledger.shadow(incident.id, plan, self._policy.mode)
+
+    def _carry_on(self, incident: Incident, rollback: Rollback, look: Look) -> Done | None:
+        """Carries a decision out, from wherever it stands, until the new attempt has said what it runs with."""
+        if self._policy.mode != "act":
+            self._ledger.say(f"{rollback.id} is half done, and mode is {self._policy.mode}: it is left as it is")
+            return None
+        plan = plan_rollback(rollback, look.run, self._policy)
+        if plan.refusal is not None:
+            return self._stop(incident, plan.refusal)
+        if plan.actions:
+            self.do(plan, incident.id, rollback.id)
+            return None
+        if incident.status == "decided":
+            self._ledger.applied(rollback)
+        if not rollback.restart:
+            self._ledger.closed(incident.id, "superseded", "rolled back; a person starts the job again")
+            return None
+        attempt = look.history.latest
+        if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
+            return self._prove(incident, rollback, attempt)
+        asked = rollback.last_start_unix_s
+        if asked is not None and look.run.now_unix_s - asked > self._policy.confirm_within_s:
+            late = f"{rollback.id} was started {self._policy.confirm_within_s:.0f} s ago and has not reported its start"
+            return self._stop(incident, late)
+        return None
+
+    def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt) -> Done | None:
+        if attempt.started is None:
+            return None
+        checks = prove(rollback, attempt.started)
+        if self._ledger.proof(rollback, attempt.number, checks):
+            return None
+        wrong = next(check for check in checks if not check.holds)
+        return self._stop(
+            incident,
+            f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
+            f"and attempt {attempt.number} reports {wrong.reported!r}",
+        )
+
+    def _hold(self, incident: Incident, rollback: Rollback, look: Look) -> Done | None:
+        """Waits until the restart has recovered, or its rung has failed."""
+        attempt = look.history.latest
+        if attempt is None or attempt.started is None or attempt.started.rollback != rollback.id:
+            return None
+        if look.verdict.kind is VerdictKind.DIVERGED:
+            self._ledger.rung_failed(rollback, attempt.number, f"diverged again: {look.verdict.reason}", look.verdict)
+            return None
+        if incident.onset_range is None:  # a person's own rollback: there is no illness to recover from
+            self._ledger.closed(incident.id, "proved", f"attempt {attempt.number} runs with what was asked for")
+            return None
+        answer = recovery(
+            _before(look.history, incident),
+            [s for s in look.history.lineage(attempt) if s.global_step > rollback.target_step],
+            look.series,
+            _danger(incident, attempt, self._policy),
+            full_seqlen=attempt.started.full_seqlen,
+            finished=look.verdict.kind is VerdictKind.FINISHED,
+        )
+        if answer.answer is Answer.RECOVERED:
+            self._ledger.closed(incident.id, "recovered", answer.reason)
+        elif answer.answer is Answer.FAILED:
+            self._ledger.rung_failed(rollback, attempt.number, answer.reason, look.verdict)
+        return None
+
+    def _stop(self, incident: Incident, reason: str) -> Done:
+        self._ledger.stopped(incident, reason)
+        return Done.PERSON_NEEDED
+
+
+def _before(history: History, incident: Incident) -> list[Sample]:
+    """The steps before the onset, of the attempt that diverged."""
+    attempt = history.attempts.get(incident.attempt)
+    if attempt is None or incident.onset_range is None:
+        return []
+    return [s for s in history.lineage(attempt) if s.global_step < incident.onset_range[0]]
+
+
+def _danger(incident: Incident, attempt: Attempt, policy: Policy) -> Danger:
+    started = attempt.started
+    return Danger(
+        onset_step=incident.onset_range[1] if incident.onset_range else 0,
+        onset_tokens=incident.onset_tokens,
+        warmup_end_step=(warmup_end(started) if started else None) or 0,
+        best_before=incident.best_mean,
+        hold_steps=policy.hold_steps,
+        total_steps=started.total_steps if started else None,
+    )
