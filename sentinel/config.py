@@ -83,10 +83,9 @@ def load_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     try:
-        config = _build(Config, data, "")
+        return _resolved(_build(Config, data, ""), path.resolve().parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return _resolved(config, path.resolve().parent)
 
 
 def _resolved(config: Config, folder: Path) -> Config:

@@ -1,0 +1,75 @@
+"""Configuration: a wrong key or value is an error that names the right ones; what `init` writes loads."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sentinel.config import Config, load_config, template
+from sentinel.plan.mitigations import DEFAULT_LADDER
+from sentinel.plan.policy import Policy
+from sentinel.vocabulary.errors import ConfigError
+
+RUN = '[run]\nname = "a"\ncheckpoints = "c"\n'
+
+
+def load(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    return load_config(path)
+
+
+def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, RUN)
+    assert config.policy == Policy()
+    assert config.policy.mode == "observe"
+    assert config.run.checkpoints == tmp_path / "c"
+    assert config.launcher.log == Path.cwd() / ".sentinel" / "a" / "job.log"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, watch, judge, policy"),
+        (RUN + "[policy]\nmode = 'always'\n", "policy.mode should be one of 'observe', 'act'"),
+        (RUN + "[policy]\nrollback_budget = 2.5\n", "policy.rollback_budget should be a whole number"),
+        (RUN + "[policy]\nrestart_on_crash = 1\n", "true or false"),
+        (RUN + "[judge]\npatience = 3\n", "no key 'patience'; the right ones are .*patience_samples"),
+        (RUN + "[launcher]\ncommand = 'python train.py'\n", "launcher.command should be a list"),
+        (RUN + "[launcher]\ncommand = ['']\n", "command"),
+        (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\n", "'x' changes nothing"),
+        (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nlr_factor = -1.0\n", "lr_factor should be above 0"),
+        (RUN + "[[policy.ladder]]\nname = 'x'\nreseed = true\n", "needs the key 'hypothesis'"),
+        ('[run]\nname = "a"\n', "needs the key 'checkpoints'"),
+        ("", "needs the key 'run'"),
+        ("[run\n", "a.toml"),
+        (RUN.replace('"c"', "3"), "run.checkpoints should be a path"),
+    ],
+)
+def test_a_wrong_configuration_is_named_with_what_would_be_right(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        load(tmp_path, text)
+    assert "a.toml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_said_with_the_way_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sentinel init"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_what_init_writes_loads_and_is_the_default(tmp_path: Path) -> None:
+    config = load(tmp_path, template("a", checkpoints="c", command=("python", 'train "it".py')))
+    assert config.launcher.command == ("python", 'train "it".py')
+    assert dataclasses.replace(config.policy) == Policy()
+
+
+def test_every_key_that_init_shows_can_be_switched_on_as_it_stands(tmp_path: Path) -> None:
+    lines = template("a", checkpoints="c").splitlines()
+    switched = [line.removeprefix("# ") if " = " in line or line.startswith("# [[") else line for line in lines]
+    kept = [s for s in switched if not s.endswith('= ""')]
+    text = "\n".join(s for s in kept if not s[:1].isupper())
+    config = load(tmp_path, text)
+    assert config.policy.ladder == DEFAULT_LADDER
+    assert config.policy == Policy()

@@ -1,0 +1,117 @@
+"""Recovered: past onset and warmup, no spike since, no plateau, and really better, or on the old trend."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from sentinel.judge.recovered import Answer, Danger, best_mean, recovery
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
+
+DANGER = Danger(
+    onset_step=50, onset_tokens=50 * 2048, warmup_end_step=60, best_before=3.6, hold_steps=300, total_steps=1000
+)
+
+
+def samples(shape: Callable[[int], float], steps: range, seqlen: int = 128, noise: float = 0.01) -> list[Sample]:
+    rng = random.Random(0)
+    return [
+        Sample(
+            attempt=2,
+            global_step=s,
+            time_unix_s=0.0,
+            loss=shape(s) * (1 + rng.gauss(0, noise)),
+            seqlen=seqlen,
+            consumed_tokens=s * 16 * seqlen,
+        )
+        for s in steps
+    ]
+
+
+def answer(since: list[Sample], danger: Danger = DANGER, *, finished: bool = False, before: list[Sample] | None = None):  # type: ignore[no-untyped-def]
+    return recovery(before or [], since, Series(Thresholds(), since), danger, full_seqlen=128, finished=finished)
+
+
+def falling(step: int) -> float:
+    return 2.4 + 2.4 * math.exp(-step / 60)
+
+
+def plateau(step: int) -> float:
+    """The unigram plateau: 5 % below the best before the onset, and standing still there."""
+    return 3.38 + 1.3 * math.exp(-step / 10)
+
+
+def test_a_run_that_goes_on_falling_has_recovered_and_not_before_it_is_past_the_danger() -> None:
+    whole = samples(falling, range(11, 240))
+    first = next(n for n in range(len(whole)) if answer(whole[:n]).answer is Answer.RECOVERED)
+    assert whole[first].global_step > DANGER.warmup_end_step + 20
+
+
+def test_a_plateau_below_the_old_level_is_not_recovered() -> None:
+    whole = samples(plateau, range(11, 300))
+    answers = [answer(whole[:n]).answer for n in range(120, len(whole), 10)]
+    assert Answer.RECOVERED not in answers
+    assert "plateau" in answer(whole).reason
+
+
+def test_a_loss_no_better_than_before_is_not_recovered() -> None:
+    assert answer(samples(lambda s: 3.55 - s * 1e-5, range(11, 200))).answer is Answer.NOT_YET
+
+
+def test_the_end_of_the_run_is_an_answer() -> None:
+    given = answer(samples(plateau, range(11, 300)), finished=True)
+    assert given.answer is Answer.FAILED
+    assert "has ended" in given.reason
+
+
+def test_patience_has_an_end() -> None:
+    assert answer(samples(plateau, range(11, 500))).answer is Answer.FAILED
+
+
+def test_a_spike_that_is_open_or_fresh_is_waited_for() -> None:
+    spiky = samples(lambda s: falling(s) + (1.5 if 150 <= s < 155 else 0), range(11, 154))
+    assert answer(spiky).answer is Answer.NOT_YET
+    assert "outside its band" in answer(spiky).reason
+
+
+def test_steps_are_not_enough_the_tokens_have_to_be_past_too() -> None:
+    short = samples(falling, range(11, 200), seqlen=8)
+    assert answer(short).answer is Answer.NOT_YET
+
+
+def test_a_warmup_longer_than_the_run_is_over_with_the_run() -> None:
+    long = Danger(
+        onset_step=50, onset_tokens=None, warmup_end_step=400, best_before=3.6, hold_steps=300, total_steps=240
+    )
+    assert answer(samples(falling, range(11, 241)), long).answer is Answer.RECOVERED
+
+
+def test_late_in_a_run_the_old_trend_counts() -> None:
+    """At step 20,000 nobody gets 5 % better within days."""
+
+    def late(step: int) -> float:
+        return 10 * step**-0.1
+
+    danger = Danger(
+        onset_step=20_000, onset_tokens=None, warmup_end_step=20_000, best_before=late(20_000), hold_steps=5000
+    )
+    before = samples(late, range(18_000, 20_000), noise=0.002)
+    on_trend = samples(late, range(19_900, 20_400), noise=0.002)
+    assert answer(on_trend, danger, before=before).answer is Answer.RECOVERED
+    above = samples(lambda s: late(s) * 1.02, range(19_900, 20_400), noise=0.002)
+    assert answer(above, danger, before=before).answer is Answer.NOT_YET
+
+
+@pytest.mark.parametrize(("count", "expected"), [(19, None), (20, 3.0)])
+def test_the_best_mean_needs_a_whole_window(count: int, expected: float | None) -> None:
+    assert best_mean(samples(lambda _: 3.0, range(count), noise=0.0)) == expected
+
+
+def test_a_short_length_never_counts_among_the_best() -> None:
+    easy = samples(lambda _: 1.0, range(50), seqlen=8, noise=0.0)
+    assert best_mean(easy, full_seqlen=128) is None
