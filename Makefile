@@ -14,8 +14,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "==> setting up $(VENV): torch and DeepSpeed are large; this takes two to five minutes the first time"
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@tools/system_packages.sh
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "==> installing torch (first, so that nothing else pulls its CUDA build)"
 	@$(BIN)/pip install --progress-bar on -c constraints.txt torch 2>&1 | grep -v '^WARNING: Location' || test $${PIPESTATUS[0]} -eq 0
 	@echo "==> installing DeepSpeed and the rest"
@@ -36,7 +36,7 @@ check:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@echo "==> tests of the first tier (real DeepSpeed, real training; DeepSpeed compiles one op on first use)"
+	@echo "==> tests of the first tier (real DeepSpeed, real training: three to five minutes)"
 	@$(BIN)/pytest -m 'not full and not soak' --durations=10
 
 full: setup

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation, encode
 from trainer_hooks.adam_variance import is_partitioned, variance_tensors, variances
 from trainer_hooks.exporter import Exporter, StepCollector
 from trainer_hooks.journal_writer import JournalWriter, create_attempt
@@ -42,6 +42,26 @@ class Position:
     lr: float | None = None
     lr_warmup_steps: int | None = None
     global_batch_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one rank reads of a step, or all of them together; what `failed` holds no reading at all."""
+
+    loss: float = 0.0
+    """Mean over micro-batches; nan where the loss is."""
+
+    l1: float = 0.0
+    """Sum of sqrt(v)."""
+
+    largest: float = 0.0
+    """max of v, not of its root."""
+
+    with_state: int = 0
+    """Ranks whose optimizer has a v: none before the first update that was not skipped."""
+
+    failed: int = 1
+    """Ranks that could not read."""
 
 
 def attach(
@@ -115,6 +135,10 @@ class Hook:
 
     def wrap(self) -> None:
         """Puts the hook around the engine's backward and step."""
+        with self._kept_from_training("take its place in the engine"):
+            self._wrap()
+
+    def _wrap(self) -> None:
         engine = self._engine
         backward, step = engine.backward, engine.step
 
@@ -192,7 +216,7 @@ class Hook:
             self._grad_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)).double())
 
     def _after_step(self) -> None:
-        reading = [math.nan] * 4  # sent even if reading fails: every rank enters the collectives, or none does
+        reading = Reading()  # sent even if reading fails: every rank enters the collectives, or none does
         with self._kept_from_training("read Adam's state"):
             reading = self._local_reading()
         self._micro_losses.clear()
@@ -200,62 +224,69 @@ class Hook:
             reading = self._reduced(reading)
         with self._kept_from_training("make the sample"):
             if self._rank == 0:
-                self._report(*reading)
+                self._report(reading)
 
-    def _local_reading(self) -> list[float]:
-        """[loss, sum of sqrt(v), max of v, how many v are nan] of this rank; a missing state is nan, not an error."""
-        loss = torch.stack([m.double() for m in self._micro_losses]).mean() if self._micro_losses else math.nan
-        l1, largest = variances(variance_tensors(self._engine.optimizer)).tolist()
-        return [float(loss), l1, largest, float(math.isnan(largest))]
+    def _local_reading(self) -> Reading:
+        if not self._micro_losses:
+            raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
+        loss = torch.stack([m.double() for m in self._micro_losses]).mean()
+        tensors = list(variance_tensors(self._engine.optimizer))
+        l1, largest = variances(tensors).tolist()
+        return Reading(loss=float(loss), l1=l1, largest=largest, with_state=int(bool(tensors)), failed=0)
 
-    def _reduced(self, reading: list[float]) -> list[float]:
+    def _reduced(self, reading: Reading) -> Reading:
         """Over the data-parallel ranks: mean of the loss; SUM and MAX of v's parts where v is partitioned."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return reading
-        loss, l1, largest, nans = reading
         world = dist.get_world_size()
         share = 1 if is_partitioned(self._engine) else world  # replicated: a SUM would count it once per rank
         device = next(self._engine.module.parameters()).device
-        sums = torch.tensor([loss / world, l1 / share, nans], dtype=torch.float64, device=device)
-        top = torch.tensor([largest], dtype=torch.float64, device=device)
+        parts = [reading.loss / world, reading.l1 / share, math.isnan(reading.largest)]
+        sums = torch.tensor([*parts, reading.with_state, reading.failed], dtype=torch.float64, device=device)
+        top = torch.tensor([reading.largest], dtype=torch.float64, device=device)
         dist.all_reduce(sums, dist.ReduceOp.SUM)
-        dist.all_reduce(top, dist.ReduceOp.MAX)  # gloo's MAX may lose a nan; the SUM of `nans` does not
-        loss, l1, nans = sums.tolist()
-        return [loss, l1, math.nan if nans else float(top), nans]
+        dist.all_reduce(top, dist.ReduceOp.MAX)  # gloo's MAX may lose a nan; the SUM of nans does not
+        loss, l1, nans, with_state, failed = sums.tolist()
+        largest = math.nan if nans else float(top)
+        return Reading(loss=loss, l1=l1, largest=largest, with_state=int(with_state), failed=int(failed))
 
-    def _report(self, loss: float, l1: float, largest: float, _nans: float) -> None:
+    def _report(self, reading: Reading) -> None:
         engine = self._engine
         if not self._started:
             self._report_start_by_itself()
+        now = time.time()
+        step_time_s = now - self._stepped_at if self._stepped_at is not None else None
+        self._stepped_at = now
+        if reading.failed:  # nothing is made up for what could not be read: nan would say that the weights are ill
+            raise RuntimeError(f"{reading.failed} rank(s) could not read step {engine.global_steps}")
         position = self._position() if self._position is not None else Position()
         skipped = not engine.was_step_applied() if hasattr(engine, "was_step_applied") else False
-        now = time.time()
-        warmed = any(True for _ in variance_tensors(engine.optimizer))
         sample = Sample(
             attempt=self.attempt,
             global_step=engine.global_steps,
             time_unix_s=now,
-            loss=loss,
-            loss_ratio=self.loss_minimum.push(loss, position.seqlen),
-            adam_variance_l1=l1 if warmed else None,
-            adam_variance_max=_root(largest) if warmed else None,
+            loss=reading.loss,
+            loss_ratio=self.loss_minimum.push(reading.loss, position.seqlen),
+            adam_variance_l1=reading.l1 if reading.with_state else None,
+            adam_variance_max=_root(reading.largest) if reading.with_state else None,
             grad_norm=self._gradient_norm(),
             loss_scale=_loss_scale(engine.optimizer),
             lr=position.lr if position.lr is not None else engine.optimizer.param_groups[0]["lr"],
             seqlen=position.seqlen,
             lr_warmup_steps=position.lr_warmup_steps,
             skipped=skipped,
-            step_time_s=now - self._stepped_at if self._stepped_at is not None else None,
+            step_time_s=step_time_s,
             global_batch_samples=position.global_batch_samples or engine.train_batch_size(),
             consumed_samples=position.consumed_samples,
             consumed_tokens=position.consumed_tokens,
         )
-        self._stepped_at = now
         self.latest = sample
         self._put(sample)
 
     def _gradient_norm(self) -> float | None:
-        norm = self._grad_norm if self._grad_norm is not None else self._engine.get_global_grad_norm()
+        norm = self._grad_norm
+        with self._kept_from_training("read the gradient's norm"):
+            norm = self._engine.get_global_grad_norm() if norm is None else norm
         return None if norm is None else float(norm)
 
     def _report_start_by_itself(self) -> None:
@@ -268,7 +299,7 @@ class Hook:
 
     def _put(self, record: Record) -> None:
         if self._journal is not None:
-            self._journal.put(record)
+            self._journal.put(encode(record))
 
     def _lost(self) -> int:
         return self._journal.lost if self._journal is not None else 0
@@ -280,9 +311,8 @@ class Hook:
             yield
         except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
             self.errors += 1
-            kind = f"{what}: {type(error).__name__}"
-            if kind not in self._said:
-                self._said.add(kind)
+            if what not in self._said:  # once: the next thousand times are counted
+                self._said.add(what)
                 log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
 
 

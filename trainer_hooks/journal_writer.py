@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
 from pathlib import Path
 
-from sentinel.vocabulary.sample import Record, encode
-
 __all__ = ["JournalWriter", "create_attempt"]
 
-_QUEUE_RECORDS = 10_000
-"""Records that may wait for a slow disk; the next ones are dropped and counted."""
+log = logging.getLogger(__name__)
+
+_QUEUE_LINES = 10_000
+"""Lines that may wait for a slow disk; the next ones are dropped and counted."""
 
 _CLOSE_S = 5.0
 """How long closing waits for what is queued: a hung filesystem may not hold the trainer."""
@@ -36,28 +37,30 @@ def create_attempt(state_dir: Path) -> tuple[int, int]:
 
 
 class JournalWriter:
-    """Appends records as whole lines; after kill -9 at most the last one is torn."""
+    """Appends whole lines; after kill -9 at most the last one is torn."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._queue: queue.Queue[Record | None] = queue.Queue(_QUEUE_RECORDS)
+        self._queue: queue.Queue[str | None] = queue.Queue(_QUEUE_LINES)
         self.lost = 0
-        """Records that were dropped: the queue was full, or the disk refused them."""
+        """Lines that were dropped: the queue was full, or the disk refused them."""
         self._thread = threading.Thread(target=self._write, name="sentinel-journal", daemon=True)
         self._thread.start()
 
-    def put(self, record: Record) -> None:
-        """Queues a record; never waits."""
+    def put(self, line: str) -> None:
+        """Queues a line, given without its newline; never waits."""
         try:
-            self._queue.put_nowait(record)
+            self._queue.put_nowait(line)
         except queue.Full:
-            self.lost += 1
+            self._lose("its disk is too slow")
 
     def close(self) -> None:
         """Writes what is queued, within a deadline."""
         self.put_last()
         self._thread.join(_CLOSE_S)
-        if not self._thread.is_alive():
+        if self._thread.is_alive():
+            self._lose("its disk hangs")
+        else:
             os.close(self._descriptor)
 
     def put_last(self) -> None:
@@ -65,13 +68,21 @@ class JournalWriter:
         try:
             self._queue.put(None, timeout=_CLOSE_S)
         except queue.Full:
-            self.lost += 1
+            self._lose("its disk hangs")
+
+    def _lose(self, why: str) -> None:
+        if not self.lost:
+            log.warning("sentinel loses lines of the metrics journal (%s); training goes on", why)
+        self.lost += 1
 
     def _write(self) -> None:
-        while (record := self._queue.get()) is not None:
-            line = (encode(record) + "\n").encode()
+        torn = b""
+        while (line := self._queue.get()) is not None:
+            whole = left = torn + line.encode() + b"\n"
             try:
-                while line:  # a short write leaves the rest for the next call
-                    line = line[os.write(self._descriptor, line) :]
-            except OSError:
-                self.lost += 1
+                while left:  # a short write leaves the rest for the next call
+                    left = left[os.write(self._descriptor, left) :]
+                torn = b""
+            except OSError as error:
+                self._lose(str(error))
+                torn = torn if left == whole else b"\n"  # what got there is a line of its own: it spoils no other

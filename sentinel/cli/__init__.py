@@ -22,10 +22,16 @@ _EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
 
 def main() -> None:
     """The `sentinel` command."""
-    from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
-
+    try:
+        from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
+    except ModuleNotFoundError as error:
+        sys.exit(_say(f"{error.name} is not installed; pip install 'training-sentinel[daemon]'", 2))
     try:
         app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
-        print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
-        sys.exit(next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))
+        sys.exit(_say(str(error), next(code for kind, code in _EXIT_CODES if isinstance(error, kind))))
+
+
+def _say(line: str, code: int) -> int:
+    print(f"sentinel: {line}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
+    return code

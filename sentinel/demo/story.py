@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import subprocess
@@ -30,6 +31,9 @@ Progress = Callable[[str], None]
 
 def tell(seed: int, output: Path, say: Progress) -> Report:
     """Runs the demo in a folder; returns what happened. ConfigError when the folder holds a run already."""
+    missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} not installed; pip install 'training-sentinel[daemon,trainer]'")
     output.mkdir(parents=True, exist_ok=True)
     folder = output.resolve()
     if (folder / "state").exists():
@@ -40,7 +44,6 @@ def tell(seed: int, output: Path, say: Progress) -> Report:
     state_dir.mkdir()
     jobs = LocalJobs(state_dir)
     say(f"training a small GPT on Python's own sources, seed {seed}, {STEPS} steps; its log is {folder}/job.log")
-    say("(the first start compiles one DeepSpeed op, which takes about half a minute)")
     environment = {"OMP_NUM_THREADS": "1"}
     os.environ.update(environment)  # for the restarts too: watch passes its environment on
     jobs.start(trainer_command(folder, seed), cwd=folder, extra_env=environment, log_path=state_dir / "job.log")
@@ -49,6 +52,13 @@ def tell(seed: int, output: Path, say: Progress) -> Report:
     finally:
         jobs.stop(grace_s=20)
     return report_of(seed=seed, state_dir=state_dir, wall_s=time.monotonic() - started, plot=folder / "demo.png")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> None:

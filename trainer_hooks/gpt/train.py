@@ -29,7 +29,16 @@ from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.settings import deepspeed_config, lr_schedule, seqlen_schedule, shape
 from trainer_hooks.hook import Position, attach
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "leave_out_unused_ops"]
+
+
+def leave_out_unused_ops() -> None:
+    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize.
+
+    It takes a minute on first use, and a trainer that is killed while it loads leaves a lock that every later start
+    would wait for without end (pytorch/pytorch#189245). Training does not use it.
+    """
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 class Trainer:
@@ -53,6 +62,7 @@ class Trainer:
         torch.manual_seed(settings.seed)
         model = GPT(shape(settings), self.corpus.vocabulary)
         config = deepspeed_config(settings, self.world)
+        leave_out_unused_ops()
         self.engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         self.hook = attach(
             self.engine,

@@ -1,0 +1,58 @@
+"""A hook may lose a sample; it may never lose a step: two real ranks train the same steps under every fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.hooks.torchrun import lines_of
+
+KEEPS_SAMPLES = {"nothing wrong", "port taken", "address of another machine", "no gradient norm", "nan in the weights"}
+COUNTS_NOTHING = {"nothing wrong", "port taken", "nan in the weights"}
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, dict[str, Any]]:
+    return {case["case"]: case for case in lines_of("faults.py", ranks=2)}
+
+
+def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[str, Any]]) -> None:
+    sound = cases.pop("nothing wrong")
+    ill = cases.pop("nan in the weights")
+    assert len(cases) == 12
+    assert len(sound["losses"]) == 6
+    for name, case in cases.items():
+        assert case["losses"] == sound["losses"], name
+        assert case["seconds"] < 5, name  # a disk that hangs for ever does not hold a step up
+    cases.update({"nothing wrong": sound, "nan in the weights": ill})
+
+
+def test_what_is_lost_is_counted_and_said_once(cases: dict[str, dict[str, Any]]) -> None:
+    for name, case in cases.items():
+        assert bool(case["errors"] + case["lost"]) == (name not in COUNTS_NOTHING), name
+        assert bool(case["said"]) == (name not in COUNTS_NOTHING), name
+        assert len(case["said"]) == len(set(case["said"])) <= 2, name
+        assert all(line.endswith("training goes on") for line in case["said"]), name
+
+
+def test_a_sample_is_whole_or_not_there(cases: dict[str, dict[str, Any]]) -> None:
+    for name, case in cases.items():
+        samples = [r for r in case["records"] if r["kind"] == "sample"]
+        assert len(samples) == (6 if name in KEEPS_SAMPLES else 0), name
+    assert all(r["grad_norm"] is None for r in cases["no gradient norm"]["records"] if r["kind"] == "sample")
+
+
+def test_nan_in_the_weights_is_reported_as_nan_and_only_then(cases: dict[str, dict[str, Any]]) -> None:
+    for name, case in cases.items():
+        for sample in (r for r in case["records"] if r["kind"] == "sample"):
+            ill = name == "nan in the weights"
+            assert (sample["loss"] == "nan") == ill
+            assert (sample["adam_variance_l1"] == "nan") == ill
+            assert (sample["adam_variance_max"] == "nan") == ill
+            assert (sample["loss_ratio"] == "inf") == ill
+
+
+def test_an_error_on_one_rank_alone_is_known_on_rank_0(cases: dict[str, dict[str, Any]]) -> None:
+    (said,) = cases["Adam's state unreadable on one rank"]["said"]
+    assert "1 rank(s) could not read" in said
