@@ -33,6 +33,9 @@ class Done(IntEnum):
     FINISHED = 0
     """The run ran to its end and is well."""
 
+    NOT_WELL = 1
+    """The run ran to its end with an incident that nobody settled: in mode observe sentinel only says so."""
+
     PERSON_NEEDED = 4
     """sentinel has stopped acting."""
 

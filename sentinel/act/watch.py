@@ -52,7 +52,10 @@ class Watch:
             return None
         if look.verdict.kind is VerdictKind.DOWN and incident.status == "holding":
             return self._restart(look)
-        return self._recoverer.turn(incident, look)
+        done = self._recoverer.turn(incident, look)
+        if done is None and self._policy.mode != "act" and incident.shadows and _ran_to_its_end(look):
+            return Done.NOT_WELL
+        return done
 
     def _without_incident(self, look: Look) -> Done | None:
         stopped = [i for i in look.run.incidents if i.status == "stopped"]
@@ -99,6 +102,12 @@ class Watch:
             self._announced = (look.verdict.kind, attempt)
             at = f" at step {look.verdict.global_step}" if look.verdict.global_step is not None else ""
             log.info("attempt %s is %s%s: %s", attempt, look.verdict.kind, at, look.verdict.reason)
+
+
+def _ran_to_its_end(look: Look) -> bool:
+    attempt = look.history.latest
+    ended = attempt is not None and attempt.finished is not None and attempt.finished.reason == "finished"
+    return ended and not look.writers
 
 
 def _given_up(look: Look, attempt: Attempt) -> bool:

@@ -124,7 +124,7 @@ class Trainer:
 
     def _after_step(self) -> None:
         settings, sample = self.settings, self.hook.latest
-        if sample is not None and self.rank == 0:
+        if sample is not None and sample.global_step == self.number and self.rank == 0:
             if self.scalars is not None:
                 self.scalars.step(sample)
             if self.number % 10 == 0 or self.number == 1:
