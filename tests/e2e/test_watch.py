@@ -238,7 +238,7 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(tmp_
     _until(lambda: 25 in losses(broken), within_s=60)
     for writer in jobs.writers():
         psutil.Process(writer.pid).send_signal(signal.SIGKILL)
-    _until(lambda: not jobs.writers(), within_s=10)
+    jobs.stop(grace_s=1)
     env = dict(os.environ, **one_thread)
     line = [*SENTINEL, "watch", "--run", str(broken / "demo.toml")]
     watched = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
