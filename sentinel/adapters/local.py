@@ -67,15 +67,16 @@ class LocalJobs:
         """The run's living processes, in the order of their ids.
 
         `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it. Processes
-        of other users, whose environment can't be read, are not ours to find; a zombie writes nothing any more.
+        of other users, whose environment can't be read, are not ours to find; a zombie writes nothing any more, once
+        the last of its threads has ended.
         """
         self._bury()
         found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                environment = _environment(process)
+                if process.pid == os.getpid() or environment is None:
                     continue
-                environment = process.environ()
                 ours = environment.get("SENTINEL_STATE_DIR")
                 if (ours and os.path.realpath(ours) == self._state_dir) or _is(process, also):
                     found[process.pid] = Writer(
@@ -99,6 +100,9 @@ class LocalJobs:
                     break
                 self._sleep(0.05)
             else:
+                for child in self._children:  # seen gone; the kernel may need a moment more to hand them over
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(5.0)
                 self._bury()
                 return
         raise JobStillAlive(", ".join(f"process {w.pid}" for w in self.writers(also)))
@@ -106,6 +110,21 @@ class LocalJobs:
     def _bury(self) -> None:
         """Takes note of children that have ended: a zombie would look alive to others."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str] | None:
+    """The process's environment; None for one that is dead to its last thread.
+
+    A process is a zombie as soon as its first thread has ended; the others may hang in a write for minutes.
+    """
+    if process.status() != psutil.STATUS_ZOMBIE:
+        return process.environ()
+    with contextlib.suppress(OSError):  # it is gone
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            if thread.name != str(process.pid):
+                pairs = (thread / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+                return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return None
 
 
 def _is(process: psutil.Process, also: tuple[str, int, float] | None) -> bool:

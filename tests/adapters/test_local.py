@@ -22,6 +22,22 @@ STUBBORN = [
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
 ]
+HALF_DEAD = [
+    sys.executable,
+    "-c",
+    """
+import ctypes, threading, time
+
+def write():
+    while True:
+        open("shard", "a").write("x")
+        time.sleep(0.01)
+
+threading.Thread(target=write).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall(60, 0)  # exit, of the first thread alone: for the kernel a zombie, and it still writes
+""",
+]
 WITH_CHILD = [sys.executable, "-c", f"import subprocess; print('up', flush=True); subprocess.run({SLEEP!r})"]
 
 
@@ -53,6 +69,16 @@ def test_a_job_is_found_again_by_a_daemon_that_did_not_start_it(jobs: LocalJobs,
     assert (found.pid, found.rollback) == (pid, "incident-1-r1")
     assert LocalJobs(tmp_path / "other").writers() == ()
     assert os.getpgid(pid) == pid != os.getpgrp()
+
+
+def test_a_zombie_whose_threads_still_write_is_a_writer(jobs: LocalJobs, tmp_path: Path) -> None:
+    pid = start(jobs, HALF_DEAD, tmp_path)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert [w.pid for w in jobs.writers()] == [pid]
+    jobs.stop(grace_s=0.2)
+    size = (tmp_path / "shard").stat().st_size
+    time.sleep(0.1)
+    assert (tmp_path / "shard").stat().st_size == size
 
 
 def test_stopping_sees_everything_gone_the_children_too(jobs: LocalJobs, tmp_path: Path) -> None:
