@@ -122,8 +122,10 @@ class Recoverer:
             return self._prove(incident, rollback, attempt)
         asked = rollback.last_start_unix_s
         if asked is not None and look.run.now_unix_s - asked > self._policy.confirm_within_s:
-            late = f"{rollback.id} was started {self._policy.confirm_within_s:.0f} s ago and has not reported its start"
-            return self._stop(incident, late)
+            within_s = self._policy.confirm_within_s
+            return self._stop(
+                incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start"
+            )
         return None
 
     def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt) -> Done | None:

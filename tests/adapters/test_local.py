@@ -26,7 +26,7 @@ HALF_DEAD = [
     sys.executable,
     "-c",
     """
-import ctypes, threading, time
+import ctypes, os, threading, time
 
 def write():
     while True:
@@ -35,7 +35,8 @@ def write():
 
 threading.Thread(target=write).start()
 print("up", flush=True)
-ctypes.CDLL(None).syscall(60, 0)  # exit, of the first thread alone: for the kernel a zombie, and it still writes
+exit_of_this_thread_alone = {"x86_64": 60, "aarch64": 93}[os.uname().machine]  # then a zombie that still writes
+ctypes.CDLL(None).syscall(exit_of_this_thread_alone, 0)
 """,
 ]
 WITH_CHILD = [sys.executable, "-c", f"import subprocess; print('up', flush=True); subprocess.run({SLEEP!r})"]
