@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation, encode
-from trainer_hooks.adam_variance import is_partitioned, variance_tensors, variances
 from trainer_hooks.exporter import Exporter, StepCollector
 from trainer_hooks.journal_writer import JournalWriter, create_attempt
+from trainer_hooks.reading import Reading, local_reading, loss_scale, reduced, unmeasured_grad_norm
 
 __all__ = ["Hook", "Position", "attach"]
 
@@ -42,26 +41,6 @@ class Position:
     lr: float | None = None
     lr_warmup_steps: int | None = None
     global_batch_samples: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What one rank reads of a step, or all of them together; what `failed` holds no reading at all."""
-
-    loss: float = 0.0
-    """Mean over micro-batches; nan where the loss is."""
-
-    l1: float = 0.0
-    """Sum of sqrt(v)."""
-
-    largest: float = 0.0
-    """max of v, not of its root."""
-
-    with_state: int = 0
-    """Ranks whose optimizer has a v: none before the first update that was not skipped."""
-
-    failed: int = 1
-    """Ranks that could not read."""
 
 
 def attach(
@@ -171,7 +150,7 @@ class Hook:
                 "pid": os.getpid(),
                 "process_start_unix_s": _process_start_unix_s(),
                 "job_id": os.environ.get("SLURM_JOB_ID"),
-                "restart_count": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+                "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
                 "world_size": dist.get_world_size() if dist.is_initialized() else 1,
             }
             self._put(RunStarted(**(known | facts)))
@@ -206,49 +185,20 @@ class Hook:
                 self._exporter.close()
 
     def _before_step(self) -> None:
-        """The gradient's norm, where DeepSpeed will not have one: at stage 0 in fp32 it never computes it."""
-        engine = self._engine
         self._grad_norm = None
-        if not engine.is_gradient_accumulation_boundary() or hasattr(engine.optimizer, "optimizer"):
-            return
-        gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
-        if gradients:
-            self._grad_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)).double())
+        if self._engine.is_gradient_accumulation_boundary():
+            self._grad_norm = unmeasured_grad_norm(self._engine)
 
     def _after_step(self) -> None:
         reading = Reading()  # sent even if reading fails: every rank enters the collectives, or none does
         with self._kept_from_training("read Adam's state"):
-            reading = self._local_reading()
+            reading = local_reading(self._engine, self._micro_losses)
         self._micro_losses.clear()
         with self._kept_from_training("reduce over ranks"):
-            reading = self._reduced(reading)
+            reading = reduced(reading, self._engine)
         with self._kept_from_training("make the sample"):
             if self._rank == 0:
                 self._report(reading)
-
-    def _local_reading(self) -> Reading:
-        if not self._micro_losses:
-            raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
-        loss = torch.stack([m.double() for m in self._micro_losses]).mean()
-        tensors = list(variance_tensors(self._engine.optimizer))
-        l1, largest = variances(tensors).tolist()
-        return Reading(loss=float(loss), l1=l1, largest=largest, with_state=int(bool(tensors)), failed=0)
-
-    def _reduced(self, reading: Reading) -> Reading:
-        """Over the data-parallel ranks: mean of the loss; SUM and MAX of v's parts where v is partitioned."""
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return reading
-        world = dist.get_world_size()
-        share = 1 if is_partitioned(self._engine) else world  # replicated: a SUM would count it once per rank
-        device = next(self._engine.module.parameters()).device
-        parts = [reading.loss / world, reading.l1 / share, math.isnan(reading.largest)]
-        sums = torch.tensor([*parts, reading.with_state, reading.failed], dtype=torch.float64, device=device)
-        top = torch.tensor([reading.largest], dtype=torch.float64, device=device)
-        dist.all_reduce(sums, dist.ReduceOp.SUM)
-        dist.all_reduce(top, dist.ReduceOp.MAX)  # gloo's MAX may lose a nan; the SUM of nans does not
-        loss, l1, nans, with_state, failed = sums.tolist()
-        largest = math.nan if nans else float(top)
-        return Reading(loss=loss, l1=l1, largest=largest, with_state=int(with_state), failed=int(failed))
 
     def _report(self, reading: Reading) -> None:
         engine = self._engine
@@ -270,7 +220,7 @@ class Hook:
             adam_variance_l1=reading.l1 if reading.with_state else None,
             adam_variance_max=_root(reading.largest) if reading.with_state else None,
             grad_norm=self._gradient_norm(),
-            loss_scale=_loss_scale(engine.optimizer),
+            loss_scale=loss_scale(engine.optimizer),
             lr=position.lr if position.lr is not None else engine.optimizer.param_groups[0]["lr"],
             seqlen=position.seqlen,
             lr_warmup_steps=position.lr_warmup_steps,
@@ -318,14 +268,6 @@ class Hook:
 
 def _root(v: float) -> float:
     return math.sqrt(v) if v >= 0 else math.nan
-
-
-def _loss_scale(optimizer: Any) -> float | None:
-    for name in ("cur_scale", "loss_scale"):
-        scale = getattr(optimizer, name, None)
-        if isinstance(scale, int | float) and scale > 0 and hasattr(optimizer, "optimizer"):
-            return float(scale) if getattr(optimizer, "dynamic_loss_scale", True) or scale != 1 else None
-    return None
 
 
 def _process_start_unix_s() -> float:
