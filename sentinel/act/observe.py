@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.adapters.local import LocalJobs, Writer
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.judge.history import Attempt, History
@@ -20,14 +19,34 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.incident import fold
 from sentinel.plan.mitigations import Baseline
-from sentinel.plan.run_state import Checkpoint, RunState, WriterSeen
+from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Look", "Neighbours", "Observer", "baseline_of", "warmup_end"]
+__all__ = ["Launcher", "Look", "Neighbours", "Observer", "baseline_of", "warmup_end"]
 
 log = logging.getLogger(__name__)
+
+
+class Launcher(Protocol):
+    """How the run's job is found, stopped and started; `started` is what its attempts reported, the newest last."""
+
+    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
+        """What is there of the job, now. Does not raise when nobody can say: it says so."""
+        ...
+
+    def prepare(self, rollback: str) -> None:
+        """Makes ready, and has checked, what `start` will submit. SlurmRefused, ConfigError."""
+        ...
+
+    def stop(self, started: Sequence[RunStarted]) -> None:
+        """Stops everything of the job and returns when it is seen gone. JobStillAlive when it is not."""
+        ...
+
+    def start(self, incident: str | None, rollback: str | None) -> None:
+        """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +57,7 @@ class Neighbours:
     journals: Journals
     incident_log: IncidentLog
     checkpoints: Checkpoints
-    jobs: LocalJobs
+    launcher: Launcher
     overrides: OverridesFile
     tensorboard: TensorBoard | None
     job_log: Path
@@ -52,7 +71,6 @@ class Look:
     series: Series
     run: RunState
     verdict: Verdict
-    writers: tuple[Writer, ...]
     events: tuple[Mapping[str, Any], ...]
     """The incident log, as it stands."""
 
@@ -70,22 +88,21 @@ class Observer:
         self._verified: dict[str, Checkpoint] = {}
 
     @property
-    def hand_started(self) -> tuple[str, int, float] | None:
-        """(host, pid, start time) of the newest attempt's rank 0, as its journal names it."""
-        return _hand_started(self._history.latest)
+    def started(self) -> tuple[RunStarted, ...]:
+        """What the attempts reported at their starts, the newest last."""
+        attempts = self._history.attempts
+        return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
     def look(self, now_unix_s: float) -> Look:
         """One look, now."""
         readable = self._read()
         attempt = self._history.latest
         self._follow(attempt)
-        writers = self._near.jobs.writers(self.hand_started)
+        jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
-        run = self._run_state(now_unix_s, attempt, writers, events)
-        verdict = judge(self._series, self._context(now_unix_s, attempt, writers, readable), self._thresholds)
-        return Look(
-            history=self._history, series=self._series, run=run, verdict=verdict, writers=writers, events=events
-        )
+        run = self._run_state(now_unix_s, attempt, jobs, events)
+        verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
+        return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
 
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
@@ -112,15 +129,14 @@ class Observer:
         self,
         now_unix_s: float,
         attempt: Attempt | None,
-        writers: tuple[Writer, ...],
+        jobs: JobsSeen,
         events: tuple[Mapping[str, Any], ...],
     ) -> RunState:
         near = self._near
-        history = self._history
-        started = [a.started for a in history.attempts.values() if a.started is not None]
+        started = self.started
         return RunState(
             now_unix_s=now_unix_s,
-            writers=tuple(WriterSeen(pid=w.pid, rollback=w.rollback) for w in writers),
+            jobs=jobs,
             checkpoints=tuple(self._seen(c) for c in near.checkpoints.list()),
             latest_tag=near.checkpoints.latest(),
             overrides=near.overrides.read(),
@@ -160,14 +176,13 @@ class Observer:
             return False
         return True
 
-    def _context(
-        self, now_unix_s: float, attempt: Attempt | None, writers: tuple[Writer, ...], readable: bool
-    ) -> Context:
+    def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:
         last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
         return Context(
             now_unix_s=now_unix_s,
-            job_alive=bool(writers),
+            job_alive=any(not w.pending for w in jobs.writers) if jobs.known else None,
+            pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
             readable=readable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
@@ -199,14 +214,6 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
-
-
-def _hand_started(attempt: Attempt | None) -> tuple[str, int, float] | None:
-    """The process that the newest attempt's journal names, for trainers that somebody else started."""
-    started = attempt.started if attempt else None
-    if started is None or started.host is None or started.pid is None or started.process_start_unix_s is None:
-        return None
-    return started.host, started.pid, started.process_start_unix_s
 
 
 def _modified(path: Path) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import assert_never
 
 from sentinel.act.observe import Neighbours, Observer
@@ -10,13 +9,13 @@ from sentinel.plan.actions import (
     Action,
     CutTensorBoard,
     PointLatest,
+    PrepareJob,
     QuarantineCheckpoints,
     StartJob,
     StopJob,
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Performer"]
 
@@ -24,28 +23,19 @@ __all__ = ["Performer"]
 class Performer:
     """The hands of a watch; `__call__` is a `Perform`."""
 
-    def __init__(
-        self,
-        neighbours: Neighbours,
-        observer: Observer,
-        *,
-        command: tuple[str, ...],
-        working_directory: Path,
-        stop_grace_s: float,
-    ) -> None:
+    def __init__(self, neighbours: Neighbours, observer: Observer) -> None:
         self._near = neighbours
         self._observer = observer
-        self._command = command
-        self._working_directory = working_directory
-        self._stop_grace_s = stop_grace_s
 
     def __call__(self, action: Action) -> None:
         near = self._near
         match action:
             case VerifyCheckpoint(tag):
                 self._observer.verified(near.checkpoints.verify(tag))
+            case PrepareJob(_, rollback):
+                near.launcher.prepare(rollback)
             case StopJob():
-                near.jobs.stop(grace_s=self._stop_grace_s, also=self._observer.hand_started)
+                near.launcher.stop(self._observer.started)
             case QuarantineCheckpoints(tags, incident, rollback):
                 near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
                 self._observer.forget(tags)
@@ -57,17 +47,6 @@ class Performer:
             case WriteOverrides(overrides):
                 near.overrides.write(overrides)
             case StartJob(incident, rollback):
-                self._start(incident, rollback)
+                near.launcher.start(incident, rollback)
             case _:
                 assert_never(action)
-
-    def _start(self, incident: str | None, rollback: str | None) -> None:
-        if not self._command:
-            raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
-        extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
-        self._near.jobs.start(
-            self._command,
-            cwd=self._working_directory,
-            extra_env={name: value for name, value in extra.items() if value},
-            log_path=self._near.job_log,
-        )

@@ -16,7 +16,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
-from sentinel.vocabulary.errors import PermanentError
+from sentinel.vocabulary.errors import PermanentError, TemporaryError
 from sentinel.vocabulary.sample import Sample
 
 __all__ = ["Done", "Recoverer"]
@@ -68,7 +68,7 @@ class Recoverer:
         for _ in range(_MOST_ACTIONS):
             plan = plan_rollback(rollback, self._observer.look(now_unix_s).run, self._policy)
             if plan.refusal is not None:
-                raise PermanentError(plan.refusal)
+                raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
             if not plan.actions:
                 self._ledger.applied(rollback)
                 return
@@ -108,6 +108,9 @@ class Recoverer:
             return None
         plan = plan_rollback(rollback, look.run, self._policy)
         if plan.refusal is not None:
+            if plan.waits:
+                self._ledger.say(plan.refusal)
+                return None
             return self._stop(incident, plan.refusal)
         if plan.actions:
             self.do(plan, incident.id, rollback.id)
@@ -120,6 +123,8 @@ class Recoverer:
         attempt = look.history.latest
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
             return self._prove(incident, rollback, attempt)
+        if any(w.pending for w in look.run.jobs.writers):  # a queue's hours are nobody's delay
+            return None
         asked = rollback.last_start_unix_s
         if asked is not None and look.run.now_unix_s - asked > self._policy.confirm_within_s:
             within_s = self._policy.confirm_within_s

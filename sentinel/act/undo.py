@@ -27,7 +27,6 @@ def take_back(
     incident: Incident,
     near: Neighbours,
     observer: Observer,
-    stop_grace_s: float,
     ledger: Ledger,
 ) -> None:
     """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback.
@@ -37,7 +36,7 @@ def take_back(
     """
     facts = {"incident": incident.id, "rollback": None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
-    near.jobs.stop(grace_s=stop_grace_s, also=observer.hand_started)
+    near.launcher.stop(observer.started)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         _take_back(incident, rollback, near)
         before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before

@@ -107,7 +107,7 @@ class Watch:
 def _ran_to_its_end(look: Look) -> bool:
     attempt = look.history.latest
     ended = attempt is not None and attempt.finished is not None and attempt.finished.reason == "finished"
-    return ended and not look.writers
+    return ended and not look.run.jobs.writers
 
 
 def _given_up(look: Look, attempt: Attempt) -> bool:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
+from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["LocalJobs", "Writer"]
+__all__ = ["LocalJobs", "LocalLauncher", "Writer"]
 
 _SAME_START_S = 2.0
 """Two clocks' readings of one process's start differ by less than this."""
@@ -32,6 +34,39 @@ class Writer:
 
     rollback: str | None = None
     """SENTINEL_ROLLBACK in its environment: the rollback that it was started for."""
+
+
+class LocalLauncher:
+    """One run's command, started on this machine, as the daemon sees it."""
+
+    def __init__(
+        self, jobs: LocalJobs, *, command: Sequence[str], working_directory: Path, log: Path, stop_grace_s: float
+    ) -> None:
+        self._jobs = jobs
+        self._command = command
+        self._working_directory = working_directory
+        self._log = log
+        self._stop_grace_s = stop_grace_s
+
+    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
+        """The run's living processes. `started` is what the attempts reported, the newest last."""
+        found = self._jobs.writers(_by_hand(started))
+        return JobsSeen(writers=tuple(WriterSeen(id=f"process {w.pid}", rollback=w.rollback) for w in found))
+
+    def prepare(self, rollback: str) -> None:
+        """Nothing: a command is there or it is not."""
+
+    def stop(self, started: Sequence[RunStarted]) -> None:
+        """Stops the run's processes and returns when they are seen gone; JobStillAlive when they are not."""
+        self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started))
+
+    def start(self, incident: str | None, rollback: str | None) -> None:
+        """Starts the command again. ConfigError when there is none, or it can't be started."""
+        if not self._command:
+            raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
+        extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
+        environment = {name: value for name, value in extra.items() if value}
+        self._jobs.start(self._command, cwd=self._working_directory, extra_env=environment, log_path=self._log)
 
 
 class LocalJobs:
@@ -110,6 +145,14 @@ class LocalJobs:
     def _bury(self) -> None:
         """Takes note of children that have ended: a zombie would look alive to others."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def _by_hand(started: Sequence[RunStarted]) -> tuple[str, int, float] | None:
+    """The process that the newest attempt's journal names, for trainers that somebody else started."""
+    last = started[-1] if started else None
+    if last is None or last.host is None or last.pid is None or last.process_start_unix_s is None:
+        return None
+    return last.host, last.pid, last.process_start_unix_s
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str] | None:

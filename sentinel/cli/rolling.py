@@ -66,7 +66,7 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     if not yes and not _agreed("Do this?"):
         return 1
     with RunLock(parts.near.state_dir):
-        take_back(chosen, parts.near, parts.observer, config.launcher.stop_grace_s, parts.ledger)
+        take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
     return 0
 

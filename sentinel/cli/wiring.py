@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.ledger import Ledger, Say
-from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
@@ -58,15 +58,28 @@ def state_dir_of(config: Config) -> Path:
 def neighbours_of(config: Config) -> Neighbours:
     """The adapters of one run."""
     state_dir = state_dir_of(config)
+    job_log = config.launcher.log or state_dir / "job.log"
     return Neighbours(
         state_dir=state_dir,
         journals=Journals(state_dir),
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
         checkpoints=Checkpoints(config.run.checkpoints),
-        jobs=LocalJobs(state_dir),
+        launcher=launcher_of(config, state_dir, job_log),
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard) if config.run.tensorboard else None,
-        job_log=config.launcher.log or state_dir / "job.log",
+        job_log=job_log,
+    )
+
+
+def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
+    """The launcher that the run's configuration names."""
+    launcher = config.launcher
+    return LocalLauncher(
+        LocalJobs(state_dir),
+        command=launcher.command,
+        working_directory=launcher.working_directory,
+        log=log,
+        stop_grace_s=launcher.stop_grace_s,
     )
 
 
@@ -85,14 +98,7 @@ def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
     near = neighbours_of(config)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = Observer(near, config.judge)
-    launcher = config.launcher
-    perform = Performer(
-        near,
-        observer,
-        command=launcher.command,
-        working_directory=launcher.working_directory,
-        stop_grace_s=launcher.stop_grace_s,
-    )
+    perform = Performer(near, observer)
     ledger = Ledger(near.incident_log.append, clock, say)
     return Parts(near=near, observer=observer, ledger=ledger, recoverer=Recoverer(observer, perform, policy, ledger))
 

@@ -11,6 +11,7 @@ __all__ = [
     "Action",
     "CutTensorBoard",
     "PointLatest",
+    "PrepareJob",
     "QuarantineCheckpoints",
     "StartJob",
     "StopJob",
@@ -29,10 +30,18 @@ class VerifyCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class StopJob:
-    """Ask the run's processes to end, then make them, and see them gone."""
+class PrepareJob:
+    """Make ready what the restart will submit, and have it checked, while the old job still runs."""
 
-    pids: tuple[int, ...]
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Ask the run's processes and jobs to end, then make them, and see them gone; those that wait are taken back."""
+
+    jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +87,20 @@ class StartJob:
     rollback: str | None
 
 
-Action = VerifyCheckpoint | StopJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob
+Action = (
+    VerifyCheckpoint
+    | PrepareJob
+    | StopJob
+    | QuarantineCheckpoints
+    | PointLatest
+    | CutTensorBoard
+    | WriteOverrides
+    | StartJob
+)
 
 _KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
+    PrepareJob: "prepare_job",
     StopJob: "stop_job",
     QuarantineCheckpoints: "quarantine_checkpoints",
     PointLatest: "point_latest",
@@ -101,8 +120,10 @@ def describe(action: Action) -> str:
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"
-        case StopJob(pids):
-            return f"stop the job (process{'es' * (len(pids) > 1)} {', '.join(map(str, pids))}) and see it gone"
+        case PrepareJob(_, rollback):
+            return f"write and check what {rollback} will submit"
+        case StopJob(jobs):
+            return f"stop the job ({', '.join(jobs)}) and see it gone"
         case QuarantineCheckpoints(tags, incident, _):
             span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
             return (

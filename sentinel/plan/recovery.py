@@ -13,6 +13,7 @@ from sentinel.plan.actions import (
     Action,
     CutTensorBoard,
     PointLatest,
+    PrepareJob,
     QuarantineCheckpoints,
     StartJob,
     StopJob,
@@ -97,19 +98,18 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     """
     ours = decision.id
     incident = decision.overrides.incident
-    if ours in run.started_rollbacks or any(w.rollback == ours for w in run.writers):
-        return Plan(reason=f"{ours} has been carried out")
-    target = None
-    if decision.target_tag is not None:
-        target = run.checkpoint(decision.target_tag)
-        if target is None or not target.complete or target.verified is False:
-            why = target.problem if target is not None else "it is not there"
-            return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
-        if target.verified is None:
-            return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} has to be verified first")
+    if not run.jobs.known:
+        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if ours in run.started_rollbacks or any(w.rollback == ours for w in run.jobs.writers):
+        missing = (StartJob(incident, ours),) if ours in run.jobs.incomplete else ()
+        return Plan(actions=missing, reason=f"{ours} has been carried out")
+    if (first := _target_in_doubt(decision, run)) is not None:
+        return first
     actions: list[Action] = []
-    if run.writers:
-        actions.append(StopJob(tuple(w.pid for w in run.writers)))
+    if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
+        actions.append(PrepareJob(incident, ours))
+    if run.jobs.writers:
+        actions.append(StopJob(tuple(w.id for w in run.jobs.writers)))
     if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step):
         actions.append(QuarantineCheckpoints(later, incident, ours))
     if run.latest_tag != decision.target_tag:
@@ -125,6 +125,19 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
 
 
+def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
+    """What has to be settled about the target before anything moves; None when it is there and whole."""
+    if decision.target_tag is None:
+        return None
+    target = run.checkpoint(decision.target_tag)
+    if target is None or not target.complete or target.verified is False:
+        why = target.problem if target is not None else "it is not there"
+        return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
+    if target.verified is None:
+        return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} has to be verified first")
+    return None
+
+
 def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
 
@@ -134,7 +147,9 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
         return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
     if run.paused or run.kill_file:
         return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
-    if run.writers:
+    if not run.jobs.known:
+        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if run.jobs.writers:
         return Plan(reason="something of the job is still alive")
     if restarts_spent >= policy.start_budget:
         return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")

@@ -9,7 +9,7 @@ from sentinel.plan.incident import Incident
 from sentinel.plan.mitigations import Baseline
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
-__all__ = ["Checkpoint", "RunState", "WriterSeen"]
+__all__ = ["Checkpoint", "JobsSeen", "RunState", "WriterSeen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,35 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSeen:
-    """A process that may write to the run's folders."""
+    """A process or a scheduler's job that may write to the run's folders, or will as soon as it starts."""
 
-    pid: int
+    id: str
+    """As a person names it: "process 4711", "job 33_2"."""
+
     rollback: str | None = None
     """The rollback that it was started for; None for any other."""
+
+    pending: bool = False
+    """Whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsSeen:
+    """What a launcher sees of the run's job."""
+
+    writers: tuple[WriterSeen, ...] = ()
+    known: bool = True
+    """False where nobody could say what runs: then everything may be alive, and nothing is moved."""
+
+    why_unknown: str = ""
+    prepares: bool = False
+    """Whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)."""
+
+    prepared: frozenset[str] = frozenset()
+    """Rollbacks whose start has been prepared."""
+
+    incomplete: frozenset[str] = frozenset()
+    """Rollbacks of whose jobs some were submitted and some are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +70,7 @@ class RunState:
     """One look at the run."""
 
     now_unix_s: float
-    writers: tuple[WriterSeen, ...] = ()
+    jobs: JobsSeen = field(default_factory=JobsSeen)
     checkpoints: tuple[Checkpoint, ...] = ()
     """Ordered by global_step."""
 

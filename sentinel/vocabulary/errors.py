@@ -6,11 +6,13 @@
     │   └── OverridesError       an overrides.json that is not what sentinel writes
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── JobStillAlive        something may still write where we want to move things
-    │   └── LockHeld             another sentinel works on this run
+    │   ├── LockHeld             another sentinel works on this run
+    │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
         ├── QuarantineError      a move that could overwrite something, or would cross filesystems
-        └── IncidentLogError     an incident log that can't be read
+        ├── IncidentLogError     an incident log that can't be read
+        └── SlurmRefused         Slurm answers, and says no to a submission
 
 A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
 """
@@ -29,6 +31,8 @@ __all__ = [
     "PermanentError",
     "QuarantineError",
     "SentinelError",
+    "SlurmRefused",
+    "SlurmUnavailable",
     "TemporaryError",
 ]
 
@@ -69,6 +73,14 @@ class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
         self.holder = holder
 
 
+class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
+    """Slurm's controller does not answer in time; what runs is unknown, which counts as alive."""
+
+    def __init__(self, call: str, why: str) -> None:
+        super().__init__(f"Slurm does not answer ({call}: {why})")
+        self.call = call
+
+
 class PermanentError(SentinelError):
     """Trying again would not help: a person is needed."""
 
@@ -83,6 +95,10 @@ class QuarantineError(PermanentError):
 
 class IncidentLogError(PermanentError):
     """The incident log holds a line, other than a torn last one, that can't be read."""
+
+
+class SlurmRefused(PermanentError):  # noqa: N818 - reads as what it says
+    """Slurm's controller answers, and refuses what was asked; carries its own words."""
 
 
 class LineError(SentinelError):

@@ -12,6 +12,7 @@ from sentinel.plan.actions import (
     Action,
     CutTensorBoard,
     PointLatest,
+    PrepareJob,
     QuarantineCheckpoints,
     StartJob,
     StopJob,
@@ -22,7 +23,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.mitigations import Baseline, Rung
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import choose_target, decide, plan_recovery, plan_restart, plan_rollback
-from sentinel.plan.run_state import Checkpoint, RunState, WriterSeen
+from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule
 
@@ -55,7 +56,7 @@ def incident(**changed: object) -> Incident:
 def run(**changed: object) -> RunState:
     values: dict[str, object] = {
         "now_unix_s": 2000.0,
-        "writers": (WriterSeen(pid=41), WriterSeen(pid=42)),
+        "jobs": JobsSeen(writers=(WriterSeen(id="process 41"), WriterSeen(id="process 42"))),
         "checkpoints": tuple(checkpoint(step) for step in range(10, 90, 10)),
         "latest_tag": "global_step80",
         "overrides": None,
@@ -71,8 +72,10 @@ def run(**changed: object) -> RunState:
 def apply(state: RunState, action: Action) -> RunState:
     """What the world looks like once the action has had its effect."""
     match action:
+        case PrepareJob(_, rollback):
+            return replace(state, jobs=replace(state.jobs, prepared=state.jobs.prepared | {rollback}))
         case StopJob():
-            return replace(state, writers=())
+            return replace(state, jobs=replace(state.jobs, writers=()))
         case QuarantineCheckpoints(tags):
             return replace(state, checkpoints=tuple(c for c in state.checkpoints if c.tag not in tags))
         case PointLatest(tag):
@@ -82,7 +85,7 @@ def apply(state: RunState, action: Action) -> RunState:
         case WriteOverrides(overrides):
             return replace(state, overrides=overrides)
         case StartJob(_, rollback):
-            return replace(state, writers=(WriterSeen(pid=43, rollback=rollback),))
+            return replace(state, jobs=replace(state.jobs, writers=(WriterSeen(id="process 43", rollback=rollback),)))
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=seen)
@@ -99,12 +102,38 @@ def test_a_rollback_fences_before_it_moves_and_starts_last() -> None:
     assert kinds == [StopJob, QuarantineCheckpoints, PointLatest, CutTensorBoard, WriteOverrides, StartJob]
 
 
-@pytest.mark.parametrize("done", range(7))
-def test_a_plan_cut_short_is_taken_up_where_it_stopped(done: int) -> None:
-    whole = plan_rollback(decision(), run(), POLICY).actions
-    assert len(whole) == 6
-    later = reduce(apply, whole[:done], run())
+@pytest.mark.parametrize("done", range(8))
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_plan_cut_short_is_taken_up_where_it_stopped(done: int, prepares: bool) -> None:
+    begun = run(jobs=replace(run().jobs, prepares=prepares))
+    whole = plan_rollback(decision(), begun, POLICY).actions
+    assert len(whole) == 6 + prepares
+    later = reduce(apply, whole[:done], begun)
     assert plan_rollback(decision(), later, POLICY).actions == whole[done:]
+
+
+def test_a_start_is_prepared_before_the_old_job_is_stopped() -> None:
+    plan = plan_rollback(decision(), run(jobs=replace(run().jobs, prepares=True)), POLICY)
+    assert [type(action) for action in plan.actions[:2]] == [PrepareJob, StopJob]
+
+
+def test_what_nobody_can_say_counts_as_alive() -> None:
+    unknown = run(jobs=JobsSeen(known=False, why_unknown="slurmctld is down"))
+    for plan in (
+        plan_rollback(decision(), unknown, POLICY),
+        plan_restart(unknown, Policy(mode="act", restart_on_crash=True), restarts_spent=0),
+    ):
+        assert plan.refusal == "nobody can say what runs: slurmctld is down"
+        assert plan.waits
+        assert not plan.actions
+
+
+def test_jobs_that_were_submitted_in_part_are_completed() -> None:
+    ours = decision()
+    writers = (WriterSeen(id="job 7", rollback=ours.id, pending=True),)
+    half = run(jobs=JobsSeen(writers=writers, incomplete=frozenset({ours.id})))
+    assert plan_rollback(ours, half, POLICY).actions == (StartJob("incident-1", ours.id),)
+    assert plan_rollback(ours, run(jobs=JobsSeen(writers=writers)), POLICY).actions == ()
 
 
 def test_a_successors_checkpoints_are_never_moved() -> None:
@@ -112,7 +141,7 @@ def test_a_successors_checkpoints_are_never_moved() -> None:
     later = reduce(apply, plan_rollback(ours, run(), POLICY).actions, run())
     grown = replace(later, checkpoints=(*later.checkpoints, checkpoint(50)), latest_tag="global_step50")
     assert plan_rollback(ours, grown, POLICY).actions == ()
-    crashed = replace(grown, writers=(), started_rollbacks=frozenset({ours.id}))
+    crashed = replace(grown, jobs=JobsSeen(), started_rollbacks=frozenset({ours.id}))
     assert plan_rollback(ours, crashed, POLICY).actions == ()
 
 
@@ -218,14 +247,14 @@ def test_only_a_divergence_leads_to_a_rollback(kind: VerdictKind) -> None:
 
 
 def test_a_job_that_never_reports_is_not_started_for_ever() -> None:
-    plan = plan_rollback(replace(decision(), starts=3), run(writers=()), POLICY)
+    plan = plan_rollback(replace(decision(), starts=3), run(jobs=JobsSeen()), POLICY)
     assert plan.refusal is not None
     assert "never reported a start" in plan.refusal
 
 
 def test_a_crash_goes_on_from_the_last_whole_checkpoint_and_rolls_nothing_back() -> None:
     policy = Policy(mode="act", restart_on_crash=True)
-    down = run(writers=(), incidents=(), checkpoints=(checkpoint(10), checkpoint(20, complete=False)))
+    down = run(jobs=JobsSeen(), incidents=(), checkpoints=(checkpoint(10), checkpoint(20, complete=False)))
     assert plan_restart(replace(down, latest_tag="global_step10"), policy, restarts_spent=0).actions == (
         StartJob(None, None),
     )

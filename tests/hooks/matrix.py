@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer_hooks import attach
+from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
 
 STEPS = 3
@@ -131,3 +132,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)
