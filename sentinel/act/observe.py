@@ -36,15 +36,26 @@ class Launcher(Protocol):
         """What is there of the job, now. Does not raise when nobody can say: it says so."""
         ...
 
-    def prepare(self, rollback: str) -> None:
+    def keep(self, started: Sequence[RunStarted]) -> None:
+        """Records what a later start will need and what its neighbour will have forgotten by then."""
+        ...
+
+    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
+        ...
+
+    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
         """Makes ready, and has checked, what `start` will submit. SlurmRefused, ConfigError."""
         ...
 
-    def stop(self, started: Sequence[RunStarted]) -> None:
-        """Stops everything of the job and returns when it is seen gone. JobStillAlive when it is not."""
+    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
+
+        JobStillAlive when it is not.
+        """
         ...
 
-    def start(self, incident: str | None, rollback: str | None) -> None:
+    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
         ...
 
@@ -103,6 +114,10 @@ class Observer:
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
         return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
+
+    def keep_jobs(self) -> None:
+        """Has the launcher record what it would need to start the job again."""
+        self._near.launcher.keep(self.started)
 
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""

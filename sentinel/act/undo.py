@@ -36,7 +36,7 @@ def take_back(
     """
     facts = {"incident": incident.id, "rollback": None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
-    near.launcher.stop(observer.started)
+    near.launcher.stop(observer.started, None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         _take_back(incident, rollback, near)
         before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before

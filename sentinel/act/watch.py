@@ -36,6 +36,7 @@ class Watch:
         self._announce(look)
         incident = look.run.open_incident
         try:
+            self._observer.keep_jobs()
             return self._without_incident(look) if incident is None else self._with_incident(look)
         except TemporaryError as error:
             log.warning("%s; trying again", error)

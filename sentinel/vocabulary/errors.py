@@ -79,6 +79,7 @@ class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
     def __init__(self, call: str, why: str) -> None:
         super().__init__(f"Slurm does not answer ({call}: {why})")
         self.call = call
+        self.why = why
 
 
 class PermanentError(SentinelError):
