@@ -27,7 +27,9 @@ def execute(action: Action, incident: str | None, rollback: str | None, perform:
     record({"event": "intent", **facts})
     try:
         perform(action)
-    except SentinelError as error:
-        record({"event": "failed", **facts, "reason": str(error)})
+    except Exception as error:
+        # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
+        reason = str(error) if isinstance(error, SentinelError) else repr(error)
+        record({"event": "failed", **facts, "reason": reason})
         raise
     record({"event": "done", **facts})
