@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from sentinel.adapters.checkpoints import Checkpoints
@@ -160,6 +161,9 @@ class Observer:
             baseline=baseline_of(attempt.started if attempt else None),
             seeds_used=frozenset(s.seed for s in started if s.seed is not None),
             positions=self._positions(attempt),
+            last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
+            step_time_s=_step_time_s(attempt),
+            world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=fold(events),
             kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
@@ -229,6 +233,11 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
+
+
+def _step_time_s(attempt: Attempt | None) -> float | None:
+    times = [s.step_time_s for s in attempt.samples[-100:] if s.step_time_s is not None] if attempt else []
+    return median(times) if times else None
 
 
 def _modified(path: Path) -> float | None:
