@@ -7,6 +7,7 @@
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
+    │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
     │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
@@ -31,6 +32,7 @@ __all__ = [
     "PermanentError",
     "QuarantineError",
     "SentinelError",
+    "SlurmNotReady",
     "SlurmRefused",
     "SlurmUnavailable",
     "TemporaryError",
@@ -71,6 +73,10 @@ class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
     def __init__(self, holder: str) -> None:
         super().__init__(f"another sentinel watches this run: {holder}")
         self.holder = holder
+
+
+class SlurmNotReady(TemporaryError):  # noqa: N818 - reads as what it says
+    """Slurm has no nodes that could ever run the job, as it says; also while they register after its own restart."""
 
 
 class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says

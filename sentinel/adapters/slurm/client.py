@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.plan.slurm_jobs import SlurmJob
 from sentinel.plan.slurm_properties import UNLIMITED, JobProperties
-from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 __all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
 
@@ -29,6 +29,9 @@ _AWAY = re.compile(
     r"|communication|protocol authentication|munge|socket|standby mode|backup controller",
     re.IGNORECASE,
 )
+_NO_NODES = re.compile(r"node configuration is not available|nodes? (required|not available)|down, drained", re.I)
+"""What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them."""
+
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
 
@@ -155,9 +158,11 @@ class SlurmClient:
         return self._run(command, {**environment, "SLURM_BITSTR_LEN": "0", **(extra or {})}, self._timeout_s)
 
 
-def _refusal(command: str, answer: Answer, what: str) -> SlurmUnavailable | SlurmRefused:
+def _refusal(command: str, answer: Answer, what: str) -> SentinelError:
     if _AWAY.search(answer.stderr):
         return SlurmUnavailable(command, _last_line(answer))
+    if _NO_NODES.search(answer.stderr):
+        return SlurmNotReady(f"Slurm can't place the job now: {_last_line(answer)}")
     return SlurmRefused(f"{what}: {_last_line(answer)}")
 
 
