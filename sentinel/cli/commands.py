@@ -76,11 +76,64 @@ def status(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = 
 
 
 @app.command()
-def incidents(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+def incidents(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    shadow: Annotated[bool, typer.Option("--shadow", help="What sentinel would have done in mode act.")] = False,
+    as_json: Json = False,
+) -> int:
     """List the run's incidents and what was tried."""
     from sentinel.cli import telling, wiring
 
-    return telling.incidents(wiring.find_config(run, config_dir), as_json=as_json)
+    config = wiring.find_config(run, config_dir)
+    return telling.shadows(config, as_json=as_json) if shadow else telling.incidents(config, as_json=as_json)
+
+
+@app.command()
+def incident(
+    name: Annotated[str, typer.Argument(help="The incident, e.g. incident-1.")],
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    """Tell one incident's story, event by event."""
+    from sentinel.cli import chronicling, wiring
+
+    return chronicling.incident(wiring.find_config(run, config_dir), name, as_json=as_json)
+
+
+@app.command()
+def chronicle(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = Path(
+        "chronicle"
+    ),
+) -> int:
+    """Write the run's chronicle as Markdown with plots: what broke, what was tried, what it cost, what helped."""
+    from sentinel.cli import chronicling, wiring
+
+    return chronicling.chronicle(wiring.find_config(run, config_dir), output)
+
+
+@app.command()
+def pause(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    reason: Annotated[str | None, typer.Option(help="Why, for whoever finds it paused.")] = None,
+) -> int:
+    """Have sentinel watch and speak, and not act, until `resume`."""
+    from sentinel.cli import holding, wiring
+
+    return holding.pause(wiring.find_config(run, config_dir), reason)
+
+
+@app.command()
+def resume(run: RunOption = None, config_dir: ConfigDir = RUNS) -> int:
+    """Let sentinel act again. Exit 1 when the run was not paused."""
+    from sentinel.cli import holding, wiring
+
+    return holding.resume(wiring.find_config(run, config_dir))
 
 
 @app.command()

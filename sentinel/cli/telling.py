@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
 import typer
@@ -16,9 +17,10 @@ from sentinel.config import Config
 from sentinel.judge.correlation import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident, fold
+from sentinel.plan.story import sentence
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["correlate", "correlation_table", "incident_json", "incidents", "status"]
+__all__ = ["correlate", "correlation_table", "incident_json", "incidents", "shadows", "status"]
 
 
 def status(config: Config, *, as_json: bool) -> int:
@@ -82,6 +84,27 @@ def incidents(config: Config, *, as_json: bool) -> int:
                 typer.echo(f"    did not help: {rollback.failed}")
         if incident.note:
             typer.echo(f"  {incident.outcome or 'stopped'}: {incident.note}")
+    return 0
+
+
+def shadows(config: Config, *, as_json: bool) -> int:
+    """What sentinel would have done, had it been allowed to act: one entry for each time."""
+    events = wiring.neighbours_of(config).incident_log.read()
+    told = [event for event in events if event["event"] == "shadow"]
+    opened = {event["incident"]: event for event in events if event["event"] == "opened"}
+    if as_json:
+        keys = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
+        rows = [{key: event.get(key) for key in keys} | {"time_unix_s": event["time_unix_s"]} for event in told]
+        typer.echo(dump_json(rows))
+        return 0
+    acted = sum(event.get("refusal") is None for event in told)
+    typer.echo(f"{config.run.name}: I would have acted {acted} time{'s' * (acted != 1)}")
+    for event in told:
+        when = datetime.fromtimestamp(float(event["time_unix_s"])).astimezone()
+        typer.echo(f"  {when:%Y-%m-%d %H:%M:%S}  {event['incident']}: {opened[event['incident']]['reason']}")
+        typer.echo(f"    {sentence(event)}")
+        if event.get("lost_steps") is not None:
+            typer.echo(f"    it would have thrown away {event['lost_steps']} steps, to test: {event['hypothesis']}")
     return 0
 
 

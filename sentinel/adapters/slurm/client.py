@@ -29,7 +29,9 @@ _AWAY = re.compile(
     r"|communication|protocol authentication|munge|socket|standby mode|backup controller",
     re.IGNORECASE,
 )
-_NO_NODES = re.compile(r"node configuration is not available|nodes? (required|not available)|down, drained", re.I)
+_NO_NODES = re.compile(
+    r"node configuration is not available|nodes? (required|not available)|down, drained", re.IGNORECASE
+)
 """What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them."""
 
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
