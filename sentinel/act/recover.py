@@ -85,7 +85,7 @@ class Recoverer:
             return None
         if plan.refusal is not None:
             if plan.waits:
-                log.info("%s", plan.refusal)
+                self._ledger.say(plan.refusal)
                 return None
             return self._stop(incident, plan.refusal)
         if plan.decision is not None:

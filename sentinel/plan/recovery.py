@@ -88,7 +88,9 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
             f"than is left of the budget of {policy.lost_steps_budget}"
         )
     carried_out = plan_rollback(decision, run, policy)
-    return Plan(actions=carried_out.actions, decision=decision, refusal=carried_out.refusal, reason=target.reason)
+    if carried_out.refusal is not None:
+        return carried_out
+    return Plan(actions=carried_out.actions, decision=decision, reason=target.reason)
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:

@@ -30,7 +30,10 @@ def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[To
 def sentence(event: Mapping[str, Any]) -> str | None:
     """One event as a sentence; None for the end of an action whose beginning was told, when it went well."""
     told = _TOLD.get(event["event"])
-    return told(event) if told else None
+    try:
+        return told(event) if told else None
+    except (KeyError, TypeError):  # a log that an older version began: the rest of its story is still worth telling
+        return f"{event['event']}, in the words of another version"
 
 
 def _opened(event: Mapping[str, Any]) -> str:

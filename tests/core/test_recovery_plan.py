@@ -121,11 +121,19 @@ def test_what_nobody_can_say_counts_as_alive() -> None:
     unknown = run(jobs=JobsSeen(known=False, why_unknown="slurmctld is down"))
     for plan in (
         plan_rollback(decision(), unknown, POLICY),
+        decide(incident(), unknown, POLICY),
         plan_restart(unknown, Policy(mode="act", restart_on_crash=True), restarts_spent=0),
     ):
         assert plan.refusal == "nobody can say what runs: slurmctld is down"
         assert plan.waits
         assert not plan.actions
+        assert plan.decision is None  # it is made when something is known
+
+
+def test_an_old_job_that_comes_back_beside_ours_is_stopped_and_ours_is_not() -> None:
+    ours = decision()
+    requeued = JobsSeen(writers=(WriterSeen(id="job 7"), WriterSeen(id="job 9", rollback=ours.id)))
+    assert plan_rollback(ours, run(jobs=requeued), POLICY).actions == (StopJob(("job 7",), spare=ours.id),)
 
 
 def test_jobs_that_were_submitted_in_part_are_completed() -> None:

@@ -239,3 +239,60 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(tmp_
     assert losses(broken) == losses(whole)
     assert len({r.attempt for r in records if isinstance(r, Sample)}) == 2
     assert not fold(IncidentLog(state / "incidents.jsonl").read())  # a crash is not a divergence
+
+
+def test_what_would_have_been_done_is_listed_for_those_who_consider_to_allow_it(run: Path) -> None:
+    assert "I would have acted 0 times" in sentinel(run, "incidents", "--shadow").stdout
+    sentinel(run, "watch", "--observe", expect=1)
+    told = sentinel(run, "incidents", "--shadow").stdout
+    assert "demo: I would have acted 1 time\n" in told
+    assert "would have applied 'reseed' from global_step40" in told
+    (row,) = json.loads(sentinel(run, "incidents", "--shadow", "--json").stdout)
+    assert (row["incident"], row["rung"], row["target"]["tag"]) == ("incident-1", "reseed", "global_step40")
+
+
+def test_an_incident_tells_its_story_and_the_chronicle_keeps_it(run: Path, tmp_path: Path) -> None:
+    sentinel(run, "rollback", "--to", "global_step20", "--no-start", "--yes", "--seed", "7")
+    sentinel(run, "undo", "--yes")
+    told = sentinel(run, "incident", "incident-1").stdout
+    for sentence in (
+        "opened: a person asked for global_step20",
+        "decided incident-1-r1: 'by hand' from global_step20 (seed 0 -> 7 for the data not yet consumed)",
+        "moved global_step30 … global_step240 into the quarantine (22)",
+        "pointed `latest` at global_step20",
+        "took the rollback back",
+        "closed, undone: a person took it back",
+    ):
+        assert sentence in told
+    assert len(json.loads(sentinel(run, "incident", "incident-1", "--json").stdout)["story"]) == told.count("\n") - 1
+    wrong = sentinel(run, "incident", "incident-9", expect=2).stderr
+    assert "there is no 'incident-9'; there is incident-1" in wrong
+    sentinel(run, "chronicle", "-o", str(tmp_path / "told"))
+    page = (tmp_path / "told" / "chronicle.md").read_text()
+    assert "| incident-1-r1 | by hand | a person's | global_step20 | seed 0 -> 7" in page
+    assert "220 steps thrown away" in page
+    assert (tmp_path / "told" / "incident-1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pause_is_seen_by_a_watch_and_resume_lets_it_go_on(run: Path) -> None:
+    before = inventory(run)
+    sentinel(run, "pause", "--reason", "the file server is being moved")
+    sentinel(run, "watch", "--once", expect=1)
+    assert "the run is paused" in sentinel(run, "watch", "--once", expect=1).stderr
+    assert inventory(run) == before
+    assert "the file server is being moved" in sentinel(run, "resume").stdout
+    assert "was not paused" in sentinel(run, "resume", expect=1).stdout
+    sentinel(run, "watch", expect=4)  # its job can't be started here
+    assert inventory(run) != before
+
+
+def test_a_dry_run_has_a_price(run: Path) -> None:
+    plan = json.loads(sentinel(run, "rollback", "--to", "global_step20", "--dry-run", "--json").stdout)
+    assert plan["price"]["lost_steps"] == 220
+    assert plan["price"]["steps_to_next_save"] == 10
+    assert 0 < plan["price"]["waiting_gpu_hours"] < plan["price"]["lost_gpu_hours"]
+    first, *saves = plan["coming_saves"]
+    assert (first["global_step"], [s["global_step"] for s in saves]) == (21, [30, 40, 50, 60])
+    assert first["lr"] == pytest.approx(1.5e-2, rel=0.01)
+    assert first["seqlen"] == 128
+    assert plan["unconfirmed"] == []

@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.plan.slurm_jobs import SlurmJob
 from sentinel.plan.slurm_properties import UNLIMITED, JobProperties
-from sentinel.vocabulary.errors import SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 __all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
 
@@ -120,20 +120,23 @@ class SlurmClient:
         """The batch script as Slurm spooled it. SlurmRefused when it does not hold it (any more)."""
         answer = self._tell("scontrol", "write", "batch_script", group, "-")
         if answer.code or not answer.stdout.startswith("#!"):
-            raise _refusal("scontrol", answer, f"the script of job {group} can't be had")
+            _raise_if_it_passes("scontrol", answer)
+            raise SlurmRefused(f"the script of job {group} can't be had: {_last_line(answer)}")
         return answer.stdout
 
     def cancel(self, group: str) -> None:
         """Asks for the end of a job, or of a whole array; one that is gone already is none to worry about."""
         answer = self._tell("scancel", group)
         if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
-            raise _refusal("scancel", answer, f"job {group} can't be cancelled")
+            _raise_if_it_passes("scancel", answer)
+            raise SlurmRefused(f"job {group} can't be cancelled: {_last_line(answer)}")
 
     def test(self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str]) -> None:
         """Has Slurm check a submission without making it. SlurmRefused with its words."""
         answer = self._tell("sbatch", "--test-only", *arguments, str(script), *script_arguments)
         if answer.code:
-            raise _refusal("sbatch", answer, "Slurm refuses what would be submitted")
+            _raise_if_it_passes("sbatch", answer)
+            raise SlurmRefused(f"Slurm refuses what would be submitted: {_last_line(answer)}")
 
     def submit(
         self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str], extra: Mapping[str, str]
@@ -141,7 +144,8 @@ class SlurmClient:
         """Submits, with `extra` in the job's environment; returns its id. On SlurmUnavailable it may be there."""
         answer = self._tell("sbatch", "--parsable", *arguments, str(script), *script_arguments, extra=extra)
         if answer.code:
-            raise _refusal("sbatch", answer, "Slurm refuses the job")
+            _raise_if_it_passes("sbatch", answer)
+            raise SlurmRefused(f"Slurm refuses the job: {_last_line(answer)}")
         submitted = answer.stdout.strip().partition(";")[0]  # ID;CLUSTER where there are several
         if not submitted.isdigit():
             raise SlurmUnavailable("sbatch", f"it answered {answer.stdout.strip()!r} instead of a job id")
@@ -160,12 +164,11 @@ class SlurmClient:
         return self._run(command, {**environment, "SLURM_BITSTR_LEN": "0", **(extra or {})}, self._timeout_s)
 
 
-def _refusal(command: str, answer: Answer, what: str) -> SentinelError:
+def _raise_if_it_passes(command: str, answer: Answer) -> None:
     if _AWAY.search(answer.stderr):
-        return SlurmUnavailable(command, _last_line(answer))
+        raise SlurmUnavailable(command, _last_line(answer))
     if _NO_NODES.search(answer.stderr):
-        return SlurmNotReady(f"Slurm can't place the job now: {_last_line(answer)}")
-    return SlurmRefused(f"{what}: {_last_line(answer)}")
+        raise SlurmNotReady(f"Slurm can't place the job now: {_last_line(answer)}")
 
 
 def _last_line(answer: Answer) -> str:
