@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.judge.history import Attempt
 from sentinel.judge.recovered import best_mean
 from sentinel.judge.verdict import Verdict
+from sentinel.plan.approval import Approval
 from sentinel.plan.incident import Incident, Rollback, baseline_to_json, incident_id, overrides_to_json
 from sentinel.plan.mitigations import Baseline
 from sentinel.plan.proof import Check
@@ -80,6 +81,25 @@ class Ledger:
         self.record({"event": "decided", **_decision(incident, decision)})
         said = "; ".join(decision.changes) or "nothing is changed but the checkpoint"
         self.say(f"{decision.id}: {decision.rung}, from {decision.target_tag or 'scratch'} ({said})")
+
+    def proposed(self, incident: str, decision: Rollback, digest: str) -> None:
+        """What a person is asked to agree to."""
+        self.record({"event": "proposed", **_decision(incident, decision), "digest": digest})
+        said = "; ".join(decision.changes) or "nothing is changed but the checkpoint"
+        target = decision.target_tag or "scratch"
+        self.say(
+            f"{incident}: proposed: {decision.rung}, from {target} ({said}); `sentinel approve {incident}` does it"
+        )
+
+    def approved(self, incident: str, approval: Approval) -> None:
+        """A person's yes, and that what they said it to still stands."""
+        self.record({"event": "approved", "incident": incident, "digest": approval.digest, "by": approval.by})
+        self.say(f"{incident}: approved by {approval.by}")
+
+    def expired(self, incident: str, digest: str) -> None:
+        """Nobody said yes in time."""
+        self.record({"event": "expired", "incident": incident, "digest": digest})
+        self.say(f"{incident}: nobody has approved it in time; nothing is done")
 
     def shadow(self, incident: str, plan: Plan, mode: str) -> None:
         """What would have been done."""

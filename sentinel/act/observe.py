@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
@@ -71,6 +72,7 @@ class Neighbours:
     checkpoints: Checkpoints
     launcher: Launcher
     overrides: OverridesFile
+    approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
 
@@ -165,6 +167,7 @@ class Observer:
             step_time_s=_step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=fold(events),
+            approvals=near.approvals.read(),
             kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )

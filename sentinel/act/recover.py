@@ -12,6 +12,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer, Danger, recovery
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
+from sentinel.plan.approval import Approval, digest_of
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
@@ -48,6 +49,7 @@ class Recoverer:
         self._perform = perform
         self._policy = policy
         self._ledger = ledger
+        self._verified_again: set[str] = set()
 
     def turn(self, incident: Incident, look: Look) -> Done | None:
         """One turn, from wherever the incident stands."""
@@ -80,7 +82,7 @@ class Recoverer:
             self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
             return None
         plan = plan_recovery(look.verdict, look.run, self._policy)
-        if self._policy.mode != "act":
+        if self._policy.mode == "observe":
             self._shadow(incident, plan)
             return None
         if plan.refusal is not None:
@@ -89,10 +91,37 @@ class Recoverer:
                 return None
             return self._stop(incident, plan.refusal)
         if plan.decision is not None:
+            if self._policy.mode == "approve" and not self._agreed(incident, plan.decision, look):
+                return None
             self._ledger.decided(incident.id, plan.decision)
         if plan.actions:
             self.do(plan, incident.id, plan.decision.id if plan.decision else None)
         return None
+
+    def _agreed(self, incident: Incident, decision: Rollback, look: Look) -> bool:
+        """Mode approve: whether a person has said yes to just this; asks for it, again when the plan has changed.
+
+        Their yes may be hours old: the target is read once more before it counts.
+        """
+        digest, proposal = digest_of(decision), incident.proposal
+        if proposal is None or proposal.digest != digest:
+            self._ledger.proposed(incident.id, decision, digest)
+            return False
+        approval = look.run.approvals.get(incident.id)
+        if proposal.expired or approval is None or approval.digest != digest:
+            waited_s = look.run.now_unix_s - proposal.proposed_unix_s
+            if not proposal.expired and waited_s > self._policy.approve_within_s:
+                self._ledger.expired(incident.id, digest)
+            return False
+        if digest not in self._verified_again:
+            self._verified_again.add(digest)
+            self._observer.forget((decision.target_tag,) if decision.target_tag else ())
+            return decision.target_tag is None and self._said_yes(incident, approval)
+        return self._said_yes(incident, approval)
+
+    def _said_yes(self, incident: Incident, approval: Approval) -> bool:
+        self._ledger.approved(incident.id, approval)
+        return True
 
     def _shadow(self, incident: Incident, plan: Plan) -> None:
         """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
@@ -103,7 +132,7 @@ class Recoverer:
 
     def _carry_on(self, incident: Incident, rollback: Rollback, look: Look) -> Done | None:
         """Carries a decision out, from wherever it stands, until the new attempt has said what it runs with."""
-        if self._policy.mode != "act":
+        if self._policy.mode == "observe":
             self._ledger.say(f"{rollback.id} is half done, and mode is {self._policy.mode}: it is left as it is")
             return None
         plan = plan_rollback(rollback, look.run, self._policy)

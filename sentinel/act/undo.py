@@ -15,7 +15,7 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
 
     Only the last one with a rollback: what an earlier one took away lies under what came after it.
     """
-    undoable = [i for i in incidents if i.rollbacks and i.outcome != "undone"]
+    undoable = [i for i in incidents if i.rollbacks and i.outcome != "undone" and not i.purged]
     if not undoable:
         raise ConfigError("there is no rollback to undo")
     if wanted is not None and wanted != undoable[-1].id:

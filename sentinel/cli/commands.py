@@ -117,6 +117,32 @@ def chronicle(
 
 
 @app.command()
+def approve(
+    name: Annotated[str, typer.Argument(help="The incident, e.g. incident-1.")],
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Mode approve: say yes to what watch has proposed. Exit 1 when there is nothing to say yes to."""
+    from sentinel.cli import agreeing, wiring
+
+    return agreeing.approve(wiring.find_config(run, config_dir), name, yes=yes)
+
+
+@app.command()
+def purge(
+    name: Annotated[str, typer.Argument(help="The incident, e.g. incident-1.")],
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Delete what a closed incident's rollbacks moved aside: the only deletion there is, and only by hand."""
+    from sentinel.cli import agreeing, wiring
+
+    return agreeing.purge(wiring.find_config(run, config_dir), name, yes=yes)
+
+
+@app.command()
 def pause(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,

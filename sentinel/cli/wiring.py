@@ -12,6 +12,7 @@ from sentinel.act.ledger import Ledger, Say
 from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
+from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
@@ -67,6 +68,7 @@ def neighbours_of(config: Config) -> Neighbours:
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
         checkpoints=Checkpoints(config.run.checkpoints),
         launcher=launcher_of(config, state_dir, job_log),
+        approvals=Approvals(state_dir / "approvals"),
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard) if config.run.tensorboard else None,
         job_log=job_log,

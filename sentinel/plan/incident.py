@@ -5,19 +5,22 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
                 or a person asked for a rollback
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
+    proposed    mode approve: what a person is asked to agree to, with its digest
+    approved, expired       their yes (by), or that it did not come in time (digest)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash
     applied     every action of the decision has been seen done
     proved, not_proved      what the new attempt reports against the decision (attempt, checks)
     rung_failed the restart diverged again, or did not recover (reason)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
+    purged      a person had its quarantine deleted: it can't be undone any more
     closed      outcome: recovered, proved (a person's own rollback), undone, superseded or healed
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sentinel.plan.mitigations import Baseline
@@ -28,6 +31,7 @@ from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 
 __all__ = [
     "Incident",
+    "Proposal",
     "Rollback",
     "Status",
     "baseline_to_json",
@@ -77,6 +81,15 @@ class Rollback:
     """Why the rung failed; None while it has not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a person was asked to agree to."""
+
+    digest: str
+    proposed_unix_s: float
+    expired: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Incident:
     """One divergence, from onset to closing."""
@@ -103,6 +116,10 @@ class Incident:
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     shadows: int = 0
+    proposal: Proposal | None = None
+    """The last one; a decision takes it away."""
+
+    purged: bool = False
     outcome: str | None = None
     note: str | None = None
     """The sentence that it was stopped or closed with."""
@@ -161,24 +178,20 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     if event["incident"] is None:  # a restart after a crash: no incident's story
         return
     incident = incidents[event["incident"]]
+    _of_incident(incident, kind, event)
+    if incident.rollbacks:
+        _of_rollback(incident, incident.rollbacks[-1], kind, event)
+
+
+def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> None:
     time_unix_s = float(event["time_unix_s"])
     if kind == "decided":
         incident.rollbacks.append(_decided(event, time_unix_s))
-        incident.status = "decided"
-    elif kind == "intent" and incident.rollbacks:
-        _intended(incident.rollbacks[-1], event["action"], time_unix_s)
-    elif kind == "applied":
-        incident.status = "applied"
-    elif kind == "proved":
-        rollback = incident.rollbacks[-1]
-        rollback.attempt, rollback.proved = event["attempt"], True
-        incident.status = "holding"
-    elif kind == "not_proved":
-        rollback = incident.rollbacks[-1]
-        rollback.attempt, rollback.proved = event["attempt"], False
-    elif kind == "rung_failed":
-        incident.rollbacks[-1].failed = event["reason"]
-        incident.status = "open"
+        incident.status, incident.proposal = "decided", None
+    elif kind == "proposed":
+        incident.proposal = Proposal(digest=event["digest"], proposed_unix_s=time_unix_s)
+    elif kind == "expired" and incident.proposal is not None:
+        incident.proposal = replace(incident.proposal, expired=True)
     elif kind == "shadow":
         incident.shadows += 1
     elif kind == "stopped":
@@ -186,6 +199,23 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     elif kind == "closed":
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
+    elif kind == "purged":
+        incident.purged = True
+
+
+def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mapping[str, Any]) -> None:
+    if kind == "intent":
+        _intended(rollback, event["action"], float(event["time_unix_s"]))
+    elif kind == "applied":
+        incident.status = "applied"
+    elif kind == "proved":
+        rollback.attempt, rollback.proved = event["attempt"], True
+        incident.status = "holding"
+    elif kind == "not_proved":
+        rollback.attempt, rollback.proved = event["attempt"], False
+    elif kind == "rung_failed":
+        rollback.failed = event["reason"]
+        incident.status = "open"
 
 
 def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float) -> None:

@@ -9,8 +9,8 @@ from sentinel.plan.mitigations import DEFAULT_LADDER, Rung
 
 __all__ = ["Mode", "Policy"]
 
-Mode = Literal["observe", "act"]
-"""observe: watch, speak, log what would be done; act: do it."""
+Mode = Literal["observe", "approve", "act"]
+"""observe: watch, speak, log what would be done; approve: ask a person (`sentinel approve`), then do it; act: do it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,9 @@ class Policy:
 
     mode: Mode = "observe"
     """observe is the default: acting is switched on per run, by a person."""
+
+    approve_within_s: float = 14_400.0
+    """Mode approve: seconds after which a proposal that nobody has answered expires, and nothing is done."""
 
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     margin_steps: int = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sentinel.plan.approval import Approval
 from sentinel.plan.incident import Incident
 from sentinel.plan.mitigations import Baseline
 from sentinel.vocabulary.overrides import Anchor, Overrides
@@ -103,6 +104,9 @@ class RunState:
     """Ranks of the newest attempt, one for each accelerator; None where it has not said."""
 
     incidents: tuple[Incident, ...] = ()
+    approvals: Mapping[str, Approval] = field(default_factory=dict)
+    """Incident -> a person's yes to what was proposed."""
+
     kill_file: bool = False
     """Whether STATE_DIR/KILL is there: every trainer that sees it stops."""
 

@@ -296,3 +296,80 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
     assert first["lr"] == pytest.approx(1.5e-2, rel=0.01)
     assert first["seqlen"] == 128
     assert plan["unconfirmed"] == []
+
+
+def _in_mode_approve(run: Path, **policy: object) -> None:
+    keys = "\n".join(f"{key} = {value}" for key, value in policy.items())
+    edit(run, 'mode = "act"', f'mode = "approve"\n{keys}')
+
+
+def _kinds(run: Path) -> list[str]:
+    return [e["event"] for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
+
+
+def _watched_until(run: Path, kind: str) -> None:
+    line = [*SENTINEL, "watch", "--run", str(run / "demo.toml")]
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _until(lambda: kind in _kinds(run), within_s=60)
+        process.terminate()
+
+
+def test_in_mode_approve_a_person_is_asked_and_nothing_is_done_without_them(run: Path) -> None:
+    before = inventory(run)
+    _in_mode_approve(run)
+    assert "there is no 'incident-1'" in sentinel(run, "approve", "incident-1", expect=2).stderr
+    _watched_until(run, "proposed")
+    _watched_until(run, "proposed")  # a second daemon asks nothing twice
+    assert _kinds(run).count("proposed") == 1
+    assert inventory(run) == before
+    assert "say --yes" in sentinel(run, "approve", "incident-1", expect=1).stderr
+    assert "hypothesis: the order of the data did it" in sentinel(run, "approve", "incident-1", "--yes").stdout
+    sentinel(run, "watch", expect=4)  # carries it out; its job can't be started here
+    kinds = _kinds(run)
+    assert kinds.index("proposed") < kinds.index("approved") < kinds.index("decided")
+    verified = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "approved"]
+    assert verified[0]["by"]
+    assert "waits for no approval" in sentinel(run, "approve", "incident-1", "--yes", expect=1).stdout
+
+
+def test_a_yes_is_no_yes_to_another_plan(run: Path) -> None:
+    """The target was torn between the proposal and the approval's arrival: it is found out, and asked for anew."""
+    _in_mode_approve(run)
+    _watched_until(run, "proposed")
+    sentinel(run, "approve", "incident-1", "--yes")
+    shard = next((run / "checkpoints" / "global_step40").glob("*optim_states.pt"))
+    shard.write_bytes(shard.read_bytes()[:-4096])
+    before = inventory(run)
+    line = [*SENTINEL, "watch", "--run", str(run / "demo.toml")]
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _until(lambda: _kinds(run).count("proposed") == 2, within_s=60)
+        process.terminate()
+    assert inventory(run) == before
+    events = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "proposed"]
+    assert [e["target"]["tag"] for e in events] == ["global_step40", "global_step30"]
+    assert "approved" not in _kinds(run)
+
+
+def test_a_proposal_that_nobody_answers_expires_to_doing_nothing(run: Path) -> None:
+    before = inventory(run)
+    _in_mode_approve(run, approve_within_s=0.5)
+    _watched_until(run, "expired")
+    assert "has expired" in sentinel(run, "approve", "incident-1", "--yes", expect=1).stdout
+    sentinel(run, "watch", "--once", expect=1)
+    assert inventory(run) == before
+    assert _kinds(run).count("expired") == 1
+
+
+def test_only_a_person_deletes_and_only_what_is_closed(run: Path) -> None:
+    sentinel(run, "rollback", "--to", "global_step20", "--no-start", "--yes")
+    room = run / "checkpoints" / ".sentinel-quarantine" / "incident-1"
+    assert room.is_dir()
+    kept = live(inventory(run))
+    assert "say --yes" in sentinel(run, "purge", "incident-1", expect=1).stderr
+    assert room.is_dir()
+    sentinel(run, "purge", "incident-1", "--yes")
+    assert not room.exists()
+    assert live(inventory(run)) == kept
+    assert "no rollback to undo" in sentinel(run, "undo", "--yes", expect=2).stderr
+    assert "is empty" in sentinel(run, "purge", "incident-1", "--yes").stdout
+    assert "deleted: this can't be undone any more" in sentinel(run, "incident", "incident-1").stdout

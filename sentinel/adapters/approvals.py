@@ -1,0 +1,41 @@
+"""STATE_DIR/approvals/INCIDENT.json: a person's yes, on its way to the daemon."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from sentinel.durable import write_atomically
+from sentinel.plan.approval import Approval
+from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["Approvals"]
+
+log = logging.getLogger(__name__)
+
+
+class Approvals:
+    """One file for each incident; the last yes replaces the one before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> dict[str, Approval]:
+        """Incident -> approval. One that can't be read is no yes, and is said in the log."""
+        found = {}
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                data = load_object(path.read_text(encoding="utf-8"))
+                found[path.stem] = Approval(
+                    digest=str(data["digest"]), by=str(data["by"]), time_unix_s=float(data["time_unix_s"])
+                )
+            except (OSError, LineError, KeyError, TypeError, ValueError) as error:
+                log.warning("%s is no approval that can be read: %r", path, error)
+        return found
+
+    def write(self, incident: str, approval: Approval) -> None:
+        """Replaces the incident's approval, and returns when it is on the disk."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        data = {"digest": approval.digest, "by": approval.by, "time_unix_s": approval.time_unix_s}
+        write_atomically(self._folder / f"{incident}.json", dump_json(data))
