@@ -33,7 +33,7 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
     ("text", "says"),
     [
         (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, watch, judge, policy"),
-        (RUN + "[policy]\nmode = 'always'\n", "policy.mode should be one of 'observe', 'act'"),
+        (RUN + "[policy]\nmode = 'always'\n", "policy.mode should be one of 'observe', 'approve', 'act'"),
         (RUN + "[policy]\nrollback_budget = 2.5\n", "policy.rollback_budget should be a whole number"),
         (RUN + "[policy]\nrestart_on_crash = 1\n", "true or false"),
         (RUN + "[judge]\npatience = 3\n", "no key 'patience'; the right ones are .*patience_samples"),
