@@ -13,6 +13,7 @@
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
         ├── QuarantineError      a move that could overwrite something, or would cross filesystems
         ├── IncidentLogError     an incident log that can't be read
+        ├── ScriptRefused        a job script that can't be changed with certainty
         └── SlurmRefused         Slurm answers, and says no to a submission
 
 A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
@@ -31,6 +32,7 @@ __all__ = [
     "OverridesError",
     "PermanentError",
     "QuarantineError",
+    "ScriptRefused",
     "SentinelError",
     "SlurmNotReady",
     "SlurmRefused",
@@ -102,6 +104,17 @@ class QuarantineError(PermanentError):
 
 class IncidentLogError(PermanentError):
     """The incident log holds a line, other than a torn last one, that can't be read."""
+
+
+class ScriptRefused(PermanentError):  # noqa: N818 - reads as what it says
+    """A job script that can't be changed with certainty; says which line stands in the way."""
+
+    def __init__(self, line_number: int | None, reason: str) -> None:
+        where = "the job script" if line_number is None else f"line {line_number} of the job script"
+        super().__init__(f"{where} can't be changed safely: {reason}")
+        self.line_number = line_number
+        """Counted from 1; None where no single line is to blame."""
+        self.reason = reason
 
 
 class SlurmRefused(PermanentError):  # noqa: N818 - reads as what it says

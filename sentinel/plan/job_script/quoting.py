@@ -1,0 +1,53 @@
+"""How a value may be written where, so that no shell ever runs it or makes two words of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from sentinel.plan.job_script.arguments import Reached
+from sentinel.plan.job_script.trainer import Launch
+
+__all__ = ["is_plain", "why_not_written", "written"]
+
+_KEEPS_WORDS = frozenset(["exec", "nohup", "python", "python3", "srun", "time", "torchrun"])
+"""Commands that hand their arguments on as they got them. Not `deepspeed`, which has pdsh paste them together."""
+
+_VALUE_LIKE_AN_OPTION = re.compile(r"-(?![\d.])")
+
+
+def is_plain(value: str) -> bool:
+    """Whether the value is the same word to every shell, however often it is read: nothing in it means anything."""
+    return bool(value) and shlex.quote(value) == value
+
+
+def written(value: str) -> str:
+    return shlex.quote(value)
+
+
+def why_not_written(value: str, at: Reached, launches: tuple[Launch, ...]) -> str | None:
+    """Why a value can't be written where this word stands; None where it can, quoted if it has to be."""
+    if _VALUE_LIKE_AN_OPTION.match(value):
+        return f"the value {value!r} looks like an option"
+    if is_plain(value):
+        return None
+    if any(ord(character) < ord(" ") for character in value):
+        return f"the value {value!r} holds a control character"
+    if at.reparsed:
+        return f"the value {value!r} needs quotes, and a second shell reads this place as code"
+    if at.written.kind not in ("command", "array"):
+        return f"the value {value!r} needs quotes, which do not hold in a text that is split into words"
+    if at.written.kind == "array" and not _spliced_whole(at, launches):
+        return f"the value {value!r} needs quotes, and the array is used without them"
+    starter = next((launch.command.name for launch in launches if launch.command.name not in _KEEPS_WORDS), None)
+    if starter is not None:
+        return f"the value {value!r} needs quotes, and {starter or 'the command'!r} may not hand them on"
+    return None
+
+
+def _spliced_whole(at: Reached, launches: tuple[Launch, ...]) -> bool:
+    names = {step.variable for step in at.path if step.variable}
+    users = [
+        word for launch in launches for reached in launch.command.words for step in reached.path for word in step.words
+    ]
+    return all(word.splice == "quoted elements" for word in users if word.variable in names)
