@@ -13,7 +13,7 @@ from sentinel.vocabulary.errors import ScriptRefused
 __all__ = ["refuse_other_ways_to_set", "refuse_unsure"]
 
 _SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset", "wait"])
-_STRUCTURE = re.compile(r"[\"'`#\\]")
+_STRUCTURE = re.compile(r"[\"'`\\]|^#")
 
 
 def refuse_unsure(reading: Reading, at: Reached) -> None:
@@ -81,9 +81,8 @@ def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
 
 
 def _refuse_structure(reading: Reading, at: Reached) -> None:
-    """Inside a text that is read as code, only words without quotes are what they look like."""
+    """Inside a text that is read as code, only words whose quotes close in them are what they look like."""
     for word in at.written.words:
-        if word.value is None and _STRUCTURE.search(word.raw) and word.start <= at.word.end:
-            raise ScriptRefused(
-                reading.script.line(at.word.start), f"a second shell reads this list as code, with {word.raw} in it"
-            )
+        if word.value is None and word.start <= at.word.end and _STRUCTURE.search(word.unquoted):
+            line = reading.script.line(at.word.start)
+            raise ScriptRefused(line, f"a second shell reads this list as code, with {word.raw} in it")

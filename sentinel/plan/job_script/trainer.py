@@ -114,13 +114,13 @@ def _until_the_command_ends(words: Sequence[Reached]) -> Sequence[Reached]:
     """The words up to a `|`, `;` or `&` that a second shell would read; one inside a substitution ends nothing."""
     inside = 0
     for index, reached in enumerate(words):
-        raw = reached.word.raw
+        code = reached.word.unquoted
         if not reached.reparsed or reached.word.value is not None:
             continue
-        if not inside and _ENDS_A_COMMAND.search(raw):
+        if not inside and _ENDS_A_COMMAND.search(code):
             return words[:index]
-        inside = max(0, inside + raw.count("$(") - raw.count(")"))
-        inside = 1 - min(inside, 1) if raw.count("`") % 2 else inside
+        inside = max(0, inside + code.count("$(") - code.count(")"))
+        inside = 1 - min(inside, 1) if code.count("`") % 2 else inside
     return words
 
 

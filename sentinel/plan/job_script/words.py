@@ -19,6 +19,7 @@ Splice = Literal["", "words", "elements", "quoted elements"]
 _EXPANSIONS = frozenset(
     ["simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution"]
 )
+_QUOTED = re.compile(r"""'[^']*'|"[^"\\$`]*\"""")
 _BACKSLASHED = re.compile(r"\\(.)", re.DOTALL)
 _BACKSLASHED_IN_QUOTES = re.compile(r'\\(["$`\\])')
 
@@ -43,6 +44,11 @@ class Word:
 
     value: Node | None = None
     """The only expansion of which the word consists; None where there is none, or more."""
+
+    @property
+    def unquoted(self) -> str:
+        """What a shell that reads the word once more, as code, finds outside of quotes that open and close in it."""
+        return _QUOTED.sub("", self.raw if self.text is None else self.text)
 
     @property
     def is_option(self) -> bool:
