@@ -1,0 +1,323 @@
+"""What a restart is to do differently, as changes of a Megatron-DeepSpeed job script.
+
+Megatron reads its options anew at each start and takes the rest from the checkpoint: the number of samples and tokens
+consumed, the state of the LR scheduler and of the random numbers. So each change is marked with the starts that it is
+for. The option names hold for BigScience's and Microsoft's Megatron-DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.pacing import SeqlenSchedule
+
+__all__ = [
+    "LrWarmup",
+    "Marked",
+    "MegatronRun",
+    "SeqlenWarmup",
+    "Wanted",
+    "changes_at",
+    "discrete_curriculum",
+    "lr_at",
+    "megatron_changes",
+    "warmup_for",
+]
+
+Unit = Literal["iterations", "samples", "tokens"]
+Start = Literal["first", "later"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """A change, and the starts of the run that it is for."""
+
+    change: Change
+
+    at: Literal["once", "standing", "afterwards"] = "standing"
+    """`once`: only the start at the anchor; `afterwards`: only the starts after it; `standing`: all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronRun:
+    """What the run's job script asks for now, as far as the changes build on it."""
+
+    peak_lr: float
+    """`--lr`."""
+
+    min_lr: float = 0.0
+    """`--min-lr`."""
+
+    full_seqlen: int
+    """`--seq-length`, tokens per sample."""
+
+    global_batch_samples: int
+    """`--global-batch-size`."""
+
+    unit: Literal["iterations", "samples"]
+    """Whether the run counts `--train-iters` or `--train-samples`; warmup and decay are counted alike."""
+
+    train: int
+    """`--train-iters` or `--train-samples`."""
+
+    decay: int | None = None
+    """`--lr-decay-iters` or `--lr-decay-samples`; None where it is not given, and Megatron takes `train`."""
+
+    scheduler: Literal["older", "newer"] = "older"
+    """Which name the scheduler has in its options: `lr-scheduler` (BigScience) or `opt_param-scheduler` (Microsoft)."""
+
+    lr_warmup_tokens: bool = False
+    """Whether the warmup is given as `--lr-warmup-tokens`, which only the newer one knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LrWarmup:
+    """A longer LR warmup, by the LR that it is to give at the anchor."""
+
+    anchor_lr: float
+    """LR of the first step after the restart, in units of `--lr`; from there it rises as before, to the same peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeqlenWarmup:
+    """SLW from the anchor on: the five changes of DeepSpeed's tutorial (2.1 to 2.5)."""
+
+    start: int
+    """Tokens per sample at the anchor, a multiple of 8."""
+
+    total_steps: int
+    """Optimizer steps from there to the full length."""
+
+    lr_warmup_tokens: int | None = None
+    """X of the tutorial: tokens of an LR warmup at `start` tokens per sample. None where an `LrWarmup` is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a restart is to do differently; None leaves it."""
+
+    seed: int | None = None
+    """Megatron orders all of its data by the seed, also what it has consumed, so it holds at later starts, too."""
+
+    fresh_rng: bool = False
+    """Take the random numbers from the seed once, not from the checkpoint: `--no-load-rng`."""
+
+    peak_lr: float | None = None
+    lr_warmup: LrWarmup | None = None
+    seqlen_warmup: SeqlenWarmup | None = None
+    adam_beta2: float | None = None
+    clip_grad: float | None = None
+
+    initial_loss_scale: float | None = None
+    """Only where the scale is not restored from the checkpoint, and the engine has none of its own."""
+
+    save_interval: int | None = None
+    """Iterations."""
+
+    eval_interval: int | None = None
+    """Iterations."""
+
+
+def megatron_changes(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> tuple[Marked, ...]:
+    """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
+    return (*_data(wanted), *_schedules(wanted, run, anchor), *_plain(wanted))
+
+
+def changes_at(marked: Sequence[Marked], start: Start) -> tuple[Change, ...]:
+    """The changes of the run's original script for the start at the anchor, or for the follow-ups after its first save.
+
+    A follow-up must not be used before that save: it would bring the old schedule back from the anchor's checkpoint.
+    """
+    left_out = "afterwards" if start == "first" else "once"
+    return tuple(each.change for each in marked if each.at != left_out)
+
+
+def lr_at(consumed: int, *, peak: float, warmup: int) -> float:
+    """Megatron's LR during its warmup: peak x consumed / warmup, from the run's beginning and not from the anchor.
+
+    Source: `get_lr` of megatron/learning_rates.py (BigScience) and optimizer_param_scheduler.py (Microsoft).
+    """
+    return peak if consumed >= warmup else peak * consumed / warmup
+
+
+def warmup_for(wanted_lr: float, *, peak: float, consumed: int, batch: int = 1) -> int:
+    """The warmup, in the unit of `consumed`, that gives this LR at the anchor, or less by under one batch.
+
+    It ends a whole number of batches after the anchor: the scheduler has to meet its end exactly where the decay
+    counts tokens, or Microsoft's has no `lr_warmup_tokens` to decay from, and dies.
+    """
+    if not 0 < wanted_lr <= peak:
+        raise ConfigError(f"the LR at the anchor should lie above 0 and not above the peak {peak:g}: {wanted_lr:g}")
+    if consumed <= 0:
+        raise ConfigError("at the beginning of a run the LR is 0 with every warmup: there is none to solve for")
+    exact = peak * consumed / wanted_lr
+    batches = math.ceil((exact - consumed) / batch - 1e-9)
+    return consumed + max(batches, 0) * batch
+
+
+def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
+    """DeepSpeed's `curriculum_learning` block with the schedule as a staircase of absolute steps.
+
+    `fixed_linear` would count from step 0, and be over before a restart has begun.
+    """
+    if schedule.total_steps < 1 or schedule.start >= schedule.full:
+        raise ConfigError(f"a warmup from {schedule.start} to {schedule.full} in {schedule.total_steps} steps is none")
+    lengths: list[int] = []
+    last_steps: list[int] = []
+    for step in range(schedule.anchor_step + 1, schedule.end_step + 1):
+        length = schedule.seqlen(step)
+        if lengths and lengths[-1] == length:
+            last_steps[-1] = step
+        else:
+            lengths.append(length)
+            last_steps.append(step)
+    if len(lengths) == 1:  # one step from the start to the full length
+        lengths, last_steps = [schedule.start, schedule.full], [schedule.anchor_step, schedule.end_step]
+    return {
+        "enabled": True,
+        "curriculum_type": "seqlen",
+        "min_difficulty": lengths[0],
+        "max_difficulty": schedule.full,
+        "schedule_type": "fixed_discrete",
+        "schedule_config": {"difficulty": lengths, "max_step": last_steps[:-1]},
+    }
+
+
+def _data(wanted: Wanted) -> Iterator[Marked]:
+    if wanted.seed is not None:
+        yield _set("--seed", wanted.seed)
+    if wanted.fresh_rng:
+        yield Marked(change=SetOption(flag="--no-load-rng"), at="once")
+
+
+def _plain(wanted: Wanted) -> Iterator[Marked]:
+    if wanted.adam_beta2 is not None:
+        yield _set("--adam-beta2", wanted.adam_beta2)
+    if wanted.clip_grad is not None:
+        yield _set("--clip-grad", wanted.clip_grad)
+    if wanted.initial_loss_scale is not None:
+        yield Marked(change=SetOption(flag="--initial-loss-scale", value=_number(wanted.initial_loss_scale)), at="once")
+    if wanted.save_interval is not None:
+        yield _set("--save-interval", wanted.save_interval)
+    if wanted.eval_interval is not None:
+        yield _set("--eval-interval", wanted.eval_interval)
+
+
+def _schedules(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> Iterator[Marked]:
+    peak = run.peak_lr if wanted.peak_lr is None else wanted.peak_lr
+    if peak < run.min_lr:
+        raise ConfigError(f"Megatron refuses a peak LR of {peak:g} below --min-lr {run.min_lr:g}")
+    if wanted.peak_lr is not None:
+        yield _set("--lr", wanted.peak_lr)
+    if wanted.seqlen_warmup is not None:
+        yield from _seqlen_warmup(wanted.seqlen_warmup, run, anchor)
+        yield from _warmup(_resized_warmup(wanted.seqlen_warmup, wanted.lr_warmup, peak, run, anchor), run)
+    elif wanted.lr_warmup is not None:
+        yield from _warmup(_solved_warmup(wanted.lr_warmup, peak, run, anchor, run.lr_warmup_tokens), run)
+    if wanted.peak_lr is not None or wanted.lr_warmup is not None or wanted.seqlen_warmup is not None:
+        yield from _override(run, by_tokens=wanted.seqlen_warmup is not None)
+
+
+def _seqlen_warmup(slw: SeqlenWarmup, run: MegatronRun, anchor: Anchor) -> Iterator[Marked]:
+    if slw.start % 8 or run.full_seqlen % 8:
+        raise ConfigError(f"sequence lengths should be multiples of 8, not {slw.start} and {run.full_seqlen}")
+    schedule = SeqlenSchedule(
+        start=slw.start, full=run.full_seqlen, total_steps=slw.total_steps, anchor_step=anchor.global_step
+    )
+    tokens_per_unit = run.full_seqlen * (run.global_batch_samples if run.unit == "iterations" else 1)
+    decay = run.train if run.decay is None else run.decay
+    yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(schedule)))
+    yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
+    yield _set("--train-tokens", run.train * tokens_per_unit)
+    yield _set("--train-iters" if run.unit == "iterations" else "--train-samples", 3 * run.train)
+    yield _set("--lr-decay-tokens", decay * tokens_per_unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warmup:
+    """A length of the LR warmup."""
+
+    length: int
+    unit: Unit
+
+
+def _resized_warmup(
+    slw: SeqlenWarmup, lr_warmup: LrWarmup | None, peak: float, run: MegatronRun, anchor: Anchor
+) -> _Warmup:
+    """The warmup beside SLW, not counted in tokens: they come slowly while the sequences are short."""
+    if lr_warmup is not None:
+        if slw.lr_warmup_tokens is not None:
+            raise ConfigError("the LR warmup beside SLW follows from its tokens or from the LR at the anchor, not both")
+        return _solved_warmup(lr_warmup, peak, run, anchor, by_tokens=False)
+    if slw.lr_warmup_tokens is None:
+        raise ConfigError("SLW needs an LR warmup of its own: by its tokens, or by the LR at the anchor")
+    consumed, batch = _consumed(run, anchor, by_tokens=False)
+    tokens_per_unit = slw.start * (run.global_batch_samples if run.unit == "iterations" else 1)
+    length = math.ceil(slw.lr_warmup_tokens / tokens_per_unit)
+    if length < consumed:
+        raise ConfigError(f"an LR warmup of {length} {run.unit} is over at the anchor, {consumed}: give the LR there")
+    return _Warmup(length=consumed + math.ceil((length - consumed) / batch) * batch, unit=run.unit)
+
+
+def _solved_warmup(warmup: LrWarmup, peak: float, run: MegatronRun, anchor: Anchor, by_tokens: bool) -> _Warmup:
+    consumed, batch = _consumed(run, anchor, by_tokens=by_tokens)
+    length = warmup_for(warmup.anchor_lr, peak=peak, consumed=consumed, batch=batch)
+    return _Warmup(length=length, unit="tokens" if by_tokens else run.unit)
+
+
+def _consumed(run: MegatronRun, anchor: Anchor, *, by_tokens: bool) -> tuple[int, int]:
+    """What the scheduler has counted at the anchor, and what a step adds to it."""
+    if by_tokens:
+        consumed, batch, unit = anchor.consumed_tokens, 1, "consumed_tokens"
+    elif run.unit == "iterations":
+        return anchor.global_step, 1
+    else:
+        consumed, batch, unit = anchor.consumed_samples, run.global_batch_samples, "consumed_samples"
+    if consumed is None:
+        raise ConfigError(f"the LR warmup can't be solved for: the anchor's {unit} is not known")
+    return consumed, batch
+
+
+def _warmup(warmup: _Warmup, run: MegatronRun) -> Iterator[Marked]:
+    names: dict[Unit, str] = {
+        "iterations": "--lr-warmup-iters",
+        "samples": "--lr-warmup-samples",
+        "tokens": "--lr-warmup-tokens",
+    }
+    decay = run.train if run.decay is None else run.decay
+    if warmup.unit != "tokens" and warmup.length >= decay:
+        raise ConfigError(f"an LR warmup of {warmup.length} {warmup.unit} would not end before the decay, {decay}")
+    for unit, flag in names.items():
+        if unit != warmup.unit and not (unit == "tokens" and run.scheduler == "older"):
+            yield Marked(change=RemoveOption(flag=flag, values=1))
+    yield Marked(change=RemoveOption(flag="--lr-warmup-fraction", values=1))
+    yield _set(names[warmup.unit], warmup.length)
+
+
+def _override(run: MegatronRun, *, by_tokens: bool) -> Iterator[Marked]:
+    """The scheduler is told once to take the options and not the checkpoint; the next save holds what it took.
+
+    Where the decay counts tokens and the warmup does not, Microsoft's scheduler writes the end of its warmup into the
+    checkpoint and refuses it at the next start for not being an option: from then on the checkpoint has to count.
+    """
+    name = "lr-scheduler" if run.scheduler == "older" else "opt_param-scheduler"
+    yield Marked(change=RemoveOption(flag=f"--use-checkpoint-{name}", values=0), at="once")
+    yield Marked(change=SetOption(flag=f"--override-{name}"), at="once")
+    if by_tokens and run.scheduler == "newer":
+        yield Marked(change=RemoveOption(flag=f"--override-{name}", values=0), at="afterwards")
+        yield Marked(change=SetOption(flag=f"--use-checkpoint-{name}"), at="afterwards")
+
+
+def _set(flag: str, value: float) -> Marked:
+    return Marked(change=SetOption(flag=flag, value=_number(value)))
+
+
+def _number(value: float) -> str:
+    """As short as it can be said exactly; whole numbers without a point, which Megatron's int options refuse."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e16 else repr(value)
