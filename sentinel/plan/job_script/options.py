@@ -13,6 +13,7 @@ from sentinel.plan.job_script.calculation import only_calculates
 from sentinel.plan.job_script.change import Edit, RemoveOption, SetOption
 from sentinel.plan.job_script.quoting import why_not_written, written
 from sentinel.plan.job_script.surety import refuse_unsure
+from sentinel.plan.job_script.syntax import climb
 from sentinel.plan.job_script.trainer import Launch, refuse_unfollowed_mentions, trainers
 from sentinel.plan.job_script.words import Word
 from sentinel.vocabulary.errors import ScriptRefused
@@ -238,4 +239,5 @@ def _without(reading: Reading, flag: str) -> list[list[str]]:
             if skipped.isdisjoint(word.start for word in (*reached.uses, reached.word))
         ]
         for command in reading.commands
+        if not any(above.type == "command_substitution" for _, above in climb(reading.script, command.node))
     ]

@@ -37,6 +37,9 @@ class Word:
     text: str | None
     """What the shell makes of it; None where it holds an expansion, or is written in a way that is not followed."""
 
+    literal: str
+    """The same with its expansions left out."""
+
     variable: str = ""
     """The variable whose words stand here; empty where this is not just an expansion."""
 
@@ -48,7 +51,7 @@ class Word:
     @property
     def unquoted(self) -> str:
         """What a shell that reads the word once more, as code, finds outside of quotes that open and close in it."""
-        return _QUOTED.sub("", self.raw if self.text is None else self.text)
+        return _QUOTED.sub("", self.literal)
 
     @property
     def is_option(self) -> bool:
@@ -61,11 +64,13 @@ def word(script: Script, node: Node) -> Word:
     """A node that is one argument: bare, quoted, an expansion, or several of those without a blank between them."""
     start, end = _trimmed(script, node)
     variable, splice = _spliced(node)
+    text = _literal(node)
     return Word(
         start=start,
         end=end,
         raw=script.text(start, end),
-        text=_literal(node),
+        text=text,
+        literal=script.text(start, end) if text is None else text,
         variable=variable,
         splice=splice,
         value=_only_expansion(node),
@@ -145,14 +150,15 @@ def _runs(script: Script, start: int, end: int, *, single: bool) -> Iterator[_Pi
 
 def _joined(script: Script, pieces: list[_Piece]) -> Word:
     start, end = pieces[0].start, pieces[-1].end
-    literal = all(piece.kind == "text" for piece in pieces)
+    literal = "".join(piece.text for piece in pieces)
     only = pieces[0].node if len(pieces) == 1 else None
     variable, splice = _spliced(only)
     return Word(
         start=start,
         end=end,
         raw=script.text(start, end),
-        text="".join(piece.text for piece in pieces) if literal else None,
+        text=literal if all(piece.kind == "text" for piece in pieces) else None,
+        literal=literal,
         variable=variable,
         splice=splice,
         value=only,
