@@ -15,6 +15,9 @@ from sentinel.plan.job_script.words import Word, command_words, word, words_of_a
 
 __all__ = ["ArgumentList", "Assignment", "Command", "Reached", "Reading", "read"]
 
+Moment = tuple[int, int]
+"""When something runs, in bytes of the script: where its function is first called, then where it stands itself."""
+
 Kind = Literal["command", "array", "double quotes", "single quotes", "bare"]
 
 
@@ -29,6 +32,8 @@ class ArgumentList:
 
     conditions: tuple[int, ...]
     """What has to happen before it takes effect: see `syntax.conditions`."""
+
+    moment: Moment
 
     variable: str = ""
     """The variable that holds it; empty for a command's own words."""
@@ -52,10 +57,11 @@ class Assignment:
     one_command: bool
     """`NAME=value command`: holds for that command alone."""
 
-    moment: int
-    """Where in the script it takes effect, in bytes: a function's body where the function is first called."""
-
     written: ArgumentList
+
+    @property
+    def moment(self) -> Moment:
+        return self.written.moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,7 @@ class Reading:
     assignments: Mapping[str, tuple[Assignment, ...]]
     functions: frozenset[str]
 
-    def set_before(self, name: str, moment: int) -> tuple[Assignment, ...]:
+    def set_before(self, name: str, moment: Moment) -> tuple[Assignment, ...]:
         """The assignments that a use of the variable at this moment can see."""
         return tuple(a for a in self.assignments.get(name, ()) if not a.one_command and a.moment < moment)
 
@@ -132,13 +138,13 @@ def _first_calls(script: Script) -> dict[str, int]:
     return calls
 
 
-def _moment(script: Script, node: Node, calls: Mapping[str, int]) -> int:
+def _moment(script: Script, node: Node, calls: Mapping[str, int]) -> Moment:
     moment = node.start_byte
     for _, above in climb(script, node):
         name = above.child_by_field_name("name") if above.type == "function_definition" else None
         if name is not None:
             moment = max(moment, calls[from_bytes(name.text or b"")])
-    return moment
+    return moment, node.start_byte
 
 
 def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignment | None:
@@ -153,6 +159,7 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
         end=node.end_byte,
         words=_words(script, value),
         conditions=conditions(script, node),
+        moment=_moment(script, node, calls),
         variable=name,
     )
     declared = parent.type == "declaration_command"
@@ -163,7 +170,6 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
         appends=any(child.type == "+=" for child in node.children) or any(w.variable == name for w in written.words),
         integer=declared and any(re.fullmatch(rb"-\w*i\w*", child.text or b"") for child in parent.children),
         one_command=parent.type == "command",
-        moment=_moment(script, node, calls),
         written=written,
     )
 
@@ -181,7 +187,7 @@ def _words(script: Script, value: Node | None) -> tuple[Word, ...]:
     return words_of_string(script, value) if value.type in ("string", "raw_string") else (word(script, value),)
 
 
-def _command(reading: Reading, node: Node, moment: int) -> Command:
+def _command(reading: Reading, node: Node, moment: Moment) -> Command:
     script = reading.script
     words = command_words(script, node)
     own = ArgumentList(
@@ -190,6 +196,7 @@ def _command(reading: Reading, node: Node, moment: int) -> Command:
         end=node.end_byte,
         words=words,
         conditions=conditions(script, node),
+        moment=moment,
     )
     name = (words[0].text or "") if words else ""
     reached: tuple[Reached, ...] = tuple(
@@ -198,7 +205,7 @@ def _command(reading: Reading, node: Node, moment: int) -> Command:
     return Command(name=name, node=node, words=reached)
 
 
-def _argument(reading: Reading, node: Node, own: ArgumentList, index: int, moment: int) -> Iterator[Reached]:
+def _argument(reading: Reading, node: Node, own: ArgumentList, index: int, moment: Moment) -> Iterator[Reached]:
     """What a command gets from one of the words that it is written with."""
     words, at = own.words, own.words[index]
     shell, minus_c = ARGUMENTS_OF_A_SHELL
@@ -219,6 +226,7 @@ def _argument(reading: Reading, node: Node, own: ArgumentList, index: int, momen
             end=at.end,
             words=words_of_string(reading.script, quoted),
             conditions=own.conditions,
+            moment=own.moment,
         )
         for inside in code.words:
             yield from _reach(reading, Reached(word=inside, path=(code,), uses=(), reparsed=True), moment)
@@ -226,7 +234,7 @@ def _argument(reading: Reading, node: Node, own: ArgumentList, index: int, momen
     yield from _reach(reading, Reached(word=at, path=(own,), uses=(), reparsed=evaluated), moment)
 
 
-def _reach(reading: Reading, at: Reached, moment: int) -> Iterator[Reached]:
+def _reach(reading: Reading, at: Reached, moment: Moment) -> Iterator[Reached]:
     """The words that stand for this one once variables of the script are spliced in."""
     if at.word.variable and any(above.variable == at.word.variable for above in at.path):
         return  # `X="$X …"` adds to itself

@@ -20,7 +20,7 @@ from sentinel.vocabulary.errors import LineError, ScriptRefused
 __all__ = ["set_json"]
 
 _EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
-_EDITORS = frozenset(["jq", "perl", "python", "python3", "sed"])
+_EDITORS = frozenset(["perl", "python", "python3", "sed"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,16 +203,9 @@ def _refuse_later_editors(reading: Reading, document: _Document) -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
     name = _bare(document.destination)
     for command in reading.commands:
-        edits = command.name in _EDITORS and command.node.start_byte > document.start
-        if (
-            edits
-            and name
-            and any(
-                _bare(reached.path[0].words[i].raw) == name
-                for reached in command.words[:1]
-                for i in range(len(reached.path[0].words))
-            )
-        ):
-            raise ScriptRefused(
-                reading.script.line(command.node.start_byte), "the JSON is edited there after it is written"
-            )
+        script_of_its_own = any(reached.word.text in ("-c", "-e", "-i", "-pi") for reached in command.words)
+        after = command.node.start_byte > document.start
+        own = [word.raw for reached in command.words[:1] for word in reached.path[0].words]
+        if after and name and command.name in _EDITORS and script_of_its_own and name in map(_bare, own):
+            line = reading.script.line(command.node.start_byte)
+            raise ScriptRefused(line, "the JSON is edited there after it is written")

@@ -99,7 +99,7 @@ def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
     """Whether a word after an option is a value of it, and not a list of further options or the end of a command."""
     if at.reparsed and re.match(r"\d*[<>|&;]", word.raw):
         return False
-    held = reading.set_before(word.variable, at.written.start)
+    held = reading.set_before(word.variable, at.written.moment)
     inside = [first for assignment in held for first in assignment.written.words]
     if word.splice == "quoted elements" or any(first.is_option for first in inside):
         return False

@@ -71,9 +71,7 @@ def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
         if word.raw == "\\" and written.kind != "command":
             raise ScriptRefused(script.line(word.start), "a backslash between quotes is an argument of its own")
         if word.raw.startswith("#") and written.kind.endswith("quotes"):
-            raise ScriptRefused(
-                script.line(word.start), "a # between quotes begins no comment: what follows is passed on"
-            )
+            raise ScriptRefused(script.line(word.start), "a # between quotes begins no comment")
     if separators := reading.assignments.get("IFS"):
         for assignment in separators:
             if not assignment.one_command:

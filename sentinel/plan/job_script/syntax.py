@@ -40,6 +40,7 @@ _BRANCHES = frozenset(
     ]
 )
 _LANGUAGE = Language(tree_sitter_bash.language())
+_BACKTICK = re.compile(rb"(?<!\\)`")
 _SPACED_CONTINUATION = re.compile(rb"\\[ \t]+\n")
 
 
@@ -150,7 +151,13 @@ def _text(node: Node) -> str:
 
 
 def _check(source: bytes, root: Node) -> None:
-    if not root.has_error:
-        return
-    wrong = min((node.start_byte for node in walk(root) if node.type == "ERROR" or node.is_missing), default=0)
-    raise ScriptRefused(source.count(b"\n", 0, wrong) + 1, "this is not bash that can be read with certainty")
+    """ScriptRefused where the grammar found an error, or read on from one pair of backticks into the next."""
+    wrong = [node.start_byte for node in walk(root) if node.type == "ERROR" or node.is_missing or _runs_on(node)]
+    if wrong or root.has_error:
+        line = source.count(b"\n", 0, min(wrong, default=0)) + 1
+        raise ScriptRefused(line, "this is not bash that can be read with certainty")
+
+
+def _runs_on(node: Node) -> bool:
+    text = (node.text or b"").lstrip(b" \t\n\\")
+    return node.type == "command_substitution" and text[:1] == b"`" and len(_BACKTICK.findall(text)) != 2

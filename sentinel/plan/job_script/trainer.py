@@ -143,7 +143,7 @@ def _trains(words: Sequence[Reached]) -> bool:
 
 
 def _mention(flag: str) -> re.Pattern[bytes]:
-    return re.compile(rb"(?<![\w-])" + re.escape(to_bytes(flag)) + rb"(?![\w-])")
+    return re.compile(rb"(?<!\w)" + re.escape(to_bytes(flag)) + rb"(?![\w-])")
 
 
 def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
