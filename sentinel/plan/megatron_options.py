@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption
+from sentinel.plan.megatron_schedules import discrete_curriculum, warmup_for
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import SeqlenSchedule
@@ -24,10 +25,7 @@ __all__ = [
     "SeqlenWarmup",
     "Wanted",
     "changes_at",
-    "discrete_curriculum",
-    "lr_at",
     "megatron_changes",
-    "warmup_for",
 ]
 
 Unit = Literal["iterations", "samples", "tokens"]
@@ -136,57 +134,6 @@ def changes_at(marked: Sequence[Marked], start: Start) -> tuple[Change, ...]:
     """
     left_out = "afterwards" if start == "first" else "once"
     return tuple(each.change for each in marked if each.at != left_out)
-
-
-def lr_at(consumed: int, *, peak: float, warmup: int) -> float:
-    """Megatron's LR during its warmup: peak x consumed / warmup, from the run's beginning and not from the anchor.
-
-    Source: `get_lr` of megatron/learning_rates.py (BigScience) and optimizer_param_scheduler.py (Microsoft).
-    """
-    return peak if consumed >= warmup else peak * consumed / warmup
-
-
-def warmup_for(wanted_lr: float, *, peak: float, consumed: int, batch: int = 1) -> int:
-    """The warmup, in the unit of `consumed`, that gives this LR at the anchor, or less by under one batch.
-
-    It ends a whole number of batches after the anchor: the scheduler has to meet its end exactly where the decay
-    counts tokens, or Microsoft's has no `lr_warmup_tokens` to decay from, and dies.
-    """
-    if not 0 < wanted_lr <= peak:
-        raise ConfigError(f"the LR at the anchor should lie above 0 and not above the peak {peak:g}: {wanted_lr:g}")
-    if consumed <= 0:
-        raise ConfigError("at the beginning of a run the LR is 0 with every warmup: there is none to solve for")
-    exact = peak * consumed / wanted_lr
-    batches = math.ceil((exact - consumed) / batch - 1e-9)
-    return consumed + max(batches, 0) * batch
-
-
-def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
-    """DeepSpeed's `curriculum_learning` block with the schedule as a staircase of absolute steps.
-
-    `fixed_linear` would count from step 0, and be over before a restart has begun.
-    """
-    if schedule.total_steps < 1 or schedule.start >= schedule.full:
-        raise ConfigError(f"a warmup from {schedule.start} to {schedule.full} in {schedule.total_steps} steps is none")
-    lengths: list[int] = []
-    last_steps: list[int] = []
-    for step in range(schedule.anchor_step + 1, schedule.end_step + 1):
-        length = schedule.seqlen(step)
-        if lengths and lengths[-1] == length:
-            last_steps[-1] = step
-        else:
-            lengths.append(length)
-            last_steps.append(step)
-    if len(lengths) == 1:  # one step from the start to the full length
-        lengths, last_steps = [schedule.start, schedule.full], [schedule.anchor_step, schedule.end_step]
-    return {
-        "enabled": True,
-        "curriculum_type": "seqlen",
-        "min_difficulty": lengths[0],
-        "max_difficulty": schedule.full,
-        "schedule_type": "fixed_discrete",
-        "schedule_config": {"difficulty": lengths, "max_step": last_steps[:-1]},
-    }
 
 
 def _data(wanted: Wanted) -> Iterator[Marked]:

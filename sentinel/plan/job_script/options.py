@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tree_sitter import Node
-
 from sentinel.plan.job_script.arguments import ArgumentList, Reached, Reading
 from sentinel.plan.job_script.calculation import only_calculates
 from sentinel.plan.job_script.change import Edit, RemoveOption, SetOption
@@ -18,7 +16,10 @@ from sentinel.plan.job_script.trainer import Launch, refuse_unfollowed_mentions,
 from sentinel.plan.job_script.words import Word
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["remove_option", "set_option"]
+__all__ = ["refuse_more_than_asked", "remove_option", "set_option"]
+
+_PASTED_SUBSTITUTION = re.compile(r"`|\$\(|\$\{\w+:?[=?]")
+"""A substitution in a word that holds more than it: not looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +135,10 @@ def _replacement(
     if why := why_not_written(change.value, occurrence.at, launches):
         raise ScriptRefused(line, why)
     if occurrence.joined:
+        _refuse_side_effects(reading, occurrence.at.word)
         return _replaced(occurrence.at.word, f"{change.flag}={written(change.value)}", f"{change.flag}={change.value}")
     value = occurrence.values[0]
-    _refuse_side_effects(reading, value.value)
+    _refuse_side_effects(reading, value)
     return _replaced(value, written(change.value), change.value)
 
 
@@ -144,9 +146,10 @@ def _replaced(word: Word, new: str, text: str) -> tuple[Edit, ...]:
     return () if word.text == text else (Edit(start=word.start, end=word.end, new=new),)
 
 
-def _refuse_side_effects(reading: Reading, value: Node | None) -> None:
-    if value is not None and not only_calculates(value):
-        line = reading.script.line(value.start_byte)
+def _refuse_side_effects(reading: Reading, value: Word) -> None:
+    pure = only_calculates(value.value) if value.value is not None else not _PASTED_SUBSTITUTION.search(value.raw)
+    if not pure and value.text is None:
+        line = reading.script.line(value.start)
         raise ScriptRefused(line, "the value there is made by a substitution that may do more than calculate")
 
 
@@ -156,8 +159,8 @@ def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> 
     has = 1 if occurrence.joined else len(occurrence.values)
     if wanted > has:
         raise ScriptRefused(script.line(at.word.start), f"{change.flag} has {has} values there, not {wanted}")
-    for value in occurrence.values[:wanted]:
-        _refuse_side_effects(reading, value.value)
+    for value in [at.word, *occurrence.values[:wanted]]:
+        _refuse_side_effects(reading, value)
     end = occurrence.values[wanted - 1].end if wanted and not occurrence.joined else at.word.end
     if b"#" in script.source[at.word.start : end] and at.written.kind == "array":
         raise ScriptRefused(script.line(at.word.start), f"a comment stands between {change.flag} and its values")

@@ -12,7 +12,7 @@ from sentinel.vocabulary.errors import ScriptRefused
 
 __all__ = ["refuse_other_ways_to_set", "refuse_unsure"]
 
-_SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset", "wait"])
+_SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset"])
 _STRUCTURE = re.compile(r"[\"'`\\]|^#")
 
 
@@ -48,8 +48,11 @@ def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
 
 
 def _sets(node: Node, name: str) -> bool:
-    """Whether this is a loop over the variable, `unset`, `((name++))`, `((name = …))` or `${name:=…}`."""
+    """Whether this is a loop over the variable, `name[1]=…`, `unset`, `((name++))`, `((name = …))` or `${name:=…}`."""
     text = from_bytes(node.text or b"")
+    if node.type == "variable_assignment":
+        element = node.child_by_field_name("name")
+        return element is not None and element.type == "subscript" and text.startswith(f"{name}[")
     if node.type == "for_statement":
         variable = node.child_by_field_name("variable")
         return variable is not None and variable.text == name.encode()

@@ -54,6 +54,9 @@ _INTERPRETERS = frozenset(
 )
 """Commands that may make code or arguments of what they are given; and those whose name is not written out."""
 
+_BY_NAME = re.compile(rb"\$\{!|(?:declare|local|typeset)\s+-\w*n")
+"""A variable that is used under a name which is itself a value."""
+
 _ENDS_A_COMMAND = re.compile(r"[;|]|&&|(?<![<>])&(?!\d)")
 
 
@@ -174,7 +177,7 @@ def _only_tells(script: Script, command: Node) -> bool:
 
 def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
     """Assignments that nothing in the script reads and that no other program is given."""
-    if any(node.type == "expansion" and (node.text or b"").startswith(b"${!") for node in reading.script.nodes()):
+    if any(_BY_NAME.match(node.text or b"") for node in reading.script.nodes()):
         return
     for name, assignments in reading.assignments.items():
         if not _is_read(reading.script, name, assignments) and not _is_exported(reading.script, name):
