@@ -1,4 +1,4 @@
-"""Megatron's LR warmup and DeepSpeed's curriculum as formulas: what they do after a restart, and what to ask them for."""
+"""Megatron's LR warmup and DeepSpeed's curriculum as formulas: what they do after a restart, and what to ask for."""
 
 from __future__ import annotations
 

@@ -86,7 +86,11 @@ def test_a_lower_lr_overrides_the_checkpoint_once(scheduler: Any, name: str) -> 
 
 
 def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> None:
-    changed = later(Wanted(seqlen_warmup=SLW), replace(RUN, scheduler="newer"))
+    newer = replace(RUN, scheduler="newer")
+    changed = first(Wanted(seqlen_warmup=SLW), newer)
+    assert changed["--override-opt_param-scheduler"] is None
+    assert changed["--use-checkpoint-opt_param-scheduler"] == "removed"
+    changed = later(Wanted(seqlen_warmup=SLW), newer)
     assert changed["--use-checkpoint-opt_param-scheduler"] is None
     assert changed["--override-opt_param-scheduler"] == "removed"
 
