@@ -64,7 +64,21 @@ def watch(
     from sentinel.cli import watching, wiring
 
     wiring.log_to_stderr(verbose=verbose)
-    return watching.watch(wiring.find_config(run, config_dir), observe=observe, once=once)
+    return watching.watch(lambda: wiring.find_config(run, config_dir), observe=observe, once=once)
+
+
+@app.command(name="sbatch-watch")
+def sbatch_watch(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    observe: Annotated[bool, typer.Option("--observe", help="Only watch and speak, whatever the mode.")] = False,
+    sbatch: Annotated[list[str] | None, typer.Option(help="One more of sbatch's options; repeat it.")] = None,
+) -> int:
+    """Submit the watch as a Slurm job of its own; only one of a run runs at a time."""
+    from sentinel.cli import submitting, wiring
+
+    path = wiring.config_path(run, config_dir).resolve()
+    return submitting.sbatch_watch(wiring.find_config(str(path), config_dir), str(path), sbatch or [], observe=observe)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
 
@@ -26,17 +27,18 @@ NOT_WELL = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
 """Verdicts that a script is told of by exit code 1; a spike is not among them."""
 
 
-def watch(config: Config, *, observe: bool, once: bool) -> int:
-    """Follows the run until it ends or a person is needed; returns the exit code. SIGTERM and SIGINT end it cleanly."""
-    policy = replace(config.policy, mode="observe") if observe else config.policy
+def watch(load: Callable[[], Config], *, observe: bool, once: bool) -> int:
+    """Follows the run until it ends or a person is needed; returns the exit code.
+
+    SIGTERM and SIGINT end it cleanly after the turn that is under way; SIGHUP has the configuration read again.
+    """
     console = Console(stderr=True, soft_wrap=True)
-    parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
-    watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger)
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop, reload, nap = Event(), Event(), Event()
+    for number, heard in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, reload)):
+        _on(number, heard, nap)
+    config = load()
+    watching, parts = _assembled(config, console, observe=observe)
     with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
-        log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
         while not stop.is_set():
             done = _turn(watching)
             if watching.last is not None:
@@ -44,8 +46,42 @@ def watch(config: Config, *, observe: bool, once: bool) -> int:
             if once or done is not None:
                 return _exit_code(watching, done)
             lock.renew()
-            stop.wait(config.watch.poll_interval_s)
+            nap.wait(config.watch.poll_interval_s)
+            nap.clear()
+            if reload.is_set():
+                reload.clear()
+                config = _reloaded(load, config)
+                watching, parts = _assembled(config, console, observe=observe)
     return 0
+
+
+def _on(number: signal.Signals, heard: Event, nap: Event) -> None:
+    def hear(*_: object) -> None:
+        heard.set()
+        nap.set()
+
+    signal.signal(number, hear)
+
+
+def _assembled(config: Config, console: Console, *, observe: bool) -> tuple[Watch, wiring.Parts]:
+    policy = replace(config.policy, mode="observe") if observe else config.policy
+    parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
+    log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
+    return Watch(parts.observer, parts.recoverer, policy, parts.ledger), parts
+
+
+def _reloaded(load: Callable[[], Config], config: Config) -> Config:
+    """The configuration as it is now; the one in force where it can't be read, or is another run's."""
+    try:
+        new = load()
+    except SentinelError as error:
+        log.error("the configuration stays as it was: %s", error)
+        return config
+    if (new.run.name, wiring.state_dir_of(new)) != (config.run.name, wiring.state_dir_of(config)):
+        log.error("the configuration stays as it was: [run] name and state_dir can't change under a watch")
+        return config
+    log.info("the configuration was read again")
+    return new
 
 
 def _turn(watching: Watch) -> Done | None:

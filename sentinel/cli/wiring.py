@@ -24,22 +24,25 @@ from sentinel.config import Config, load_config
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Parts", "assemble", "clock", "find_config", "log_to_stderr", "neighbours_of", "state_dir_of"]
+__all__ = ["Parts", "assemble", "clock", "config_path", "find_config", "log_to_stderr", "neighbours_of", "state_dir_of"]
 
 clock = time.time
 """The one clock of the daemon: Unix seconds, since samples carry them."""
 
 
 def find_config(run: str | None, config_dir: Path) -> Config:
-    """The run's configuration: a path to a TOML file, a name under config_dir, or the only one there is."""
+    """The run's configuration; see config_path."""
+    return load_config(config_path(run, config_dir))
+
+
+def config_path(run: str | None, config_dir: Path) -> Path:
+    """Where it stands: a path to a TOML file, a name under config_dir, or the only one there is."""
     if run is not None:
         path = Path(run)
-        if path.suffix == ".toml" or path.is_file():
-            return load_config(path)
-        return load_config(_named(run, config_dir))
+        return path if path.suffix == ".toml" or path.is_file() else _named(run, config_dir)
     there = sorted(config_dir.glob("*.toml"))
     if len(there) == 1:
-        return load_config(there[0])
+        return there[0]
     if not there:
         raise ConfigError(f"no run is configured under {config_dir}; `sentinel init NAME` writes a configuration")
     raise ConfigError(f"say which --run: {', '.join(p.stem for p in there)}")

@@ -1,0 +1,79 @@
+"""The daemon's manners: signals, and the unit that systemd runs it under."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def watch(folder: Path) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "a.toml")]
+    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=folder)
+
+
+def configure(folder: Path, extra: str = "") -> None:
+    (folder / "a.toml").write_text(f'[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n{extra}')
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stderr is not None
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if words in line:
+            return seen
+    raise AssertionError(seen)
+
+
+def test_it_ends_cleanly_when_it_is_asked_to(tmp_path: Path) -> None:
+    """At once, also in the middle of a long pause, and without a lock left behind."""
+    configure(tmp_path, "[watch]\npoll_interval_s = 600\n")
+    with watch(tmp_path) as process:
+        read_until(process, "watching a")
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert not (tmp_path / "s" / "lock").exists()
+
+
+def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_that_is_wrong(tmp_path: Path) -> None:
+    configure(tmp_path)
+    with watch(tmp_path) as process:
+        read_until(process, "watching a in mode observe, every 5 s")
+        time.sleep(1)
+        configure(tmp_path, "[watch]\npoll_interval_s = 0.5\n[policy]\nmode = 'approve'\n")
+        process.send_signal(signal.SIGHUP)
+        read_until(process, "watching a in mode approve, every 0.5 s")
+        configure(tmp_path, "[policy]\nmode = 'pray'\n")
+        process.send_signal(signal.SIGHUP)
+        said = read_until(process, "stays as it was")
+        assert "policy.mode should be one of" in said
+        (tmp_path / "a.toml").write_text('[run]\nname = "b"\ncheckpoints = "c"\nstate_dir = "s"\n')
+        process.send_signal(signal.SIGHUP)
+        read_until(process, "[run] name and state_dir can't change")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_unit_is_one_that_systemd_takes_and_finds_safe(tmp_path: Path) -> None:
+    unit = tmp_path / "sentinel-watch@tr8.service"
+    text = (ROOT / "deploy" / "systemd" / "sentinel-watch@.service").read_text()
+    unit.write_text(text.replace("/opt/sentinel/bin/sentinel", sys.executable))
+    command = ["systemd-analyze", "verify", str(unit)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert unit.name not in checked.stderr, checked.stderr
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", told.stdout)
+    assert exposure is not None, told.stdout + told.stderr
+    assert float(exposure[1]) <= 4.0
