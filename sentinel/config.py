@@ -71,6 +71,9 @@ class Launcher:
     user: str | None = None
     """slurm: whose jobs to look at; default is the user that sentinel runs as."""
 
+    exclude_after_failures: int = 2
+    """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""
+
     query_interval_s: float = 15.0
     """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer."""
 

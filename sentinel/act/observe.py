@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,8 +47,12 @@ class Launcher(Protocol):
         """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
         ...
 
-    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
         """Makes ready, and has checked, what `start` will submit. SlurmRefused, ConfigError."""
+        ...
+
+    def keep_stacks(self, folder: Path) -> None:
+        """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
         ...
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
@@ -198,6 +203,12 @@ class Observer:
             return False
         return True
 
+    def _second_witness(self, jobs: JobsSeen) -> float | None:
+        """When the job last wrote anywhere but into its journal: its log, or its save folder."""
+        logs = [self._near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
+        places = [*logs, *_newest_entries(self._near.checkpoints.folder)]
+        return max((at for place in places if (at := _modified(place)) is not None), default=None)
+
     def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:
         last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
@@ -210,7 +221,7 @@ class Observer:
             finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
             last_sample_unix_s=last.time_unix_s if last else None,
             attempt_started_unix_s=started.time_unix_s if started else None,
-            second_witness_unix_s=_modified(self._near.job_log),
+            second_witness_unix_s=self._second_witness(jobs),
             warmup_end_step=warmup_end(started) if started else None,
         )
 
@@ -241,6 +252,14 @@ def warmup_end(started: RunStarted) -> int | None:
 def _step_time_s(attempt: Attempt | None) -> float | None:
     times = [s.step_time_s for s in attempt.samples[-100:] if s.step_time_s is not None] if attempt else []
     return median(times) if times else None
+
+
+def _newest_entries(folder: Path) -> list[Path]:
+    """The save folder, and what lies in its newest subfolder: a large checkpoint is written for minutes."""
+    with contextlib.suppress(OSError):
+        newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
+        return [folder, *(newest.iterdir() if newest else ())]
+    return []
 
 
 def _modified(path: Path) -> float | None:

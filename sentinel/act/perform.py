@@ -37,7 +37,9 @@ class Performer:
                 self._observer.verified(near.checkpoints.verify(tag))
             case PrepareJob(_, rollback):
                 near.launcher.prepare(rollback, started)
-            case StopJob(_, spare):
+            case StopJob(_, spare, keep_stacks):
+                if keep_stacks:
+                    near.launcher.keep_stacks(near.state_dir / "stacks")
                 near.launcher.stop(started, spare)
             case QuarantineCheckpoints(tags, incident, rollback):
                 near.launcher.fenced(started, rollback)

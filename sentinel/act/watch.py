@@ -10,7 +10,7 @@ from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import plan_restart
+from sentinel.plan.recovery import Plan, plan_hang, plan_restart
 from sentinel.vocabulary.errors import ConfigError, PermanentError, TemporaryError
 
 __all__ = ["Watch"]
@@ -51,8 +51,10 @@ class Watch:
         incident = look.run.open_incident
         if incident is None:
             return None
-        if look.verdict.kind is VerdictKind.DOWN and incident.status == "holding":
+        if incident.status == "holding" and look.verdict.kind is VerdictKind.DOWN:
             return self._restart(look)
+        if incident.status == "holding" and look.verdict.kind is VerdictKind.STALLED:
+            return self._unhang(look)
         done = self._recoverer.turn(incident, look)
         if done is None and self._policy.mode != "act" and incident.shadows and _ran_to_its_end(look):
             return Done.NOT_WELL
@@ -77,17 +79,31 @@ class Watch:
             return None
         if look.verdict.kind is VerdictKind.DOWN:
             return self._restart(look)
+        if look.verdict.kind is VerdictKind.STALLED:
+            return self._unhang(look)
         return Done.FINISHED if look.verdict.kind is VerdictKind.FINISHED else None
 
     def _restart(self, look: Look) -> Done | None:
         """A job that is gone without a word is started again, where the run's owner wants that."""
         attempt = look.history.latest
         ended = attempt.finished.reason if attempt and attempt.finished else None
-        asked_to = ended is not None and not ended.startswith("error")
+        hung = _was_stopped_for_hanging(look)
+        asked_to = ended is not None and not ended.startswith("error") and not hung
         if self._policy.mode != "act" or asked_to:
             self._ledger.say(f"{look.verdict.reason}; waiting for the next attempt")
             return None
-        plan = plan_restart(look.run, self._policy, restarts_spent=_fruitless_starts(look))
+        plan = plan_restart(look.run, self._policy, restarts_spent=_fruitless_starts(look), hung=hung)
+        return self._do_or_say(plan, look)
+
+    def _unhang(self, look: Look) -> Done | None:
+        """A job that lives and does nothing is stopped, where the run's owner wants that."""
+        if self._policy.mode != "act":
+            self._ledger.say(look.verdict.reason)
+            return None
+        plan = plan_hang(look.run, self._policy, restarts_spent=_fruitless_starts(look))
+        return self._do_or_say(plan, look)
+
+    def _do_or_say(self, plan: Plan, look: Look) -> Done | None:
         if plan.refusal is not None:
             self._ledger.say(f"{look.verdict.reason}; {plan.refusal}")
             return None if plan.waits else Done.PERSON_NEEDED
@@ -114,6 +130,16 @@ def _ran_to_its_end(look: Look) -> bool:
 def _given_up(look: Look, attempt: Attempt) -> bool:
     """Whether a person has already taken this attempt's illness upon themselves."""
     return any(i.outcome == "undone" and i.attempt == attempt.number for i in look.run.incidents)
+
+
+def _was_stopped_for_hanging(look: Look) -> bool:
+    """Whether the newest attempt's job was stopped by us, since it hung."""
+    started = look.history.latest.started if look.history.latest else None
+    since = started.time_unix_s if started else 0.0
+    return any(
+        e["event"] == "intent" and e["action"].get("keep_stacks") and float(e["time_unix_s"]) > since
+        for e in look.events
+    )
 
 
 def _fruitless_starts(look: Look) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +64,17 @@ class LocalLauncher:
         if left:
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
-    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
+    def keep_stacks(self, folder: Path) -> None:
+        """The Python stacks of the run's processes, by py-spy where it is installed. Never raises."""
+        program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+        for writer in self._jobs.writers() if program else ():
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                command = [str(program), "dump", "--pid", str(writer.pid)]
+                told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{time.time():.0f}-{writer.pid}.txt").write_text(told.stdout + told.stderr, encoding="utf-8")
+
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
         """Nothing: a command is there or it is not."""
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:

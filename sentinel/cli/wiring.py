@@ -89,6 +89,7 @@ def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
             script=launcher.script,
             sbatch_arguments=launcher.sbatch_arguments,
             own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),
+            exclude_after_failures=launcher.exclude_after_failures,
             query_interval_s=launcher.query_interval_s,
             stop_grace_s=launcher.stop_grace_s,
         )

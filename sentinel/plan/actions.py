@@ -33,8 +33,9 @@ class VerifyCheckpoint:
 class PrepareJob:
     """Make ready what the restart will submit, and have it checked, while the old job still runs."""
 
-    incident: str
-    rollback: str
+    incident: str | None
+    rollback: str | None
+    """None for a restart without a rollback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,9 @@ class StopJob:
     jobs: tuple[str, ...]
     spare: str | None = None
     """The rollback whose own job is let be; None stops all."""
+
+    keep_stacks: bool = False
+    """Whether the stacks of its processes are kept first: it hangs, and somebody will want to know where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,8 @@ def describe(action: Action) -> str:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"
         case PrepareJob(_, rollback):
-            return f"write and check what {rollback} will submit"
-        case StopJob(jobs, _):
+            return f"write and check what {rollback or 'the restart'} will submit"
+        case StopJob(jobs):
             return f"stop the job ({', '.join(jobs)}) and see it gone"
         case QuarantineCheckpoints(tags, incident, _):
             span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"

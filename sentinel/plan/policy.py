@@ -47,3 +47,6 @@ class Policy:
 
     restart_on_crash: bool = False
     """Start the job again, from `latest`, when it has gone without a word. A crash is not a divergence."""
+
+    restart_on_hang: bool = False
+    """Stop the job and start it again, from `latest`, when two witnesses say that it hangs: journal and log."""

@@ -27,7 +27,7 @@ from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["Plan", "Target", "choose_target", "decide", "plan_recovery", "plan_restart", "plan_rollback"]
+__all__ = ["Plan", "Target", "choose_target", "decide", "plan_hang", "plan_recovery", "plan_restart", "plan_rollback"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,21 +143,17 @@ def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
     return None
 
 
-def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
+def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
     """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
 
-    A crash is not a divergence: nothing is rolled back, no rung is spent.
+    A crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung.
     """
-    if not policy.restart_on_crash:
+    if not (policy.restart_on_hang if hung else policy.restart_on_crash):
         return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
-    if run.paused or run.kill_file:
-        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
-    if not run.jobs.known:
-        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
+        return refused
     if run.jobs.writers:
         return Plan(reason="something of the job is still alive")
-    if restarts_spent >= policy.start_budget:
-        return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
     incident = run.open_incident
     current = incident.current if incident else None
     rollback = run.overrides.rollback if run.overrides else None
@@ -175,6 +171,32 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     return Plan(
         actions=(point, start), reason=f"`latest` says {run.latest_tag!r}, {last.tag} is the last that is whole"
     )
+
+
+def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
+    """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
+
+    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody
+    has looked at.
+    """
+    if not policy.restart_on_hang:
+        return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
+    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
+        return refused
+    if run.jobs.prepares and not run.jobs.restart_prepared:
+        return Plan(actions=(PrepareJob(None, None),), reason="its restart is prepared")
+    stop = StopJob(tuple(w.id for w in run.jobs.writers), keep_stacks=True)
+    return Plan(actions=(stop,), reason="it hangs: it is stopped, and started again from its last whole checkpoint")
+
+
+def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
+    if run.paused or run.kill_file:
+        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
+    if not run.jobs.known:
+        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if restarts_spent >= policy.start_budget:
+        return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
+    return None
 
 
 def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:

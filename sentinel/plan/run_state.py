@@ -62,8 +62,14 @@ class JobsSeen:
     prepared: frozenset[str] = frozenset()
     """Rollbacks whose start has been prepared."""
 
+    restart_prepared: bool = False
+    """Whether a restart of what runs now, without a rollback, has been prepared."""
+
     incomplete: frozenset[str] = frozenset()
     """Rollbacks of whose jobs some were submitted and some are still missing."""
+
+    log_path: str | None = None
+    """Where the running job's output goes, where the launcher knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,9 @@ class SlurmJob:
     name: str = ""
     user: str = ""
     comment: str = ""
+    nodes: str = ""
+    """Where it runs or ran, as n[1-4]; "" for nowhere yet."""
+
     dependency: str = ""
     """What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing."""
 

@@ -85,7 +85,8 @@ def _doing(action: Mapping[str, Any]) -> str:
         case "prepare_job":
             return "prepared the restart"
         case "stop_job":
-            return f"stopped {', '.join(action['jobs'])}"
+            hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
+            return f"stopped {', '.join(action['jobs'])}{hung}"
         case "quarantine_checkpoints":
             tags = action["tags"]
             span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"

@@ -1,6 +1,7 @@
 """Slurm, asked and told through its own commands."""
 
 from sentinel.adapters.slurm.client import SlurmClient
-from sentinel.adapters.slurm.launcher import SlurmLauncher, SlurmSettings
+from sentinel.adapters.slurm.launcher import SlurmLauncher
+from sentinel.adapters.slurm.settings import SlurmSettings
 
 __all__ = ["SlurmClient", "SlurmLauncher", "SlurmSettings"]

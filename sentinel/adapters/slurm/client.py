@@ -19,7 +19,7 @@ from sentinel.vocabulary.errors import SlurmNotReady, SlurmRefused, SlurmUnavail
 
 __all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
 
-_FIELDS = ("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E")
+_FIELDS = ("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N")
 _FORMAT = "\x1f".join(_FIELDS) + "\x1e"
 """Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm."""
 
@@ -90,6 +90,17 @@ class Recorded:
     """Words after the script's name. Slurm keeps them joined by spaces: one that held a space has become two."""
 
 
+_DUMP = """
+py_spy=$(command -v py-spy) || exit 0
+for process in $(pgrep -u "$(id -u)" python); do
+    if tr '\\0' '\\n' < "/proc/$process/environ" 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID"; then
+        echo "== $(hostname), process $process"
+        timeout 15 "$py_spy" dump --pid "$process" 2>&1
+    fi
+done
+"""
+
+
 class SlurmClient:
     """Asks and tells Slurm's controller. Every method may raise SlurmUnavailable; then nothing is known."""
 
@@ -123,6 +134,18 @@ class SlurmClient:
             _raise_if_it_passes("scontrol", answer)
             raise SlurmRefused(f"the script of job {group} can't be had: {_last_line(answer)}")
         return answer.stdout
+
+    def failed_nodes(self, nodes: str) -> tuple[str, ...]:
+        """Which of the nodes (as n[1-4]) are down, failing or drained now."""
+        shown = self._ask(
+            "sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--states=down,fail,drain", "--format=%N"
+        )
+        return tuple(sorted(set(shown.split())))
+
+    def stacks(self, job: str) -> str:
+        """What py-spy shows of the job's Python processes, on each of its nodes; "" where it is not installed."""
+        command = ("srun", f"--jobid={job}", "--overlap", "--ntasks-per-node=1", "/bin/bash", "-c", _DUMP)
+        return self._tell(*command).stdout
 
     def cancel(self, group: str) -> None:
         """Asks for the end of a job, or of a whole array; one that is gone already is none to worry about."""
@@ -180,7 +203,7 @@ def _job(record: str) -> SlurmJob:
     parts = record.split("\x1f")
     if len(parts) != len(_FIELDS):
         raise SlurmUnavailable("squeue", f"a line with {len(parts)} fields instead of {len(_FIELDS)}")
-    job_id, array, tasks, state, name, user, comment, dependency = (_text(part) for part in parts)
+    job_id, array, tasks, state, name, user, comment, dependency, nodes = (_text(part) for part in parts)
     return SlurmJob(
         id=job_id,
         array=array if tasks or array != job_id else None,
@@ -190,6 +213,7 @@ def _job(record: str) -> SlurmJob:
         user=user,
         comment=comment,
         dependency=dependency,
+        nodes=nodes,
     )
 
 

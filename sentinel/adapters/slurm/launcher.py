@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import logging
-import subprocess
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
-from sentinel.adapters.slurm.records import JobRecords, Prepared, Submissions
+from sentinel.adapters.slurm.preparing import Preparation, restart_of
+from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
+from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.plan.run_state import JobsSeen, WriterSeen
-from sentinel.plan.slurm_jobs import Mark, SlurmJob, Submission, jobs_of_run, mark_in, marked, resubmission
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
+from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
+from sentinel.vocabulary.errors import JobStillAlive, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["SlurmLauncher", "SlurmSettings"]
+__all__ = ["SlurmLauncher"]
 
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 300.0
-_BASH = ("#!/bin/bash", "#!/usr/bin/bash", "#!/usr/bin/env bash", "#!/bin/sh", "#!/usr/bin/sh")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings:
-    """What the run's configuration says about its jobs."""
-
-    run: str
-    state_dir: Path
-    job_name: str | None = None
-    script: Path | None = None
-    """What is submitted when no job of the run was ever seen."""
-
-    sbatch_arguments: tuple[str, ...] = ()
-    """Added to every submission, last: they win."""
-
-    own_job: str | None = None
-    """The job that sentinel itself runs in, which is not the run's."""
-
-    query_interval_s: float = 15.0
-    stop_grace_s: float = 60.0
 
 
 class SlurmLauncher:
@@ -60,7 +40,9 @@ class SlurmLauncher:
         self._clock = clock
         self._sleep = sleep
         self._records = JobRecords(settings.state_dir / "jobs")
+        self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
+        self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._queue: tuple[SlurmJob, ...] | SlurmUnavailable = ()
         self._ask_again_at: float | None = None
         self._pause_s = settings.query_interval_s
@@ -72,12 +54,15 @@ class SlurmLauncher:
             self._refresh()
         if isinstance(self._queue, SlurmUnavailable):
             return JobsSeen(known=False, why_unknown=str(self._queue), prepares=True)
-        writers = tuple(WriterSeen(id=j.shown, rollback=_label(j), pending=j.waits) for j in self._of_run(started))
+        jobs = self._of_run(started)
+        writers = tuple(WriterSeen(id=j.shown, rollback=_label(j), pending=j.waits) for j in jobs)
         prepared = self._submissions.labels()
         return JobsSeen(
             writers=writers,
             prepares=True,
             prepared=prepared,
+            restart_prepared=restart_of(self._records.newest()) in prepared,
+            log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
             incomplete=frozenset(label for label in prepared if self._is_incomplete(label)),
         )
 
@@ -87,6 +72,42 @@ class SlurmLauncher:
             if not self._records.has(job.group):
                 script, recorded = self._client.script(job.group), self._client.recorded(job.group)
                 self._records.keep(job.group, script, recorded, job.tasks)
+        self._note_failed_nodes(started)
+
+    def _note_failed_nodes(self, started: Sequence[RunStarted]) -> None:
+        """A node that took a job with it is down now, and may be up again when the next job is placed."""
+        ours = {word.partition("_")[0] for s in started if (word := s.job_id)}
+        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
+        for job in queue:
+            if (
+                job.state == "NODE_FAIL"
+                and job.nodes
+                and ours & {job.id, job.group}
+                and not self._failures.knows(job.id)
+            ):
+                self._failures.note(job.id, self._client.failed_nodes(job.nodes) or ("unknown",))
+
+    def keep_stacks(self, folder: Path) -> None:
+        """What py-spy shows of the running jobs' processes, where it is installed on their nodes. Never raises."""
+        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
+        for job in jobs_of_run(queue, run=self._settings.run, known=self._records.groups(), job_name=None, but=()):
+            try:
+                told = self._client.stacks(job.id) if not job.waits else ""
+                if told:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (folder / f"{time.time():.0f}-{job.shown}.txt").write_text(told, encoding="utf-8")
+            except (SlurmUnavailable, OSError) as error:
+                log.warning("the stacks of job %s can't be had: %s", job.shown, error)
+
+    def _log_of(self, job: SlurmJob) -> str | None:
+        """Where the job's output goes, by the pattern that it was submitted with."""
+        if not self._records.has(job.group):
+            return None
+        recorded, _ = self._records.recorded(job.group)
+        known = {"A": job.group, "a": job.tasks or "4294967294", "j": job.id, "x": job.name, "u": job.user, "%": "%"}
+        pattern = recorded.output or ("slurm-%A_%a.out" if job.array else "slurm-%j.out")
+        name = re.sub(r"%(\d*)([AajxuN%])", lambda m: known.get(m[2], m[0]).rjust(int(m[1] or 0), "0"), pattern)
+        return str(Path(recorded.properties.working_directory) / name)
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Asks Slurm afresh; JobStillAlive when anything may write, or would begin to, but the spared rollback's."""
@@ -94,13 +115,14 @@ class SlurmLauncher:
         if left:
             raise JobStillAlive(", ".join(f"job {job.shown} ({job.state})" for job in left))
 
-    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
-        """Writes what the rollback will submit, and has bash and Slurm check it; nothing is submitted."""
-        if rollback in self._submissions.labels():
-            return
-        jobs = [job for job in self._fresh(started) if _label(job) != rollback]
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
+        """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
+        jobs = [job for job in self._fresh(started) if rollback is None or _label(job) != rollback]
         self.keep(started)
-        self._prepare(rollback, resubmission(jobs) or (self._last_job(started),))
+        label = rollback or restart_of(self._records.newest())
+        if label not in self._submissions.labels():
+            last = self._preparation.last_job(self._fresh_queue(), started)
+            self._preparation.prepare(label, resubmission(jobs) or (last,))
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
@@ -140,6 +162,17 @@ class SlurmLauncher:
             self._submissions.note(label, before | ids)
         self._ask_again_at = None
 
+    def _label_to_start(self, rollback: str | None, started: Sequence[RunStarted]) -> str:
+        """What is prepared for the rollback; else, after a crash, the last job again, alone."""
+        labels = self._submissions.labels()
+        if rollback in labels:
+            return str(rollback)
+        last = self._preparation.last_job(self._fresh_queue(), started)
+        label = rollback or restart_of(last.group or None)
+        if label not in labels:
+            self._preparation.prepare(label, (last,))
+        return label
+
     def _submit(self, label: str, one: Prepared, ids: dict[int, str], extra: dict[str, str]) -> str:
         comment = marked(one.comment, Mark(run=self._settings.run, label=label, number=one.number))
         dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
@@ -157,76 +190,6 @@ class SlurmLauncher:
                 f"{'; '.join(differences)}; [launcher] sbatch_arguments can say what Slurm does not tell"
             )
         return submitted
-
-    def _label_to_start(self, rollback: str | None, started: Sequence[RunStarted]) -> str:
-        """What is prepared for the rollback; else, after a crash, the last job again, alone."""
-        labels = self._submissions.labels()
-        if rollback in labels:
-            return str(rollback)
-        last = self._last_job(started)
-        label = rollback or f"restart-of-{last.group or 'none'}"
-        if label not in labels:
-            self._prepare(label, (last,))
-        return label
-
-    def _last_job(self, started: Sequence[RunStarted]) -> Submission:
-        """The newest job that was seen of the run, with one task if it was an array's."""
-        group = self._records.newest()
-        if group is None:
-            ended = {job.group: job for job in self._fresh_queue()}
-            known = [word.partition("_")[0] for s in started if (word := s.job_id)]
-            found = next((ended[i] for i in reversed(known) if i in ended), None)
-            if found is None:
-                return Submission(group="")
-            self._records.keep(
-                found.group, self._client.script(found.group), self._client.recorded(found.group), found.tasks
-            )
-            group = found.group
-        _, seen = self._records.recorded(group)
-        ran = [word.partition("_")[2] for s in started if (word := s.job_id or "").startswith(f"{group}_")]
-        return Submission(group=group, array=ran[-1] if ran else seen)
-
-    def _prepare(self, label: str, submissions: Sequence[Submission]) -> None:
-        room = self._submissions.room(label)
-        prepared = [self._made_ready(number, one, room) for number, one in enumerate(submissions)]
-        for one in prepared:
-            _check_syntax(one.script)
-            self._client.test(one.arguments, one.script, one.script_arguments)
-        self._submissions.publish(label, room, prepared)
-
-    def _made_ready(self, number: int, submission: Submission, room: Path) -> Prepared:
-        script = room / f"{number}.sh"
-        more = list(self._settings.sbatch_arguments)
-        if not submission.group:
-            if self._settings.script is None:
-                raise ConfigError(
-                    "no job of this run was ever seen in Slurm; [launcher] script can name what to submit"
-                )
-            script.write_text(self._settings.script.read_text(encoding="utf-8"), encoding="utf-8")
-            return Prepared(
-                number=number,
-                arguments=tuple(more),
-                script=script,
-                script_arguments=(),
-                comment="",
-                dependency="",
-                properties=None,
-            )
-        recorded, _ = self._records.recorded(submission.group)
-        script.write_text(self._records.script(submission.group), encoding="utf-8")
-        arguments = recorded.properties.arguments()
-        arguments += [f"--output={recorded.output}"] if recorded.output else []
-        arguments += [f"--error={recorded.error}"] if recorded.error else []
-        arguments += [f"--array={submission.array}"] if submission.array else []
-        return Prepared(
-            number=number,
-            arguments=(*arguments, *more),
-            script=script,
-            script_arguments=recorded.script_arguments,
-            comment=recorded.comment,
-            dependency=submission.dependency,
-            properties=recorded.properties,
-        )
 
     def _refresh(self) -> None:
         try:
@@ -279,16 +242,4 @@ def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
 
 def _label(job: SlurmJob) -> str | None:
     mark = mark_in(job.comment)
-    return mark.label if mark and not mark.label.startswith("restart-of-") else None
-
-
-def _check_syntax(script: Path) -> None:
-    if not script.read_text(encoding="utf-8").startswith(_BASH):
-        return
-    try:
-        command = ["/bin/bash", "-n", str(script)]
-        checked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SlurmRefused(f"bash could not check {script}: {error}") from error
-    if checked.returncode:
-        raise SlurmRefused(f"bash does not understand the script: {checked.stderr.strip()}")
+    return mark.label if mark and not mark.label.startswith(restart_of("")) else None

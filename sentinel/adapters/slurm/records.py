@@ -15,7 +15,7 @@ from sentinel.plan.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["JobRecords", "Prepared", "Submissions"]
+__all__ = ["JobRecords", "NodeFailures", "Prepared", "Submissions"]
 
 
 class JobRecords:
@@ -28,9 +28,13 @@ class JobRecords:
         """Whether the job is recorded whole; its JSON is written last."""
         return (self._folder / f"{group}.json").exists()
 
+    def groups(self) -> list[str]:
+        """Jobs and arrays that are recorded, the oldest first."""
+        return sorted((p.stem for p in self._folder.glob("*.json") if p.stem.isdigit()), key=int)
+
     def newest(self) -> str | None:
-        """The last job that was recorded, by its id; None when there is none."""
-        return max((p.stem for p in self._folder.glob("*.json") if p.stem.isdigit()), key=int, default=None)
+        """The last job that was recorded; None when there is none."""
+        return next(reversed(self.groups()), None)
 
     def keep(self, group: str, script: str, recorded: Recorded, tasks: str) -> None:
         """Writes a job down. `tasks` are those of its array that were seen; "" for none."""
@@ -61,6 +65,33 @@ def _recorded(data: dict[str, Any]) -> Recorded:
             "script_arguments": tuple(data["script_arguments"]),
         }
     )
+
+
+class NodeFailures:
+    """STATE_DIR/nodes.json: which nodes failed under which of the run's jobs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, list[str]]:
+        """Node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
+        try:
+            return {node: list(jobs) for node, jobs in load_object(self._path.read_text(encoding="utf-8")).items()}
+        except FileNotFoundError:
+            return {}
+        except (LineError, TypeError) as error:
+            raise SlurmRefused(f"{self._path} can't be read: {error}") from error
+
+    def knows(self, job: str) -> bool:
+        """Whether the job's failure has been noted."""
+        return any(job in jobs for jobs in self.read().values())
+
+    def note(self, job: str, nodes: Sequence[str]) -> None:
+        """Writes down that the nodes failed under the job."""
+        failures = self.read()
+        for node in nodes:
+            failures.setdefault(node, []).append(job)
+        write_atomically(self._path, dump_json(failures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,123 @@
+"""Makes ready what a restart will submit: scripts, arguments and shapes, checked by bash and by Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
+from sentinel.adapters.slurm.settings import SlurmSettings
+from sentinel.plan.slurm_jobs import SlurmJob, Submission
+from sentinel.plan.slurm_properties import JobProperties
+from sentinel.vocabulary.errors import ConfigError, SlurmRefused
+from sentinel.vocabulary.sample import RunStarted
+
+__all__ = ["Preparation", "restart_of"]
+
+_BASH = ("#!/bin/bash", "#!/usr/bin/bash", "#!/usr/bin/env bash", "#!/bin/sh", "#!/usr/bin/sh")
+
+
+class Preparation:
+    """Writes STATE_DIR/submissions/LABEL, whole or not at all; submits nothing."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        settings: SlurmSettings,
+        records: JobRecords,
+        failures: NodeFailures,
+        submissions: Submissions,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._records = records
+        self._failures = failures
+        self._submissions = submissions
+
+    def prepare(self, label: str, submissions: Sequence[Submission]) -> None:
+        """Makes the submissions ready under the label. SlurmRefused when bash or Slurm would not have them."""
+        room = self._submissions.room(label)
+        prepared = [self._made_ready(number, one, room) for number, one in enumerate(submissions)]
+        for one in prepared:
+            _check_syntax(one.script)
+            self._client.test(one.arguments, one.script, one.script_arguments)
+        self._submissions.publish(label, room, prepared)
+
+    def _made_ready(self, number: int, submission: Submission, room: Path) -> Prepared:
+        script = room / f"{number}.sh"
+        more = list(self._settings.sbatch_arguments)
+        if not submission.group:
+            if self._settings.script is None:
+                raise ConfigError(
+                    "no job of this run was ever seen in Slurm; [launcher] script can name what to submit"
+                )
+            script.write_text(self._settings.script.read_text(encoding="utf-8"), encoding="utf-8")
+            return Prepared(
+                number=number,
+                arguments=tuple(more),
+                script=script,
+                script_arguments=(),
+                comment="",
+                dependency="",
+                properties=None,
+            )
+        recorded, _ = self._records.recorded(submission.group)
+        recorded = replace(recorded, properties=self._without_failed_nodes(recorded.properties))
+        script.write_text(self._records.script(submission.group), encoding="utf-8")
+        arguments = recorded.properties.arguments()
+        arguments += [f"--output={recorded.output}"] if recorded.output else []
+        arguments += [f"--error={recorded.error}"] if recorded.error else []
+        arguments += [f"--array={submission.array}"] if submission.array else []
+        return Prepared(
+            number=number,
+            arguments=(*arguments, *more),
+            script=script,
+            script_arguments=recorded.script_arguments,
+            comment=recorded.comment,
+            dependency=submission.dependency,
+            properties=recorded.properties,
+        )
+
+    def _without_failed_nodes(self, properties: JobProperties) -> JobProperties:
+        """Leaves out nodes that failed again and again; those that the job already leaves out stay so."""
+        often = self._settings.exclude_after_failures
+        failed = [node for node, jobs in self._failures.read().items() if len(jobs) >= often and node != "unknown"]
+        left_out = [node for node in (properties.excluded_nodes, *failed) if node]
+        return replace(properties, excluded_nodes=",".join(left_out)) if failed else properties
+
+    def last_job(self, queue: Sequence[SlurmJob], started: Sequence[RunStarted]) -> Submission:
+        """The newest job that was seen of the run, with one task if it was an array's; without a group if none was."""
+        group = self._records.newest()
+        if group is None:
+            ended = {job.group: job for job in queue}
+            known = [word.partition("_")[0] for s in started if (word := s.job_id)]
+            found = next((ended[i] for i in reversed(known) if i in ended), None)
+            if found is None:
+                return Submission(group="")
+            self._records.keep(
+                found.group, self._client.script(found.group), self._client.recorded(found.group), found.tasks
+            )
+            group = found.group
+        _, seen = self._records.recorded(group)
+        ran = [word.partition("_")[2] for s in started if (word := s.job_id or "").startswith(f"{group}_")]
+        return Submission(group=group, array=ran[-1] if ran else seen)
+
+
+def restart_of(group: str | None) -> str:
+    """The label of a restart without a rollback, after the newest job that was recorded."""
+    return f"restart-of-{'none' if group is None else group}"
+
+
+def _check_syntax(script: Path) -> None:
+    if not script.read_text(encoding="utf-8").startswith(_BASH):
+        return
+    try:
+        command = ["/bin/bash", "-n", str(script)]
+        checked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmRefused(f"bash could not check {script}: {error}") from error
+    if checked.returncode:
+        raise SlurmRefused(f"bash does not understand the script: {checked.stderr.strip()}")
