@@ -1,0 +1,13 @@
+"""A save folder: what is there, whether it is whole, and moving it aside. Never deletes, never unpickles.
+
+The way of the data: a name (`layouts`) → a cheap look (`looks`: `shards`) → of a target everything (`walk`, `declared`,
+`reading`: `members`, `archive`, `pickled`) → a judgement (`verify`, `manifest_file`) → moves (`trackers`, `quarantine`,
+`pins`). `folder` puts them behind one class.
+"""
+
+from sentinel.adapters.checkpoints.folder import Checkpoints, write_manifest
+from sentinel.adapters.checkpoints.pins import PINNED
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE
+from sentinel.adapters.checkpoints.room import Room, room_for
+
+__all__ = ["PINNED", "QUARANTINE", "Checkpoints", "Room", "room_for", "write_manifest"]

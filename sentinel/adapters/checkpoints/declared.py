@@ -1,0 +1,175 @@
+"""What a checkpoint says of itself about its parts: the number of ranks, the pieces, the index. Nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.checkpoints.archive import UnsoundError, pickle_of
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, Layout
+from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Entry, PickleError, read_pickle
+from sentinel.adapters.checkpoints.reading import Pieces, open_plain
+from sentinel.adapters.checkpoints.shards import OPTIMIZER_SHARD
+from sentinel.adapters.checkpoints.shown import shown
+from sentinel.adapters.checkpoints.walk import Contents
+
+__all__ = ["Declared", "declared", "lacks_optimizer_shards"]
+
+_DATA_RANKS = "dp_world_size"
+_TENSOR_RANKS = "tensor_model_parallel_size"
+_PIPELINE_RANKS = ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size")
+_LARGEST_METADATA_BYTES = 8 * LARGEST_BYTES
+_MOST_RANKS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What was found in the checkpoint about the checkpoint."""
+
+    problem: str | None = None
+    """What it says is there, and is not; as a sentence."""
+
+    ranks_known: bool = False
+    """Whether it says of how many ranks it is: then siblings need not be asked."""
+
+    pieces: Pieces = field(default_factory=dict)
+
+
+def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
+    """Holds the files that are there against what the checkpoint says of itself."""
+    try:
+        if layout is DEEPSPEED:
+            problem, known = lacks_optimizer_shards(folder, contents.names)
+            return Declared(problem=problem, ranks_known=known)
+        if layout is MEGATRON_LM:
+            return _torch_dist(folder, contents) if ".metadata" in contents.names else _megatron_ranks(folder, contents)
+        if layout is HUGGING_FACE:
+            return Declared(problem=_unindexed(folder, contents), ranks_known=True)
+    except (UnsoundError, PickleError) as error:
+        return Declared(problem=str(error))
+    except OSError as error:
+        return Declared(problem=f"it can't be read: {error.strerror}")
+    return Declared()
+
+
+def lacks_optimizer_shards(folder: Path, names: frozenset[str]) -> tuple[str | None, bool]:
+    """(what is missing, whether the checkpoint says of how many ranks it is), of DeepSpeed's, by its model states.
+
+    They hold dp_world_size, and under ZeRO an `optimizer` of None, because the shards hold it.
+    """
+    models = sorted(name for name in names if name.endswith("mp_rank_00_model_states.pt") and "layer" not in name)
+    said = _said(folder / models[0]) if models else {}
+    ranks = said.get(_DATA_RANKS)
+    if not isinstance(ranks, int) or not 0 < ranks <= _MOST_RANKS:
+        return None, False
+    shards = [m for name in names if (m := OPTIMIZER_SHARD.fullmatch(name))]
+    if not shards:
+        gone = said.get("optimizer", "inside") is None
+        return ("its optimizer shards are missing, all of them" if gone else None), True
+    there = {(int(m[1]), int(m[2])) for m in shards}
+    prefix = "bf16_" if shards[0][0].startswith("bf16_") else ""
+    for model in sorted({m for _, m in there}):
+        for data in range(ranks):
+            if (data, model) not in there:
+                name = f"{prefix}zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
+                return f"it has {len(shards)} optimizer shards for {ranks} data-parallel ranks: {name} is missing", True
+    return None, True
+
+
+def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
+    """Megatron-LM keeps its arguments in every rank's file: tensor and pipeline ranks make the folders."""
+    first = next((item.name for item in contents.files if item.name.endswith("/model_optim_rng.pt")), None)
+    said = _said(folder / first, anywhere=True) if first else {}
+    tensor = said.get(_TENSOR_RANKS)
+    pipeline = next((said[key] for key in _PIPELINE_RANKS if isinstance(said.get(key), int)), None)
+    if not isinstance(tensor, int) or not isinstance(pipeline, int) or not 0 < tensor * pipeline <= _MOST_RANKS:
+        return Declared()
+    for t, p in ((t, p) for t in range(tensor) for p in range(pipeline)):
+        name = f"mp_rank_{t:02d}" + (f"_{p:03d}" if pipeline > 1 else "")
+        if name not in contents.folders and not any(n.startswith(f"{name}_") for n in contents.folders):
+            return Declared(problem=f"{name} is missing: it was saved by {tensor} x {pipeline} ranks", ranks_known=True)
+    return Declared(ranks_known=True)
+
+
+def _torch_dist(folder: Path, contents: Contents) -> Declared:
+    """torch.distributed.checkpoint: .metadata says which bytes of which file are which piece."""
+    data = _content(folder / ".metadata", _LARGEST_METADATA_BYTES)
+    try:
+        pieces = _pieces(data)
+    except PickleError as error:
+        raise UnsoundError(f".metadata is not whole: {error}") from error
+    sizes = {item.name: item.size_bytes for item in contents.files}
+    for name, parts in sorted(pieces.items()):
+        end = max(offset + size for offset, size in parts)
+        if name not in sizes:
+            return Declared(problem=f"{shown(name)} is missing: .metadata names it")
+        if sizes[name] != end:
+            return Declared(problem=f"{shown(name)} has {sizes[name]} bytes, and {end} by .metadata")
+    if not pieces:
+        return Declared(problem=".metadata names no file")
+    return Declared(ranks_known=True, pieces=pieces)
+
+
+def _pieces(data: bytes) -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    name, offset = "", 0
+    for entry in read_pickle(data):
+        match entry:
+            case Entry("relative_path", str(value)):
+                name = value
+            case Entry("offset", int(value)) if name and value >= 0:
+                offset = value
+            case Entry("length", int(value)) if name and value >= 0:
+                found.setdefault(name, []).append((offset, value))
+                name = ""
+    return {name: sorted(parts) for name, parts in found.items()}
+
+
+def _unindexed(folder: Path, contents: Contents) -> str | None:
+    """The first file that a Hugging Face index names and that is not there."""
+    for index in sorted(name for name in contents.names if name.endswith(".index.json") and "/" not in name):
+        try:
+            weights = json.loads(_content(folder / index, LARGEST_BYTES))["weight_map"]
+            named = sorted({str(name) for name in weights.values()})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return f"{shown(index)} is not an index of weights"
+        for name in named:
+            if name not in contents.names:
+                return f"{shown(name)} is missing: {shown(index)} names it"
+    return None
+
+
+def _said(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
+    """Plain keys and values of a torch file's dictionary, or of any dictionary in it; {} where it can't be read."""
+    descriptor = open_plain(path)
+    try:
+        data = pickle_of(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+    said: dict[str, Any] = {}
+    try:
+        for entry in read_pickle(data or b""):
+            if isinstance(entry, Entry) and isinstance(entry.key, str) and (anywhere or entry.top):
+                said[entry.key] = entry.value
+    except PickleError:
+        return {}
+    return said
+
+
+def _content(path: Path, limit: int) -> bytes:
+    return b"".join(_read(path, limit))
+
+
+def _read(path: Path, limit: int) -> Iterator[bytes]:
+    descriptor = open_plain(path)
+    try:
+        if os.fstat(descriptor).st_size > limit:
+            raise UnsoundError(f"{shown(path.name)} has more than {limit} bytes")
+        while data := os.read(descriptor, 1 << 20):
+            yield data
+    finally:
+        os.close(descriptor)

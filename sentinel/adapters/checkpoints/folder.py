@@ -1,0 +1,183 @@
+"""The folder that a trainer saves to: what is there, whether it is whole, what is resumed from, and moving it aside."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
+from sentinel.adapters.checkpoints.looks import Looks
+from sentinel.adapters.checkpoints.manifest_file import MANIFESTS, ManifestFiles
+from sentinel.adapters.checkpoints.pins import Pins
+from sentinel.adapters.checkpoints.quarantine import Quarantine
+from sentinel.adapters.checkpoints.reading import Progress
+from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.adapters.checkpoints.verify import Examined, Sibling, examine
+from sentinel.adapters.checkpoints.walk import walk
+from sentinel.plan.run_state import Checkpoint
+from sentinel.vocabulary.errors import CheckpointError
+from sentinel.vocabulary.manifest import Manifest
+
+__all__ = ["Checkpoints", "write_manifest"]
+
+
+class Checkpoints:
+    """The folder that the trainer saves to. With its run's manifests, a flipped bit is found wherever it is."""
+
+    def __init__(self, folder: Path, *, manifests: Path | None = None) -> None:
+        """manifests: STATE_DIR/manifests; None is without."""
+        self.folder = folder
+        self.pins = Pins(folder)
+        self._looks = Looks(folder)
+        self._trackers = Trackers(folder, self._named)
+        self._manifests = ManifestFiles(manifests) if manifests else None
+        self._quarantine = Quarantine(folder, manifests)
+
+    def list(self) -> tuple[Checkpoint, ...]:
+        """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
+        found = self._named()
+        problems = self._looks.problems(found)
+        by_universal = any(named.layout is UNIVERSAL for named in found) and self._resumes_from_universal()
+        for named in found:
+            if named.layout is UNIVERSAL and not by_universal:
+                problems[named.tag] = (
+                    "it is a universal checkpoint, and `latest` names none: the run resumes from others"
+                )
+        return tuple(
+            Checkpoint(
+                tag=named.tag,
+                global_step=named.global_step,
+                complete=problems[named.tag] is None,
+                problem=problems[named.tag],
+            )
+            for named in found
+        )
+
+    def verify(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Checkpoint:
+        """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there.
+
+        By its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
+        """
+        named = self._find(tag)
+        try:
+            examined = self._examine(named, progress=progress, threads=threads)
+        except CheckpointError as error:  # a manifest that can't be read
+            examined = Examined(complete=True, problem=str(error))
+        return Checkpoint(
+            tag=tag,
+            global_step=named.global_step,
+            complete=examined.complete,
+            verified=examined.problem is None,
+            problem=examined.problem,
+        )
+
+    def digest(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Manifest:
+        """The manifest of a checkpoint, read whole. CheckpointError when it is not there, or not whole."""
+        named = self._find(tag)
+        examined = self._examine(named, digests=True, progress=progress, threads=threads)
+        if examined.problem is not None:
+            raise CheckpointError(f"{tag} gets no manifest, because it is not whole: {examined.problem}")
+        return Manifest(tag=tag, global_step=named.global_step, files=examined.files)
+
+    def size_of(self, tag: str) -> int:
+        """Bytes of all files of a checkpoint: what the next save will take. CheckpointError if it is not there."""
+        return walk(self.folder / self._find(tag).tag).size_bytes
+
+    def latest(self) -> str | None:
+        """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing says."""
+        return self._trackers.latest()
+
+    def disagreement(self) -> str | None:
+        """How `latest` and its kin contradict one another or the folder, as a sentence; None when they do not."""
+        return self._trackers.disagreement()
+
+    def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
+        """Makes a restart resume from the tag; the first time in a rollback, keeps what the trackers said.
+
+        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: there the
+        newest folder is resumed from, and what is newer than the tag goes into the quarantine.
+        """
+        room = self._quarantine.room(incident, rollback)
+        self._quarantine.keep_trackers(room)
+        target = recognise(tag) if tag is not None else None
+        if tag is not None and target is None:
+            raise CheckpointError(f"`latest` can't name {tag!r}: it is not the name of a checkpoint")
+        if target is not None and target.layout is HUGGING_FACE:
+            newer = [n.tag for n in self._named() if n.layout is HUGGING_FACE and n.global_step > target.global_step]
+            self.quarantine(newer, incident=incident, rollback=rollback)
+        self._trackers.point(target, global_step, room)
+
+    def quarantine(self, tags: Sequence[str], *, incident: str, rollback: str) -> None:
+        """Moves checkpoints into the quarantine by rename; what is there already counts as moved.
+
+        QuarantineError when something of that name is in both places, or the quarantine is on another filesystem.
+        """
+        self._quarantine.take(tags, incident, rollback)
+
+    def quarantined(self, incident: str, rollback: str) -> tuple[str, ...]:
+        """Tags that this rollback has moved away, by step."""
+        return self._quarantine.tags(incident, rollback)
+
+    def restore(self, incident: str, rollback: str) -> None:
+        """Brings back what `quarantine` and `point_latest` of a rollback changed. Overwrites no checkpoint."""
+        self._quarantine.bring_back(incident, rollback)
+
+    def _examine(
+        self, named: Named, *, digests: bool = False, progress: Progress | None = None, threads: int | None = None
+    ) -> Examined:
+        known = self._manifests.read(named.tag) if self._manifests else None
+        manifest, written_ns = known or (None, 0)
+        return examine(
+            self.folder,
+            named,
+            sibling=self._sibling(named),
+            manifest=manifest,
+            manifest_mtime_ns=written_ns,
+            digests=digests,
+            progress=progress,
+            threads=threads,
+        )
+
+    def _named(self) -> builtins.list[Named]:
+        """Every checkpoint's folder, by step; reads nothing but their names."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [named for entry in entries if (named := recognise(entry.name))]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=lambda named: named.order)
+
+    def _find(self, tag: str) -> Named:
+        found = self._named()
+        named = next((n for n in found if n.tag == tag), None)
+        if named is None:
+            near = ", ".join(n.tag for n in found[-5:]) or "none"
+            raise CheckpointError(f"{self.folder} has no checkpoint {tag!r}; the last ones are {near}")
+        return named
+
+    def _sibling(self, named: Named) -> Sibling | None:
+        """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
+        alike = [n for n in self._named() if n.layout is named.layout and n.tag != named.tag]
+        earlier = [n for n in alike if n.order < named.order]
+        later = [n for n in alike if n.order > named.order]
+        for other in (*earlier[-1:], *later[:1]):
+            contents = walk(self.folder / other.tag)
+            if contents.refusal is None:
+                return Sibling(tag=other.tag, contents=contents)
+        return None
+
+    def _resumes_from_universal(self) -> bool:
+        said = recognise(self._trackers.read("latest") or "")
+        return said is not None and said.layout is UNIVERSAL
+
+
+def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:
+    """Reads a checkpoint whole and writes STATE_DIR/manifests/TAG.json; returns where. CheckpointError.
+
+    A checkpoint that disagrees with the manifest it has is not whole: a new one never hides what the old one tells.
+    """
+    manifests = state_dir / MANIFESTS
+    manifest = Checkpoints(folder, manifests=manifests).digest(tag, progress=progress)
+    return ManifestFiles(manifests).write(manifest)

@@ -1,0 +1,159 @@
+"""Moving checkpoints aside and back, by renames within one filesystem. Never deletes, never overwrites."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.adapters.checkpoints.trackers import TRACKERS
+from sentinel.durable import sync_folder, write_atomically
+from sentinel.vocabulary.errors import QuarantineError
+
+__all__ = ["QUARANTINE", "Quarantine", "rename"]
+
+QUARANTINE = ".sentinel-quarantine"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_TRACKER_BYTES = 4096
+
+
+class Quarantine:
+    """The place beside the checkpoints where a rollback's ones go; one room for each rollback of an incident."""
+
+    def __init__(self, folder: Path, manifests: Path | None) -> None:
+        self._folder, self._manifests = folder, manifests
+
+    def take(self, tags: Sequence[str], incident: str, rollback: str) -> None:
+        """Moves checkpoints in, each with its manifest; what is there already counts as moved."""
+        room = self.room(incident, rollback)
+        for tag in tags:
+            if recognise(tag) is None:
+                raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
+            source, destination = self._folder / tag, room / tag
+            if os.path.lexists(source):
+                if os.path.lexists(destination):
+                    raise QuarantineError(f"{destination} is there already: {tag} would overwrite it")
+                rename(source, destination)
+            self._manifest_in(tag, room)
+        sync_folder(room)
+        sync_folder(self._folder)
+
+    def tags(self, incident: str, rollback: str) -> tuple[str, ...]:
+        """What this rollback has moved away, by step."""
+        room = self._path(incident, rollback)
+        if not room.is_dir():
+            return ()
+        found = [named for path in room.iterdir() if (named := recognise(path.name))]
+        return tuple(named.tag for named in sorted(found, key=_order))
+
+    def bring_back(self, incident: str, rollback: str) -> None:
+        """Everything that a rollback moved, and the trackers as they were. Overwrites no checkpoint."""
+        room = self._path(incident, rollback)
+        for tag in self.tags(incident, rollback):
+            if os.path.lexists(self._folder / tag):
+                raise QuarantineError(
+                    f"{self._folder / tag} is there again: the {tag} of {rollback} would overwrite it"
+                )
+            self._manifest_out(tag, room)
+            rename(room / tag, self._folder / tag)
+        self._trackers_back(room)
+        if room.is_dir():
+            sync_folder(room)
+            sync_folder(self._folder)
+
+    def room(self, incident: str, rollback: str) -> Path:
+        """The rollback's own folder, made where there is none."""
+        room = self._path(incident, rollback)
+        if not room.is_dir():
+            room.mkdir(parents=True)
+            sync_folder(self._folder)
+        if room.stat().st_dev != self._folder.stat().st_dev:
+            raise QuarantineError(f"{room} is on another filesystem than {self._folder}: a rename can't get there")
+        return room
+
+    def keep_trackers(self, room: Path) -> None:
+        """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original."""
+        kept = room / "latest-before"
+        if kept.is_dir():
+            return
+        unfinished = room / "latest-before.unfinished"
+        if unfinished.exists():
+            shutil.rmtree(unfinished)  # our own copies of a few bytes, left by a crash
+        unfinished.mkdir()
+        for name in TRACKERS:
+            if (self._folder / name).exists():
+                write_atomically(unfinished / name, _text(self._folder / name))
+        unfinished.rename(kept)
+        sync_folder(room)
+
+    def _path(self, incident: str, rollback: str) -> Path:
+        path = self._folder / QUARANTINE
+        for name in (incident, rollback):
+            if not _NAME.fullmatch(name):
+                raise QuarantineError(f"{name!r} can't name a folder of the quarantine")
+            if path.is_symlink():
+                raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
+            path = path / name
+        return path
+
+    def _trackers_back(self, room: Path) -> None:
+        before = room / "latest-before"
+        if not before.is_dir():
+            return
+        for name in TRACKERS:
+            path = self._folder / name
+            if (before / name).exists():
+                write_atomically(path, _text(before / name))
+            elif path.exists():
+                path.rename(room / f"{name}.after")
+
+    def _manifest_in(self, tag: str, room: Path) -> None:
+        """A manifest goes where its checkpoint goes: another one will be saved under the same name."""
+        if self._manifests is None or not (self._manifests / f"{tag}.json").is_file():
+            return
+        kept = room / "manifests"
+        kept.mkdir(exist_ok=True)
+        _carry(self._manifests / f"{tag}.json", kept / f"{tag}.json")
+
+    def _manifest_out(self, tag: str, room: Path) -> None:
+        kept = room / "manifests" / f"{tag}.json"
+        if self._manifests is None or not kept.is_file():
+            return
+        there = self._manifests / f"{tag}.json"
+        if there.exists():  # of the checkpoint that was saved since under this name, and moved away before this
+            _carry(there, room / "manifests" / f"{tag}.after.json")
+        _carry(kept, there)
+
+
+def rename(source: Path, destination: Path) -> None:
+    """Moves within one filesystem, or says why not. QuarantineError."""
+    try:
+        source.rename(destination)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise QuarantineError(f"{destination} is on another filesystem than {source}") from error
+        raise QuarantineError(f"{source} can't be moved to {destination}: {error.strerror}") from error
+
+
+def _carry(source: Path, destination: Path) -> None:
+    """Moves a manifest, perhaps to another filesystem: so it is written there first."""
+    if destination.exists() and destination.read_bytes() != source.read_bytes():
+        raise QuarantineError(f"{destination} is there already: another manifest would overwrite it")
+    status = source.stat()
+    write_atomically(destination, source.read_text(encoding="utf-8"))
+    os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # it is of then: see verify
+    source.unlink()  # it is whole on the disk at its new place
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_LONGEST_TRACKER_BYTES).decode(errors="replace")
+
+
+def _order(named: Named) -> tuple[int, bool, str]:
+    return named.order
