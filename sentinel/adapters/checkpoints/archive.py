@@ -89,9 +89,14 @@ class Window(io.RawIOBase):
         return data
 
 
-def torch_members(descriptor: int, start: int, size: int) -> Iterator[Member]:
-    """The members of what torch.save wrote into this part of a file, by position. UnsoundError."""
+def torch_members(descriptor: int, start: int, size: int, *, digested: bool = False) -> Iterator[Member]:
+    """The members of what torch.save wrote into this part of a file, by position. UnsoundError.
+
+    digested: whether the whole file is held against a digest: then one of before torch 1.6 can be verified, too.
+    """
     head = os.pread(descriptor, len(_LEGACY), start)
+    if head == _LEGACY and digested:
+        return
     if head == _LEGACY:
         raise UnsoundError("it has torch's format from before 1.6, which has no checksums: it can't be verified")
     with _zip(descriptor, start, size) as archive:

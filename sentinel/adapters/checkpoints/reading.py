@@ -40,8 +40,10 @@ TORCH_FILE = re.compile(
 )
 """Paths of what torch.save writes."""
 
-_CHUNK_BYTES = 4 << 20
-_AHEAD_BYTES = 8 * _CHUNK_BYTES
+_CHUNK_BYTES = 1 << 20
+"""What the second level of a core's cache still holds: the checks find in it what the read has put there."""
+
+_AHEAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ class _Reader:
 
     def _members(self, descriptor: int, item: Item) -> Iterator[Member]:
         if TORCH_FILE.fullmatch(item.name):
-            return torch_members(descriptor, 0, item.size_bytes)
+            return torch_members(descriptor, 0, item.size_bytes, digested=not self._crcs)
         if item.name.endswith(".safetensors"):
             return safetensors_members(descriptor, item.size_bytes)
         return dcp_members(descriptor, self._pieces.get(item.name, ()))
