@@ -1,6 +1,6 @@
 """A cheap look at every checkpoint: complete by its names, or not. With 4,000 files each, listing all would take long.
 
-The newest ones are listed, as many as a budget allows; of the older ones only two files are asked for, by the names
+The newest ones are listed, as many as a budget allows; of the older ones only a few files are asked for, by the names
 that a listed sibling has. A target is walked and read whole before it is trusted (`verify`), so that a look that was
 wrong about an old one costs nothing but time.
 """
@@ -8,6 +8,7 @@ wrong about an old one costs nothing but time.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ _ENTRIES_PER_LOOK = 20_000
 
 _SIZES_UP_TO = 512
 """Files of a checkpoint up to which their sizes are looked at, too: on a network filesystem each is a question."""
+
+_ASKED_FOR = 3
+"""Files that an old checkpoint is asked for."""
+
+_DIGITS = re.compile("[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,9 @@ def _there(status: os.stat_result) -> bool:
 
 
 def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:
-    """The first and the last shard by name; what a save that was cut short is likely to lack."""
-    shards = sorted(name for name in names if layout.shard.fullmatch(name)) or sorted(names)
-    return (shards[0], shards[-1])
+    """The last ranks' shards of the commonest kinds: what a save that was cut short is likely to lack."""
+    kinds: dict[str, list[str]] = {}
+    for name in frozenset(filter(layout.shard.fullmatch, names)) or names:
+        kinds.setdefault(_DIGITS.sub("", name), []).append(name)
+    commonest = sorted(kinds.values(), key=len, reverse=True)[:_ASKED_FOR]
+    return tuple(max(alike, key=lambda name: [int(n) for n in _DIGITS.findall(name)]) for alike in commonest)

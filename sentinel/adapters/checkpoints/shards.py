@@ -73,7 +73,7 @@ def missing_of_universal(names: frozenset[str], deep: bool) -> str | None:
     if not folders:
         return "the folder zero holds no parameter"
     often = Counter(kind for kinds in folders.values() for kind in kinds)
-    asked = {"fp32.pt"} | {kind for kind, count in often.items() if 2 * count > len(folders)}
+    asked = {"fp32.pt"} | {kind for kind, count in often.items() if 2 * count >= len(folders)}
     return _first_missing((f"zero/{folder}/{kind}" for folder in sorted(folders) for kind in sorted(asked)), names)
 
 

@@ -1,0 +1,319 @@
+"""Which trainer's checkpoints lie in a folder, in which order, whether they are whole, and what is resumed from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
+from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.adapters.checkpoints.shards import missing_of_deepspeed, missing_of_megatron_lm
+from sentinel.vocabulary.errors import CheckpointError, QuarantineError
+from tests.adapters.checkpoint_files import (
+    deepspeed,
+    digests,
+    hugging_face,
+    megatron_lm,
+    save,
+    tensors,
+    torch_dist,
+    universal,
+)
+
+WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
+MAKERS: dict[str, Callable[..., Path]] = {
+    "deepspeed": deepspeed,
+    "zero 0": lambda f, s: deepspeed(f, s, zero=0),
+    "zero 3": lambda f, s: deepspeed(f, s, zero=3),
+    "megatron-deepspeed": lambda f, s: deepspeed(f, s, data=2, model=4, layers=3),
+    "megatron-lm": megatron_lm,
+    "megatron-lm, distributed optimizer": lambda f, s: megatron_lm(f, s, distributed=True),
+    "megatron-lm, one pipeline stage": lambda f, s: megatron_lm(f, s, pipeline=1),
+    "torch_dist": torch_dist,
+    "hugging face": hugging_face,
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_layout_is_listed_by_step_and_verified(tmp_path: Path, kind: str) -> None:
+    tags = [MAKERS[kind](tmp_path, step).name for step in (1000, 9, 200)]
+    seen = Checkpoints(tmp_path)
+    assert [(c.tag, c.global_step, c.complete) for c in seen.list()] == [
+        (tags[1], 9, True),
+        (tags[2], 200, True),
+        (tags[0], 1000, True),
+    ]
+    for tag in tags:
+        verified = seen.verify(tag)
+        assert (verified.complete, verified.verified, verified.problem) == (True, True, None)
+    size = sum(p.stat().st_size for p in (tmp_path / tags[0]).rglob("*") if p.is_file())
+    assert seen.size_of(tags[0]) == size
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "says"),
+    [
+        ("deepspeed", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states"),
+        ("deepspeed", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "bf16_zero_pp_rank_1_mp_rank_00_optim_states"),
+        ("zero 3", "zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"),
+        ("megatron-deepspeed", "mp_rank_02_model_states.pt", "mp_rank_02_model_states.pt"),
+        ("megatron-deepspeed", "layer_02-model_00-model_states.pt", "layer_02-model_00-model_states.pt"),
+        ("megatron-deepspeed", "layer_02-model_01-model_states.pt", "layer_02-model_01-model_states.pt"),
+        ("megatron-deepspeed", "bf16_zero_pp_rank_0_mp_rank_03_optim_states.pt", "bf16_zero_pp_rank_0_mp_rank_03"),
+        ("megatron-lm", "mp_rank_00_001", "mp_rank_00_001"),
+        ("megatron-lm", "mp_rank_01_001", "mp_rank_01_001"),
+        ("megatron-lm", "mp_rank_01_000/model_optim_rng.pt", "mp_rank_01_000/model_optim_rng.pt"),
+        ("megatron-lm, distributed optimizer", "mp_rank_01_000/distrib_optim.pt", "mp_rank_01_000/distrib_optim.pt"),
+        ("megatron-lm, one pipeline stage", "mp_rank_01", "mp_rank_01"),
+        ("torch_dist", ".metadata", ".metadata"),
+        ("torch_dist", "common.pt", "common.pt"),
+        ("torch_dist", "metadata.json", "metadata.json"),
+        ("torch_dist", "__0_1.distcp", "__0_1.distcp"),
+        ("hugging face", "model-00001-of-00002.safetensors", "model-00001-of-00002.safetensors"),
+        ("hugging face", "trainer_state.json", "trainer_state.json"),
+        ("hugging face", "optimizer.pt", "optimizer.pt"),
+        ("hugging face", "rng_state_0.pth", "rng_state_0.pth"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, kind: str, gone: str, says: str) -> None:
+    for step in (10, 20):
+        tag = MAKERS[kind](tmp_path, step)
+    aside = tmp_path / "aside"
+    (tag / gone).rename(aside)
+    verified = Checkpoints(tmp_path).verify(tag.name)
+    assert (verified.complete, verified.verified) == (False, False)
+    assert verified.problem is not None
+    assert f"{says}" in verified.problem
+    assert "missing" in verified.problem
+
+
+def test_all_optimizer_shards_gone_is_not_taken_for_zero_stage_0(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10, data=1)
+    (tag / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
+    assert Checkpoints(tmp_path).verify(tag.name).problem == "its optimizer shards are missing, all of them"
+
+
+def test_a_run_that_went_on_with_other_numbers_of_ranks_is_whole_on_both_sides(tmp_path: Path) -> None:
+    deepspeed(tmp_path, 10, data=4)
+    deepspeed(tmp_path, 20, data=2)
+    deepspeed(tmp_path, 30, data=3)
+    seen = Checkpoints(tmp_path)
+    assert all(c.complete for c in seen.list())
+    assert all(seen.verify(c.tag).verified for c in seen.list())
+
+
+def test_a_weight_file_that_only_the_index_names_is_missed(tmp_path: Path) -> None:
+    tag = hugging_face(tmp_path, 10, shards=1)
+    index = tag / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("00001-of-00001", "of-another-name"))
+    problem = Checkpoints(tmp_path).verify(tag.name).problem
+    assert problem == "model-of-another-name.safetensors is missing: model.safetensors.index.json names it"
+
+
+def test_hugging_face_with_deepspeed_inside_is_looked_into(tmp_path: Path) -> None:
+    tag = hugging_face(tmp_path, 10)
+    (tag / "optimizer.pt").unlink()
+    inner = deepspeed(tag, 10)
+    assert Checkpoints(tmp_path).verify(tag.name).verified
+    (inner / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
+    assert "in global_step10: bf16_zero" in str(Checkpoints(tmp_path).verify(tag.name).problem)
+
+
+def test_a_universal_checkpoint_is_moved_along_and_resumed_from_only_where_latest_says_so(tmp_path: Path) -> None:
+    plain, converted = deepspeed(tmp_path, 10), universal(tmp_path, 10)
+    (tmp_path / "latest").write_text(plain.name)
+    seen = Checkpoints(tmp_path)
+    assert [(c.tag, c.complete) for c in seen.list()] == [(converted.name, False), (plain.name, True)]
+    assert seen.verify(converted.name).verified
+    (tmp_path / "latest").write_text(converted.name)
+    assert [c.complete for c in seen.list()] == [True, True]
+    (converted / "zero" / "wte.weight" / "exp_avg.pt").unlink()
+    assert seen.verify(converted.name).problem == "zero/wte.weight/exp_avg.pt is missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("global_step010", 10),
+        ("iter_0003000", 3000),
+        ("release", 0),
+        ("checkpoint-7", 7),
+        ("global_step7_universal", 7),
+    ],
+)
+def test_a_name_tells_the_step(name: str, step: int) -> None:
+    named = recognise(name)
+    assert named is not None
+    assert named.global_step == step
+
+
+@given(
+    st.text() | st.sampled_from(["global_step\u0661", "global_step1\n", "../global_step1", "iter_", "tmp-checkpoint-1"])
+)
+def test_no_other_name_is_a_checkpoint_and_no_such_name_leads_elsewhere(name: str) -> None:
+    named = recognise(name)
+    assert named is None or (named.tag == name and name.isascii() and not set(name) & set("/\n'\"; \\"))
+
+
+def test_a_rank_of_a_million_costs_nothing() -> None:
+    names = frozenset({"mp_rank_00_model_states.pt", "zero_pp_rank_999999_mp_rank_999999_optim_states.pt"})
+    assert missing_of_deepspeed(names, True) == "mp_rank_01_model_states.pt is missing"
+    assert missing_of_megatron_lm(frozenset({"mp_rank_999999_999999"}), True) == "mp_rank_00_000 is missing"
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "megatron-lm", "torch_dist", "hugging face"])
+def test_a_rollback_and_its_undo_are_the_identity(tmp_path: Path, kind: str) -> None:
+    tags = [MAKERS[kind](tmp_path, step).name for step in (10, 20, 30)]
+    if kind == "deepspeed":
+        (tmp_path / "latest").write_text(tags[2])
+    if kind != "hugging face":
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("30")
+    seen, before = Checkpoints(tmp_path), digests(tmp_path)
+    assert (seen.latest(), seen.disagreement()) == (tags[2], None)
+    for _ in range(2):
+        seen.quarantine(tags[1:], **WHERE)
+        seen.point_latest(tags[0], 10, **WHERE)
+    assert (seen.latest(), seen.disagreement()) == (tags[0], None)
+    assert seen.quarantined(**WHERE) == tuple(tags[1:])
+    seen.restore(**WHERE)
+    assert digests(tmp_path) == before
+    seen.quarantine(tags, **WHERE)
+    seen.point_latest(None, 0, **WHERE)
+    assert seen.latest() is None
+    seen.restore(**WHERE)
+    assert digests(tmp_path) == before
+
+
+def test_hugging_face_resumes_from_the_newest_so_a_newer_torn_one_is_moved(tmp_path: Path) -> None:
+    hugging_face(tmp_path, 10)
+    torn = hugging_face(tmp_path, 20)
+    (torn / "trainer_state.json").unlink()
+    seen = Checkpoints(tmp_path)
+    assert seen.latest() == "checkpoint-20"
+    seen.point_latest("checkpoint-10", 10, **WHERE)
+    assert seen.latest() == "checkpoint-10"
+    assert seen.quarantined(**WHERE) == ("checkpoint-20",)
+
+
+def test_the_released_weights_are_the_state_before_the_first_step(tmp_path: Path) -> None:
+    megatron_lm(tmp_path, 10)
+    shutil.copytree(tmp_path / "iter_0000010", tmp_path / "release")
+    seen = Checkpoints(tmp_path)
+    assert [c.tag for c in seen.list()] == ["release", "iter_0000010"]
+    seen.point_latest("release", 0, **WHERE)
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "release"
+    assert seen.latest() == "release"
+
+
+def test_a_universal_tracker_is_taken_away_where_the_target_has_no_universal_checkpoint(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        deepspeed(tmp_path, step)
+    universal(tmp_path, 30)
+    universal(tmp_path, 20)
+    (tmp_path / "latest").write_text("global_step30")
+    (tmp_path / "latest_universal").write_text("global_step30_universal")
+    seen, before = Checkpoints(tmp_path), digests(tmp_path)
+    seen.quarantine(["global_step30", "global_step30_universal"], **WHERE)
+    seen.point_latest("global_step20", 20, **WHERE)
+    assert (tmp_path / "latest_universal").read_text() == "global_step20_universal"
+    assert seen.disagreement() is None
+    seen.quarantine(["global_step20", "global_step20_universal"], **WHERE)
+    seen.point_latest("global_step10", 10, **WHERE)
+    assert not (tmp_path / "latest_universal").exists()
+    assert seen.disagreement() is None
+    seen.restore(**WHERE)
+    assert digests(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("trackers", "says"),
+    [
+        ({"latest": "global_step20"}, None),
+        ({"latest": "global_step20", "latest_checkpointed_iteration.txt": "20\n"}, None),
+        ({"latest": "global_step20", "latest_checkpointed_iteration.txt": "10"}, "the trackers disagree: latest says"),
+        ({"latest": ""}, "latest is empty: writing it was cut short"),
+        ({"latest": "global_step2"}, "latest says global_step2, and there is no such checkpoint"),
+        ({"latest": "../x\n; rm"}, "latest says '../x\\n; rm', and there is no such checkpoint"),
+        ({"latest_checkpointed_iteration.txt": "7"}, "latest_checkpointed_iteration.txt says 7, and there is no such"),
+    ],
+)
+def test_trackers_that_contradict_are_told(tmp_path: Path, trackers: dict[str, str], says: str | None) -> None:
+    deepspeed(tmp_path, 10)
+    deepspeed(tmp_path, 20)
+    for name, text in trackers.items():
+        (tmp_path / name).write_text(text)
+    said = Checkpoints(tmp_path).disagreement()
+    assert said is None if says is None else said is not None and said.startswith(says)
+
+
+def test_a_tag_that_is_no_checkpoints_name_is_refused_everywhere(tmp_path: Path) -> None:
+    deepspeed(tmp_path, 10)
+    before = digests(tmp_path)
+    seen = Checkpoints(tmp_path)
+    for tag in ("..", "a'b", "global_step1;x", "global_step1\n", ".sentinel-quarantine", "global_step1/../x", ""):
+        with pytest.raises(CheckpointError):
+            seen.verify(tag)
+        with pytest.raises(CheckpointError):
+            seen.point_latest(tag, 1, **WHERE)
+        with pytest.raises(QuarantineError):
+            seen.quarantine([tag], **WHERE)
+        with pytest.raises(QuarantineError):
+            seen.pins.pin(tag)
+    assert digests(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["run 'x'", 'quo"te', "semi;colon", "new\nline", "$(touch x)", "-rf", "umläut", "a..b"]
+)
+def test_a_folders_name_may_hold_anything(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    deepspeed(folder, 10)
+    deepspeed(folder, 20)
+    (folder / "latest").write_text("global_step20")
+    seen, before = Checkpoints(folder), digests(folder)
+    assert seen.verify("global_step10").verified
+    seen.quarantine(["global_step20"], **WHERE)
+    seen.point_latest("global_step10", 10, **WHERE)
+    seen.restore(**WHERE)
+    seen.pins.pin("global_step10")
+    assert digests(folder) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name]
+
+
+def test_a_quarantine_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    deepspeed(folder, 10)
+    elsewhere.mkdir()
+    (folder / QUARANTINE).symlink_to(elsewhere)
+    with pytest.raises(QuarantineError, match="is a link"):
+        Checkpoints(folder).quarantine(["global_step10"], **WHERE)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_old_checkpoints_are_asked_for_a_few_files_and_the_newest_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.adapters.checkpoints.looks._ENTRIES_PER_LOOK", 5)
+    for step in (10, 20, 30, 40):
+        deepspeed(tmp_path, step, data=3)
+    (tmp_path / "global_step10" / "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink()  # its end: noticed
+    (tmp_path / "global_step20" / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()  # in the middle
+    seen = Checkpoints(tmp_path)
+    assert [c.complete for c in seen.list()] == [False, True, True, True]
+    assert seen.verify("global_step20").complete is False
+
+
+def test_a_checkpoint_that_changes_is_looked_at_again(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    seen = Checkpoints(tmp_path)
+    assert seen.list()[0].complete
+    shard = tag / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    shard.rename(tmp_path / "aside")
+    assert not seen.list()[0].complete
+    save(shard, tensors(1000))
+    assert seen.list()[0].complete

@@ -1,0 +1,156 @@
+"""Pins against a retention that deletes, and what a filesystem still takes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.checkpoints import PINNED, QUARANTINE, Checkpoints, room_for
+from sentinel.vocabulary.errors import QuarantineError
+from tests.adapters.checkpoint_files import deepspeed, digests, hugging_face, megatron_lm, save, tensors
+
+
+@pytest.mark.parametrize("make", [deepspeed, megatron_lm, hugging_face])
+def test_a_pin_outlives_retention_and_brings_the_checkpoint_back(tmp_path: Path, make: object) -> None:
+    tag = make(tmp_path, 10).name  # type: ignore[operator]
+    make(tmp_path, 20)  # type: ignore[operator]
+    seen, before = Checkpoints(tmp_path), digests(tmp_path)
+    for _ in range(2):
+        seen.pins.pin(tag)
+    assert seen.pins.tags() == (tag,)
+    assert [c.global_step for c in seen.list()] == [10, 20]
+    shutil.rmtree(tmp_path / tag)  # what keep-last-k does
+    for _ in range(2):
+        seen.pins.restore(tag)
+    assert digests(tmp_path) == before
+    assert seen.verify(tag).verified
+    assert seen.pins.tags() == (tag,)
+
+
+def test_a_pin_takes_no_space_while_its_checkpoint_is_there(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    Checkpoints(tmp_path).pins.pin(tag.name)
+    pinned = tmp_path / PINNED / tag.name
+    assert all((pinned / p.name).stat().st_ino == p.stat().st_ino for p in tag.iterdir())
+
+
+@pytest.mark.parametrize("links_before_the_crash", range(4))
+def test_a_pin_that_was_cut_short_is_taken_up_and_never_seen_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_before_the_crash: int
+) -> None:
+    tag = deepspeed(tmp_path, 10).name
+    pins, link, made = Checkpoints(tmp_path).pins, os.link, []
+
+    def dies(*arguments: object, **more: object) -> None:
+        if len(made) == links_before_the_crash:
+            raise KeyboardInterrupt
+        made.append(arguments)
+        link(*arguments, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as crash:
+        crash.setattr("os.link", dies)
+        crash.setattr("os.rename", dies)  # with three links all are there, and it dies before the rename
+        with pytest.raises(KeyboardInterrupt):
+            pins.pin(tag)
+    assert pins.tags() == ()
+    pins.pin(tag)
+    assert pins.tags() == (tag,)
+    assert [p.name for p in (tmp_path / PINNED).iterdir()] == [tag]
+
+
+def test_another_checkpoint_of_a_pinned_name_is_told_and_not_mixed_in(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    pins = Checkpoints(tmp_path).pins
+    pins.pin(tag.name)
+    shutil.rmtree(tag)
+    deepspeed(tmp_path, 10)
+    before = digests(tmp_path)
+    with pytest.raises(QuarantineError, match="unpin it first"):
+        pins.pin(tag.name)
+    with pytest.raises(QuarantineError, match="would overwrite it"):
+        pins.restore(tag.name)
+    assert digests(tmp_path) == before
+
+
+def test_a_pin_cut_short_and_a_checkpoint_saved_again_are_not_mixed(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    unfinished = tmp_path / PINNED / f".{tag.name}.sentinel-pinned.unfinished"
+    unfinished.mkdir(parents=True)
+    save(unfinished / "mp_rank_00_model_states.pt", tensors(99))
+    with pytest.raises(QuarantineError, match="move it away"):
+        Checkpoints(tmp_path).pins.pin(tag.name)
+
+
+def test_unpinning_moves_into_the_quarantine_and_deletes_nothing(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    pins, before = Checkpoints(tmp_path).pins, digests(tag)
+    for number in (1, 2):
+        pins.pin(tag.name)
+        moved = pins.unpin(tag.name)
+        assert moved == tmp_path / QUARANTINE / "unpinned" / f"r{number}" / tag.name
+    shutil.rmtree(tag)
+    assert {p.name for p in moved.iterdir()} == set(before)
+    assert pins.tags() == ()
+    with pytest.raises(QuarantineError, match="is not pinned; pinned are none"):
+        pins.unpin(tag.name)
+    with pytest.raises(QuarantineError, match="is not pinned; pinned are none"):
+        pins.restore(tag.name)
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK])
+def test_a_filesystem_without_hard_links_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    tag = deepspeed(tmp_path, 10).name
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("os.link", refuses)
+    pins = Checkpoints(tmp_path).pins
+    with pytest.raises(QuarantineError, match=f"makes no hard link .{os.strerror(error)}"):
+        pins.pin(tag)
+    assert pins.tags() == ()
+
+
+def test_a_checkpoint_with_a_link_in_it_is_not_pinned(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    (tag / "extra.pt").symlink_to("/etc/passwd")
+    with pytest.raises(QuarantineError, match=r"is left alone: extra\.pt is neither"):
+        Checkpoints(tmp_path).pins.pin(tag.name)
+
+
+def filesystem(*, free_blocks: int = 1000, inodes: int = 100, free_inodes: int = 50) -> os.statvfs_result:
+    return os.statvfs_result(
+        (4096, 4096, 2000, free_blocks + 7, free_blocks, inodes, free_inodes + 7, free_inodes, 0, 255)
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "quota", "needed", "files", "says"),
+    [
+        (filesystem(), None, 4096 * 1000, 50, None),
+        (filesystem(), None, 4096 * 1000 + 1, 0, "0.0 GB free"),
+        (filesystem(free_inodes=3), None, 1, 4, "room for 3 more files"),
+        (filesystem(inodes=0, free_inodes=0), None, 1, 4, None),  # a filesystem that does not count inodes
+        (filesystem(), 10**6, 10**6 + 1, 0, "the quota leaves 0.0 GB"),
+        (filesystem(), 10**6, 10**6, 0, None),
+    ],
+)
+def test_too_little_room_is_told(
+    tmp_path: Path, status: os.statvfs_result, quota: int | None, needed: int, files: int, says: str | None
+) -> None:
+    room = room_for(tmp_path, needed, files, statvfs=lambda _: status, quota=lambda _: quota)
+    assert room.problem is None if says is None else room.problem is not None and says in room.problem
+    assert room.free_files == (None if not status.f_files else status.f_favail)
+
+
+def test_room_is_asked_of_the_real_filesystem(tmp_path: Path) -> None:
+    room = room_for(tmp_path, 1)
+    assert room.problem is None
+    assert room.free_bytes > 0
+    assert room_for(tmp_path, 1 << 62).problem is not None
