@@ -158,6 +158,13 @@ def test_integers_and_bytes_that_look_like_nan_are_not(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).verify("global_step10").verified
 
 
+@pytest.mark.parametrize(("kind", "name"), [("torch_dist", "metadata.json"), ("hugging face", "trainer_state.json")])
+def test_a_torn_json_file_is_found(copy: Callable[[str], Copy], kind: str, name: str) -> None:
+    torn = copy(kind)
+    (torn.path / name).write_text("{")
+    assert torn.problem() == f"{name} is not a JSON object: writing it was cut short"
+
+
 def test_a_nan_in_torch_dist_and_safetensors_is_found(tmp_path: Path) -> None:
     for make in (torch_dist, hugging_face):
         tag = make(tmp_path, 10, nan=True)  # type: ignore[operator]

@@ -48,7 +48,8 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
         if layout is MEGATRON_LM:
             return _torch_dist(folder, contents) if ".metadata" in contents.names else _megatron_ranks(folder, contents)
         if layout is HUGGING_FACE:
-            return Declared(problem=_unindexed(folder, contents), ranks_known=True)
+            problem = _torn_json(folder, "trainer_state.json") or _unindexed(folder, contents)
+            return Declared(problem=problem, ranks_known=True)
     except (UnsoundError, PickleError) as error:
         return Declared(problem=str(error))
     except OSError as error:
@@ -97,6 +98,8 @@ def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
 
 def _torch_dist(folder: Path, contents: Contents) -> Declared:
     """torch.distributed.checkpoint: .metadata says which bytes of which file are which piece."""
+    if (torn := _torn_json(folder, "metadata.json")) is not None:
+        return Declared(problem=torn)
     data = _content(folder / ".metadata", _LARGEST_METADATA_BYTES)
     try:
         pieces = _pieces(data)
@@ -127,6 +130,14 @@ def _pieces(data: bytes) -> dict[str, list[tuple[int, int]]]:
                 found.setdefault(name, []).append((offset, value))
                 name = ""
     return {name: sorted(parts) for name, parts in found.items()}
+
+
+def _torn_json(folder: Path, name: str) -> str | None:
+    try:
+        whole = isinstance(json.loads(_content(folder / name, LARGEST_BYTES)), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    return None if whole else f"{name} is not a JSON object: writing it was cut short"
 
 
 def _unindexed(folder: Path, contents: Contents) -> str | None:

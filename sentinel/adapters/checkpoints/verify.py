@@ -62,13 +62,9 @@ def examine(
     contents = walk(path)
     if contents.refusal is not None:
         return Examined(complete=False, problem=contents.refusal)
-    said = declared(path, contents, named.layout)
-    lacks = (
-        _empty(contents, named)
-        or named.layout.missing(contents.names, True)
-        or said.problem
-        or _absent(named, contents, said, sibling)
-    )
+    lacks = _empty(contents, named) or named.layout.missing(contents.names, True)
+    said = declared(path, contents, named.layout) if lacks is None else Declared()
+    lacks = lacks or said.problem or _absent(named, contents, said, sibling)
     if lacks is not None:
         return Examined(complete=False, problem=lacks)
     if manifest is not None and _is_of_an_earlier_save(manifest, manifest_mtime_ns, contents):
