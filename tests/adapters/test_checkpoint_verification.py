@@ -8,6 +8,8 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -406,3 +408,22 @@ def test_what_deepspeed_itself_saves_is_whole_and_a_shard_less_is_not(tmp_path: 
         (tmp_path / "aside").rename(shard)
     flip(shards[0], 8 * (shards[0].stat().st_size // 2))
     assert seen.verify("global_step4").verified is False
+
+
+def test_what_deepspeed_converts_to_universal_is_whole_and_a_moment_less_is_not(tmp_path: Path) -> None:
+    train(tmp_path / "run", "--steps", "2", "--save-interval", "2", "--zero", "1")
+    folder = tmp_path / "run" / "checkpoints"
+    plain, converted = folder / "global_step2", folder / "global_step2_universal"
+    convert = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    subprocess.run(
+        [*convert, "--input_folder", str(plain), "--output_folder", str(converted)],
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    seen = Checkpoints(folder)
+    assert [c.tag for c in seen.list()] == [converted.name, plain.name]
+    assert (seen.verify(converted.name).verified, seen.disagreement()) == (True, None)
+    moment = next((converted / "zero").glob("*/exp_avg.pt"))
+    moment.rename(tmp_path / "aside")
+    assert seen.verify(converted.name).problem == f"{moment.relative_to(converted)} is missing"

@@ -6,6 +6,7 @@ Hashing, CRCs and numpy's maxima release the interpreter's lock, so threads are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -72,11 +73,15 @@ def read_files(
     threads: int | None = None,
 ) -> tuple[FileRead, ...]:
     """Reads all the files, in their order, and stops early when one is unsound (those not read are left out)."""
-    workers = threads or max(4, 2 * len(os.sched_getaffinity(0)))
-    reader = _Reader(folder, crcs, digests, pieces, _Counter(sum(i.size_bytes for i in items), progress), workers)
+    cores = len(os.sched_getaffinity(0))
+    workers = threads or max(4, 2 * cores)
+    counter = _Counter(sum(item.size_bytes for item in items), progress)
+    # With a file for every core, each thread digests what it has just read, while its own cache still holds it.
+    beside = ThreadPoolExecutor(workers) if digests and len(items) < cores else None
+    reader = _Reader(folder, crcs, digests, pieces, counter, beside)
     # The largest first: a rank's shards are of one size, and what is left at the end are the small ones.
     by_size = sorted(items, key=lambda item: -item.size_bytes)
-    with reader.beside, ThreadPoolExecutor(workers) as pool:
+    with beside or contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
         results = [result for result in pool.map(reader, by_size) if result is not None]
     return tuple(sorted(results, key=lambda result: result.name))
 
@@ -100,12 +105,18 @@ class _Reader:
     """Reads one file after the other; called from several threads."""
 
     def __init__(
-        self, folder: Path, crcs: bool, digests: bool, pieces: Pieces, counter: _Counter, workers: int
+        self,
+        folder: Path,
+        crcs: bool,
+        digests: bool,
+        pieces: Pieces,
+        counter: _Counter,
+        beside: ThreadPoolExecutor | None,
     ) -> None:
         self._folder, self._crcs, self._digests, self._pieces, self._counter = folder, crcs, digests, pieces, counter
         self._stop = threading.Event()
-        self.beside = ThreadPoolExecutor(workers)
-        """Digests one chunk while the thread that read it checks it and reads the next."""
+        self._beside = beside
+        """Digests one chunk while the thread that read it checks it and reads the next; None is one after the other."""
 
     def __call__(self, item: Item) -> FileRead | None:
         try:
@@ -130,7 +141,10 @@ class _Reader:
             for position, view in self._chunks(descriptor, item.size_bytes):
                 if pending is not None:
                     pending.result()
-                pending = self.beside.submit(digest.update, view) if digest is not None else None
+                if digest is not None and self._beside is not None:
+                    pending = self._beside.submit(digest.update, view)
+                elif digest is not None:
+                    digest.update(view)
                 members.feed(position, view)
             if pending is not None:
                 pending.result()
