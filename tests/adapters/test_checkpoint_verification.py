@@ -338,17 +338,31 @@ def test_a_manifest_follows_its_checkpoint_into_the_quarantine_and_back(copy: Ca
     assert "is not what was saved" in str(moved.with_manifest.verify(moved.tag).problem)
 
 
+def younger(copy: Copy, manifest: Path) -> None:
+    for path in copy.files:
+        os.utime(path, ns=(0, manifest.stat().st_mtime_ns + 10**9))
+
+
 def test_a_manifest_of_an_earlier_save_under_the_same_name_does_not_count(copy: Callable[[str], Copy]) -> None:
     saved = copy("deepspeed")
     manifest = write_manifest(saved.path.parent, saved.tag, saved.state)
-    for path in saved.files:
-        path.write_bytes(path.read_bytes())
-        os.utime(path, ns=(0, manifest.stat().st_mtime_ns + 10**9))
-    save(saved.files[0], {"dp_world_size": 1, "optimizer": None, **tensors(11)})
-    os.utime(saved.files[0], ns=(0, manifest.stat().st_mtime_ns + 10**9))
+    save(saved.files[0], tensors(11))
+    save(saved.files[1], {"dp_world_size": 1, "optimizer": None, **tensors(11)})
+    younger(saved, manifest)
     assert saved.with_manifest.verify(saved.tag).verified
+    flip(saved.files[0], 8 * 5000)  # its own CRCs still count
+    assert "CRC" in str(saved.with_manifest.verify(saved.tag).problem)
     os.utime(saved.files[1], ns=(0, manifest.stat().st_mtime_ns - 10**9))  # one is older: the other was changed
     assert saved.with_manifest.verify(saved.tag).verified is False
+
+
+def test_a_copy_that_was_damaged_on_the_way_is_found(copy: Callable[[str], Copy]) -> None:
+    copied = copy("hugging face")
+    manifest = write_manifest(copied.path.parent, copied.tag, copied.state)
+    younger(copied, manifest)
+    assert copied.with_manifest.verify(copied.tag).verified
+    flip(copied.path / "model-00001-of-00002.safetensors", 8 * 2000)
+    assert "is not what was saved" in str(copied.with_manifest.verify(copied.tag).problem)
 
 
 def test_a_manifest_is_never_written_over_damage(copy: Callable[[str], Copy]) -> None:

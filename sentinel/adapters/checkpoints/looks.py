@@ -46,7 +46,7 @@ class _Seen:
 
 
 class Looks:
-    """Looks at checkpoints; remembers those that were complete, until their folders change."""
+    """Looks at checkpoints; remembers those listed that were complete, until they change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,6 +69,8 @@ class Looks:
             budget -= len(seen.names)
             if seen.problem is None:
                 likeness[named.layout.name] = _ends(seen.names, named.layout)
+        self._seen = {tag: seen for tag, seen in self._seen.items() if tag in listed}
+        self._said = {tag: said for tag, said in self._said.items() if tag in listed}
         return problems | self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
 
     def _look(self, named: Named) -> _Seen:

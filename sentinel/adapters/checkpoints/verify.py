@@ -67,14 +67,15 @@ def examine(
     lacks = lacks or said.problem or _absent(named, contents, said, sibling)
     if lacks is not None:
         return Examined(complete=False, problem=lacks)
-    if manifest is not None and _is_of_an_earlier_save(manifest, manifest_mtime_ns, contents):
-        manifest = None
-    if (odd := _unlike_manifest(manifest, contents) or _much_smaller(named, contents, sibling)) is not None:
+    doubtful = manifest is not None and _younger_than(manifest_mtime_ns, manifest, contents)
+    if (
+        odd := _unlike_manifest(None if doubtful else manifest, contents) or _much_smaller(named, contents, sibling)
+    ) is not None:
         return Examined(complete=True, problem=odd)
     read = read_files(
         path,
         contents.files,
-        crcs=manifest is None,  # a digest of the whole file says more than the CRCs in it
+        crcs=manifest is None or doubtful,  # a digest of the whole file says more than the CRCs in it
         digests=digests or manifest is not None,
         pieces=said.pieces,
         progress=progress,
@@ -84,6 +85,8 @@ def examine(
         return Examined(complete=True, problem=unsound)
     sizes = {item.name: item.size_bytes for item in contents.files}
     files = tuple(Digested(name=f.name, size_bytes=sizes[f.name], sha256=f.sha256) for f in read if f.sha256)
+    if manifest is not None and doubtful and not _mostly_as_in(manifest, files, named):
+        manifest = None
     return Examined(complete=True, problem=_other_digest(manifest, files), files=files)
 
 
@@ -112,14 +115,23 @@ def _absent(named: Named, contents: Contents, said: Declared, sibling: Sibling |
     return f"{shown(absent[0])} is missing: {sibling.tag} has it" if absent and len(ours) < len(theirs) else None
 
 
-def _is_of_an_earlier_save(manifest: Manifest, manifest_mtime_ns: int, contents: Contents) -> bool:
-    """Whether every shard is younger than the manifest: then the trainer has saved again under the same name.
+def _younger_than(manifest_mtime_ns: int, manifest: Manifest, contents: Contents) -> bool:
+    """Whether every shard is younger than the manifest: saved again under the same name since, or copied.
 
-    One that is younger, among older ones, was changed since: that the digests tell.
+    Reading tells the two apart (`_mostly_as_in`). One shard that is younger, among older ones, was changed.
     """
     named = {file.name for file in manifest.files}
     times = [item.mtime_ns for item in contents.files if item.name in named]
     return bool(times) and min(times) > manifest_mtime_ns
+
+
+def _mostly_as_in(manifest: Manifest, files: tuple[Digested, ...], named: Named) -> bool:
+    """Whether half of the shards or more are the manifest's: then it is a copy of what it was taken of.
+
+    Of a checkpoint that was saved again hardly any shard is what it was, and the old manifest says nothing about it.
+    """
+    shards = [file for file in files if named.layout.shard.fullmatch(file.name)]
+    return 2 * len(set(shards) & set(manifest.files)) >= len(shards)
 
 
 def _unlike_manifest(manifest: Manifest | None, contents: Contents) -> str | None:
