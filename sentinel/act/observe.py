@@ -20,7 +20,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
-from sentinel.plan.incident import fold
+from sentinel.plan.incident import Incident, fold
 from sentinel.plan.mitigations import Baseline
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
 from sentinel.vocabulary.overrides import Anchor
@@ -97,9 +97,11 @@ class Look:
 class Observer:
     """Looks at the run; keeps the history that it has read, and which checkpoints were verified."""
 
-    def __init__(self, neighbours: Neighbours, thresholds: Thresholds) -> None:
+    def __init__(self, neighbours: Neighbours, thresholds: Thresholds, *, room_for_saves: int = 0) -> None:
         self._near = neighbours
         self._thresholds = thresholds
+        self._room_for_saves = room_for_saves
+        self._asked_for_room = False
         self._history = History()
         self._series = Series(thresholds)
         self._followed: tuple[int, bool] | None = None
@@ -112,8 +114,9 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
-    def look(self, now_unix_s: float) -> Look:
-        """One look, now."""
+    def look(self, now_unix_s: float, *, room: bool = False) -> Look:
+        """One look, now. `room` asks for the free space as well, which is else counted while an incident is open."""
+        self._asked_for_room = room
         readable = self._read()
         attempt = self._history.latest
         self._follow(attempt)
@@ -157,11 +160,14 @@ class Observer:
     ) -> RunState:
         near = self._near
         started = self.started
+        incidents = fold(events)
         return RunState(
             now_unix_s=now_unix_s,
             jobs=jobs,
-            checkpoints=tuple(self._seen(c) for c in near.checkpoints.list()),
+            checkpoints=self._checkpoints(),
             latest_tag=near.checkpoints.latest(),
+            disagreement=near.checkpoints.disagreement(),
+            room_problem=self._room_problem(incidents),
             overrides=near.overrides.read(),
             tensorboard_past=near.tensorboard.last_step() if near.tensorboard else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
@@ -171,11 +177,29 @@ class Observer:
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             step_time_s=_step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,
-            incidents=fold(events),
+            incidents=incidents,
             approvals=near.approvals.read(),
             kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )
+
+    def _checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Those that are there, and those of which only the pin is."""
+        found = [self._seen(c) for c in self._near.checkpoints.list()]
+        pins = self._near.checkpoints.pins
+        gone = set(pins.tags()) - {c.tag for c in found}
+        found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
+        return tuple(sorted(found, key=lambda c: c.global_step))
+
+    def _room_problem(self, incidents: tuple[Incident, ...]) -> str | None:
+        """Looked at where something is to be decided: it walks a whole checkpoint to count."""
+        if not self._room_for_saves or not (self._asked_for_room or any(i.status == "open" for i in incidents)):
+            return None
+        try:
+            room = self._near.checkpoints.room_for_saves(self._room_for_saves)
+        except OSError as error:
+            return f"the free space can't be counted: {error}"
+        return room.problem if room else None
 
     def _seen(self, checkpoint: Checkpoint) -> Checkpoint:
         known = self._verified.get(checkpoint.tag)

@@ -14,6 +14,7 @@ from sentinel.plan.actions import (
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
+    RestorePinned,
     StartJob,
     StopJob,
     VerifyCheckpoint,
@@ -35,6 +36,8 @@ class Performer:
         match action:
             case VerifyCheckpoint(tag):
                 self._observer.verified(near.checkpoints.verify(tag))
+            case RestorePinned(tag):
+                near.checkpoints.pins.restore(tag)
             case PrepareJob(_, rollback):
                 near.launcher.prepare(rollback, started)
             case StopJob(_, spare, keep_stacks):

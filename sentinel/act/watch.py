@@ -6,6 +6,7 @@ import logging
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer, baseline_of
+from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
@@ -21,8 +22,11 @@ log = logging.getLogger(__name__)
 class Watch:
     """Follows one run. `tick` is one turn; it returns why the watch is over, or None."""
 
-    def __init__(self, observer: Observer, recoverer: Recoverer, policy: Policy, ledger: Ledger) -> None:
+    def __init__(
+        self, observer: Observer, recoverer: Recoverer, pinning: Pinning, policy: Policy, ledger: Ledger
+    ) -> None:
         self._observer = observer
+        self._pinning = pinning
         self._recoverer = recoverer
         self._policy = policy
         self._ledger = ledger
@@ -37,6 +41,7 @@ class Watch:
         incident = look.run.open_incident
         try:
             self._observer.keep_jobs()
+            self._pinning.keep(look)
             return self._without_incident(look) if incident is None else self._with_incident(look)
         except TemporaryError as error:
             log.warning("%s; trying again", error)

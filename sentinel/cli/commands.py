@@ -157,6 +157,31 @@ def purge(
 
 
 @app.command()
+def pin(
+    tag: Annotated[str | None, typer.Argument(help="The checkpoint; without it, what is pinned is listed.")] = None,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    release: Annotated[bool, typer.Option("--release", help="Let the pin go.")] = False,
+) -> int:
+    """Keep a checkpoint from keep-last-k and site purges, by hard links."""
+    from sentinel.cli import keeping, wiring
+
+    return keeping.pin(wiring.find_config(run, config_dir), tag, release=release)
+
+
+@app.command()
+def manifest(
+    tag: Annotated[str | None, typer.Argument(help="The checkpoint; default is the last whole one.")] = None,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+) -> int:
+    """Digest a checkpoint whole, so that a flipped bit is found before it is resumed from."""
+    from sentinel.cli import keeping, wiring
+
+    return keeping.manifest(wiring.find_config(run, config_dir), tag)
+
+
+@app.command()
 def pause(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,

@@ -27,11 +27,13 @@ __all__ = ["Wanted", "rollback", "undo"]
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Plans, shows, asks, and carries out. 1 when it is refused."""
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
-    look = parts.observer.look(wiring.clock())
+    look = parts.observer.look(wiring.clock(), room=True)
     target = look.run.checkpoint(wanted.to)
-    if target is not None and target.complete:  # reading is no change: the dry run knows whether the target is whole
+    if (
+        target is not None and target.complete and not target.only_pinned
+    ):  # reading is no change: the dry run knows whether the target is whole
         parts.observer.verified(parts.near.checkpoints.verify(target.tag))
-        look = parts.observer.look(wiring.clock())
+        look = parts.observer.look(wiring.clock(), room=True)
     plan = plan_by_hand(wanted, look.verdict, look.run, config.policy)
     _show(plan, look.run, incident_id(len(look.run.incidents) + 1), as_json=as_json)
     if plan.refusal is not None or plan.decision is None:

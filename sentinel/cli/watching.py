@@ -11,9 +11,11 @@ from threading import Event
 from rich.console import Console
 
 from sentinel.act.observe import Look
+from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done
 from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
+from sentinel.adapters.own_pins import OwnPins
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.judge.verdict import VerdictKind
@@ -67,7 +69,8 @@ def _assembled(config: Config, console: Console, *, observe: bool) -> tuple[Watc
     policy = replace(config.policy, mode="observe") if observe else config.policy
     parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
     log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
-    return Watch(parts.observer, parts.recoverer, policy, parts.ledger), parts
+    pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"), policy)
+    return Watch(parts.observer, parts.recoverer, pinning, policy, parts.ledger), parts
 
 
 def _reloaded(load: Callable[[], Config], config: Config) -> Config:

@@ -13,7 +13,7 @@ from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
 from sentinel.adapters.approvals import Approvals
-from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs, LocalLauncher
@@ -69,7 +69,7 @@ def neighbours_of(config: Config) -> Neighbours:
         state_dir=state_dir,
         journals=Journals(state_dir),
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
-        checkpoints=Checkpoints(config.run.checkpoints),
+        checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS),
         launcher=launcher_of(config, state_dir, job_log),
         approvals=Approvals(state_dir / "approvals"),
         overrides=OverridesFile(state_dir / "overrides.json"),
@@ -117,7 +117,7 @@ def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
     """Everything for one run, put together; makes its state folder."""
     near = neighbours_of(config)
     near.state_dir.mkdir(parents=True, exist_ok=True)
-    observer = Observer(near, config.judge)
+    observer = Observer(near, config.judge, room_for_saves=policy.room_for_saves)
     perform = Performer(near, observer)
     ledger = Ledger(near.incident_log.append, clock, say)
     return Parts(near=near, observer=observer, ledger=ledger, recoverer=Recoverer(observer, perform, policy, ledger))

@@ -13,6 +13,7 @@ __all__ = [
     "PointLatest",
     "PrepareJob",
     "QuarantineCheckpoints",
+    "RestorePinned",
     "StartJob",
     "StopJob",
     "VerifyCheckpoint",
@@ -25,6 +26,13 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class VerifyCheckpoint:
     """Read the checkpoint whole, without unpickling it."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePinned:
+    """Bring back a checkpoint that only its pin is left of."""
 
     tag: str
 
@@ -95,6 +103,7 @@ class StartJob:
 
 Action = (
     VerifyCheckpoint
+    | RestorePinned
     | PrepareJob
     | StopJob
     | QuarantineCheckpoints
@@ -106,6 +115,7 @@ Action = (
 
 _KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
+    RestorePinned: "restore_pinned",
     PrepareJob: "prepare_job",
     StopJob: "stop_job",
     QuarantineCheckpoints: "quarantine_checkpoints",
@@ -126,6 +136,8 @@ def describe(action: Action) -> str:
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"
+        case RestorePinned(tag):
+            return f"bring {tag} back from its pin"
         case PrepareJob(_, rollback):
             return f"write and check what {rollback or 'the restart'} will submit"
         case StopJob(jobs):

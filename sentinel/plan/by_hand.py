@@ -8,7 +8,7 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.incident import Rollback, incident_id, rollback_id
 from sentinel.plan.mitigations import Baseline, changes, overrides_for, plain_overrides
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import Plan, plan_rollback
+from sentinel.plan.recovery import Plan, no_room, plan_rollback
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
@@ -39,6 +39,8 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
     onset = verdict.onset_range
     if onset is not None and step >= onset[0] and not wanted.force:
         return Plan(refusal=f"{wanted.to} is after the onset at step {onset[0]}: it has the illness in it (--force)")
+    if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
+        return refused
     incident = incident_id(len(run.incidents) + 1)
     try:
         overrides = _overrides(wanted, run, policy, incident, step)

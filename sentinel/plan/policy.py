@@ -33,6 +33,14 @@ class Policy:
     start_budget: int = 3
     """Starts of the job for one rollback, and restarts after crashes in a row without a new checkpoint."""
 
+    room_for_saves: int = 2
+    """Checkpoints that there has to be room for (bytes, files, quota) before the job is started again; 0 is not looked
+    at."""
+
+    pin_last_healthy: bool = True
+    """Keep the last checkpoint that was saved in health from the trainer's keep-last-k and from site purges, by hard
+    links beside it (.sentinel-pinned). Not in mode observe."""
+
     lost_steps_budget: int = 100_000
     """Optimizer steps that rollbacks may throw away over the run's life."""
 

@@ -15,6 +15,7 @@ from sentinel.plan.actions import (
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
+    RestorePinned,
     StartJob,
     StopJob,
     VerifyCheckpoint,
@@ -27,7 +28,17 @@ from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["Plan", "Target", "choose_target", "decide", "plan_hang", "plan_recovery", "plan_restart", "plan_rollback"]
+__all__ = [
+    "Plan",
+    "Target",
+    "choose_target",
+    "decide",
+    "no_room",
+    "plan_hang",
+    "plan_recovery",
+    "plan_restart",
+    "plan_rollback",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +83,12 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
 
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal."""
-    if (refused := _waits(run, policy) or _refuses(incident, run, policy)) is not None:
+    if (refused := _waits(run, policy) or _refuses(incident, run, policy) or no_room(run)) is not None:
         return refused
     rung = policy.ladder[len(incident.rollbacks)]
     target = choose_target(incident, rung, run, policy)
-    if target.tag is not None and (found := run.checkpoint(target.tag)) is not None and found.verified is None:
-        return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} is the target, not yet verified")
+    if (first := _not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
+        return first
     try:
         decision = _decision(incident, rung, target, run)
     except ConfigError as error:
@@ -115,7 +126,7 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         actions.append(PrepareJob(incident, ours))
     if others:
         actions.append(StopJob(others))
-    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step):
+    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
         actions.append(QuarantineCheckpoints(later, incident, ours))
     if run.latest_tag != decision.target_tag:
         actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
@@ -138,8 +149,14 @@ def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
     if target is None or not target.complete or target.verified is False:
         why = target.problem if target is not None else "it is not there"
         return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
-    if target.verified is None:
-        return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} has to be verified first")
+    return _not_yet_verified(target)
+
+
+def _not_yet_verified(target: Checkpoint | None) -> Plan | None:
+    if target is not None and target.only_pinned:
+        return Plan(actions=(RestorePinned(target.tag),), reason=f"of {target.tag}, the target, only its pin is left")
+    if target is not None and target.verified is None:
+        return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} is the target, not yet verified")
     return None
 
 
@@ -158,7 +175,7 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     current = incident.current if incident else None
     rollback = run.overrides.rollback if run.overrides else None
     start = StartJob(incident.id if incident else None, current.id if current else rollback)
-    whole = [c for c in run.checkpoints if c.complete and c.verified is not False]
+    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
     if not whole:
         return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
     last = whole[-1]
@@ -291,6 +308,13 @@ def _refuses(incident: Incident, run: RunState, policy: Policy) -> Plan | None:
     if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     return None
+
+
+def no_room(run: RunState) -> Plan | None:
+    """The refusal to restart a job that could not save; None when it could."""
+    if run.room_problem is None:
+        return None
+    return Plan(refusal=f"the coming saves would find no room: {run.room_problem}", waits=True)
 
 
 def _lost_steps(run: RunState) -> int:

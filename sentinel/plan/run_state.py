@@ -32,6 +32,9 @@ class Checkpoint:
     problem: str | None = None
     """Why it is not complete or did not verify, as a sentence."""
 
+    only_pinned: bool = False
+    """Whether its folder is gone (a retention, a site's purge) and only its pin is left."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSeen:
@@ -83,6 +86,12 @@ class RunState:
 
     latest_tag: str | None = None
     """What `latest` says; None when there is no such file."""
+
+    disagreement: str | None = None
+    """How `latest` and its kin contradict one another, as a sentence; None when they do not."""
+
+    room_problem: str | None = None
+    """What there is too little of for the coming saves; None when there is enough, or it was not looked at."""
 
     overrides: Overrides | None = None
     """What overrides.json says; None when there is none."""

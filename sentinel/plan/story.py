@@ -82,6 +82,8 @@ def _doing(action: Mapping[str, Any]) -> str:
     match action["kind"]:
         case "verify_checkpoint":
             return f"read {action['tag']} whole"
+        case "restore_pinned":
+            return f"brought {action['tag']} back from its pin"
         case "prepare_job":
             return "prepared the restart"
         case "stop_job":

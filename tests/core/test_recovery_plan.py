@@ -14,6 +14,7 @@ from sentinel.plan.actions import (
     PointLatest,
     PrepareJob,
     QuarantineCheckpoints,
+    RestorePinned,
     StartJob,
     StopJob,
     VerifyCheckpoint,
@@ -86,6 +87,9 @@ def apply(state: RunState, action: Action) -> RunState:
             return replace(state, overrides=overrides)
         case StartJob(_, rollback):
             return replace(state, jobs=replace(state.jobs, writers=(WriterSeen(id="process 43", rollback=rollback),)))
+        case RestorePinned(tag):
+            back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.checkpoints)
+            return replace(state, checkpoints=back)
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=seen)
@@ -128,6 +132,30 @@ def test_what_nobody_can_say_counts_as_alive() -> None:
         assert plan.waits
         assert not plan.actions
         assert plan.decision is None  # it is made when something is known
+
+
+def test_a_restart_that_could_not_save_is_not_begun() -> None:
+    full = run(room_problem="/checkpoints has 1.0 GB free, and 4.0 GB are needed")
+    plan = decide(incident(), full, POLICY)
+    assert plan.refusal == "the coming saves would find no room: /checkpoints has 1.0 GB free, and 4.0 GB are needed"
+    assert plan.waits
+    assert not plan.actions
+
+
+def test_a_target_that_only_its_pin_is_left_of_is_brought_back_first() -> None:
+    there = tuple(replace(c, only_pinned=c.global_step == 30, verified=None) for c in run().checkpoints)
+    plan = decide(incident(), run(checkpoints=there), POLICY)
+    assert plan.actions == (RestorePinned("global_step30"),)
+    restored = reduce(apply, plan.actions, run(checkpoints=there))
+    assert decide(incident(), restored, POLICY).actions == (VerifyCheckpoint("global_step30"),)
+
+
+def test_a_pin_beyond_the_target_is_not_moved() -> None:
+    pinned = replace(checkpoint(70), only_pinned=True)
+    there = tuple(pinned if c.global_step == 70 else c for c in run().checkpoints)
+    actions = plan_rollback(decision(), run(checkpoints=there), POLICY).actions
+    moved = next(a for a in actions if isinstance(a, QuarantineCheckpoints))
+    assert "global_step70" not in moved.tags
 
 
 def test_an_old_job_that_comes_back_beside_ours_is_stopped_and_ours_is_not() -> None:

@@ -299,6 +299,32 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
     assert plan["unconfirmed"] == []
 
 
+def test_a_pinned_checkpoint_outlives_a_retention_and_is_rolled_back_to(run: Path) -> None:
+    before = inventory(run, "checkpoints/global_step40")
+    sentinel(run, "pin", "global_step40")
+    assert sentinel(run, "pin").stdout == "global_step40\n"
+    for step in (20, 30, 40):
+        shutil.rmtree(run / "checkpoints" / f"global_step{step}")  # as keep-last-k does
+    watched = sentinel(run, "watch", expect=4)  # its job can't be started here
+    assert "bring global_step40 back from its pin" in watched.stderr
+    assert inventory(run, "checkpoints/global_step40") == before
+    assert (run / "checkpoints" / "latest").read_text() == "global_step40"
+    assert "global_step7 is not pinned" in sentinel(run, "pin", "global_step7", "--release", expect=2).stderr
+    sentinel(run, "pin", "global_step40", "--release")
+    assert inventory(run, "checkpoints/global_step40") == before
+
+
+def test_a_manifest_finds_the_flipped_bit_that_loading_would_not(run: Path) -> None:
+    sentinel(run, "manifest", "global_step40")
+    shard = next((run / "checkpoints" / "global_step40").glob("*.pt"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    told = sentinel(run, "rollback", "--to", "global_step40", "--dry-run", "--force", expect=1).stdout
+    assert "can't be trusted" in told
+    assert shard.name in told
+
+
 def _in_mode_approve(run: Path, **policy: object) -> None:
     keys = "\n".join(f"{key} = {value}" for key, value in policy.items())
     edit(run, 'mode = "act"', f'mode = "approve"\n{keys}')
@@ -338,7 +364,7 @@ def test_a_yes_is_no_yes_to_another_plan(run: Path) -> None:
     _in_mode_approve(run)
     _watched_until(run, "proposed")
     sentinel(run, "approve", "incident-1", "--yes")
-    shard = next((run / "checkpoints" / "global_step40").glob("*optim_states.pt"))
+    shard = next((run / "checkpoints" / "global_step40").glob("*.pt"))
     shard.write_bytes(shard.read_bytes()[:-4096])
     before = inventory(run)
     line = [*SENTINEL, "watch", "--run", str(run / "demo.toml")]
@@ -374,3 +400,21 @@ def test_only_a_person_deletes_and_only_what_is_closed(run: Path) -> None:
     assert "no rollback to undo" in sentinel(run, "undo", "--yes", expect=2).stderr
     assert "is empty" in sentinel(run, "purge", "incident-1", "--yes").stdout
     assert "deleted: this can't be undone any more" in sentinel(run, "incident", "incident-1").stdout
+
+
+def test_watch_pins_the_last_healthy_checkpoint_by_itself(tmp_path: Path) -> None:
+    words = ("--steps", "120", "--save-interval", "10", "--run", "small")
+    (tmp_path / "demo.toml").write_text(
+        '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
+        "[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\n"
+    )
+    train(tmp_path, *words)
+    sentinel(tmp_path, "watch")
+    assert sentinel(tmp_path, "pin").stdout == "global_step110\n"
+    edit(tmp_path, "mode = 'act'", "mode = 'act'\nmargin_steps = 60")
+    sentinel(tmp_path, "watch")
+    assert sentinel(tmp_path, "pin").stdout == "global_step60\n"
+    shutil.rmtree(tmp_path / "checkpoints" / "global_step60")
+    edit(tmp_path, "margin_steps = 60", "margin_steps = 20")
+    sentinel(tmp_path, "watch")
+    assert sentinel(tmp_path, "pin").stdout == "global_step60\nglobal_step100\n"  # what only a pin holds is not let go

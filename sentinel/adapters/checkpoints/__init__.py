@@ -6,8 +6,9 @@ The way of the data: a name (`layouts`) → a cheap look (`looks`: `shards`) →
 """
 
 from sentinel.adapters.checkpoints.folder import Checkpoints, write_manifest
+from sentinel.adapters.checkpoints.manifest_file import MANIFESTS
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE
 from sentinel.adapters.checkpoints.room import Room, room_for
 
-__all__ = ["PINNED", "QUARANTINE", "Checkpoints", "Room", "room_for", "write_manifest"]
+__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Room", "room_for", "write_manifest"]

@@ -13,6 +13,7 @@ from sentinel.adapters.checkpoints.manifest_file import MANIFESTS, ManifestFiles
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
+from sentinel.adapters.checkpoints.room import Room, room_for
 from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.adapters.checkpoints.verify import Examined, Sibling, examine
 from sentinel.adapters.checkpoints.walk import walk
@@ -80,6 +81,14 @@ class Checkpoints:
         if examined.problem is not None:
             raise CheckpointError(f"{tag} gets no manifest, because it is not whole: {examined.problem}")
         return Manifest(tag=tag, global_step=named.global_step, files=examined.files)
+
+    def room_for_saves(self, saves: int) -> Room | None:
+        """Whether so many more checkpoints of the newest one's size would fit; None while there is none to go by."""
+        found = self._named()
+        if not found:
+            return None
+        contents = walk(self.folder / found[-1].tag)
+        return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
     def size_of(self, tag: str) -> int:
         """Bytes of all files of a checkpoint: what the next save will take. CheckpointError if it is not there."""

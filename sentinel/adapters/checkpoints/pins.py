@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import recognise
@@ -48,6 +49,11 @@ class Pins:
             return
         self._link_whole(source, contents, pinned)
 
+    def step_of(self, tag: str) -> int:
+        """The optimizer step that a pinned tag stands for. QuarantineError for what is no checkpoint's name."""
+        named = recognise(_checked(tag))
+        return named.global_step if named else 0
+
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
         pinned, destination = self._pinned / _checked(tag), self._folder / tag
@@ -59,6 +65,19 @@ class Pins:
                 return
             raise QuarantineError(f"{destination} is there already: the pinned {tag} would overwrite it")
         self._link_whole(pinned, contents, destination)
+
+    def let_go(self, tag: str) -> bool:
+        """Takes a pin's names away, if every file of it has another name still: then nothing is lost. Else False."""
+        pinned, going = self._pinned / _checked(tag), self._pinned / f".{tag}.going"
+        for folder in (going, pinned):  # the first is there when letting go was cut short
+            if folder.is_dir():
+                if any((folder / item.name).stat().st_nlink < 2 for item in _walked(folder).files):
+                    return False
+                if folder is pinned:
+                    rename(pinned, going)
+                shutil.rmtree(going)
+                sync_folder(self._pinned)
+        return True
 
     def unpin(self, tag: str) -> Path:
         """Moves a pin into the quarantine, where `purge` deletes it; for a person to ask for. Returns where it is."""

@@ -1,0 +1,30 @@
+"""STATE_DIR/pinned-by-watch.json: which pins are the watch's own. All others are a person's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.durable import write_atomically
+from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["OwnPins"]
+
+
+class OwnPins:
+    """A list of tags in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[str]:
+        """The tags; none where the file is not there or can't be read: then they count as a person's."""
+        try:
+            return [str(tag) for tag in load_object(self._path.read_text(encoding="utf-8"))["tags"]]
+        except (OSError, LineError, KeyError, TypeError):
+            return []
+
+    def write(self, tags: Sequence[str]) -> None:
+        """Replaces the list."""
+        write_atomically(self._path, dump_json({"tags": list(tags)}))
