@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ class Hook:
                 "attempt": self.attempt,
                 "time_unix_s": time.time(),
                 "run": self._run,
+                "hook_version": _version(),
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start_unix_s": _process_start_unix_s(),
@@ -268,6 +270,13 @@ class Hook:
 
 def _root(v: float) -> float:
     return math.sqrt(v) if v >= 0 else math.nan
+
+
+def _version() -> str | None:
+    try:
+        return version("training-sentinel")
+    except PackageNotFoundError:  # run from a checkout
+        return None
 
 
 def _job_id() -> str | None:

@@ -93,7 +93,8 @@ class Watch:
         attempt = look.history.latest
         ended = attempt.finished.reason if attempt and attempt.finished else None
         hung = _was_stopped_for_hanging(look)
-        asked_to = ended is not None and not ended.startswith("error") and not hung
+        broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
+        asked_to = ended is not None and not ended.startswith("error") and not hung and broken_off is None
         if self._policy.mode != "act" or asked_to:
             self._ledger.say(f"{look.verdict.reason}; waiting for the next attempt")
             return None

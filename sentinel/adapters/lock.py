@@ -60,6 +60,11 @@ class RunLock:
             raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
         os.utime(self._path)
 
+    def held_by(self) -> str | None:
+        """Who holds the lock, and lives; None for nobody. Looks only."""
+        holder = self._holder()
+        return f"process {holder.get('pid')} on {holder.get('host')}" if holder and self._lives(holder) else None
+
     def _holder(self) -> dict[str, Any]:
         try:
             return load_object(self._path.read_text(encoding="utf-8"))

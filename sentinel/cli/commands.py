@@ -157,6 +157,14 @@ def purge(
 
 
 @app.command()
+def doctor(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    """Try everything that a recovery will need, without touching anything. Exit 1 when something would fail."""
+    from sentinel.cli import doctoring, wiring
+
+    return doctoring.doctor(wiring.find_config(run, config_dir), as_json=as_json)
+
+
+@app.command()
 def pin(
     tag: Annotated[str | None, typer.Argument(help="The checkpoint; without it, what is pinned is listed.")] = None,
     run: RunOption = None,

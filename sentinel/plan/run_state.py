@@ -71,6 +71,10 @@ class JobsSeen:
     incomplete: frozenset[str] = frozenset()
     """Rollbacks of whose jobs some were submitted and some are still missing."""
 
+    broken_off: str | None = None
+    """How the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did
+    not, or is not known."""
+
     log_path: str | None = None
     """Where the running job's output goes, where the launcher knows it."""
 

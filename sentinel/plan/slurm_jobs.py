@@ -73,6 +73,11 @@ class SlurmJob:
         return self.state in _WAITING
 
     @property
+    def broken_off(self) -> bool:
+        """Whether it is over, and neither by itself in good order nor because somebody cancelled it."""
+        return self.ended and self.state not in ("COMPLETED", "CANCELLED", "REVOKED")
+
+    @property
     def ended(self) -> bool:
         """Whether it is over. COMPLETING is not: its processes may still be there. An unknown state is not, either."""
         return self.state in _ENDED

@@ -80,6 +80,9 @@ class RunStarted:
     run: str | None = None
     """The name of the run, where the trainer knows it."""
 
+    hook_version: str | None = None
+    """Version of the distribution that the hook came from."""
+
     host: str | None = None
     pid: int | None = None
     """Process id of rank 0 on `host`."""

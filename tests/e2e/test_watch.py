@@ -418,3 +418,34 @@ def test_watch_pins_the_last_healthy_checkpoint_by_itself(tmp_path: Path) -> Non
     edit(tmp_path, "margin_steps = 60", "margin_steps = 20")
     sentinel(tmp_path, "watch")
     assert sentinel(tmp_path, "pin").stdout == "global_step60\nglobal_step100\n"  # what only a pin holds is not let go
+
+
+def test_the_doctor_tries_what_a_recovery_will_need_and_leaves_no_trace(run: Path) -> None:
+    before = inventory(run, ".")
+    told = sentinel(run, "doctor").stdout
+    assert "ok    latest: a restart resumes from global_step240" in told
+    assert "ok    ladder: 5 rungs" in told
+    assert inventory(run, ".") == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('checkpoints = "checkpoints"', 'checkpoints = "nowhere"', "nowhere is not there"),
+        ('command = ["false"]', 'command = ["no-such-program"]', "'no-such-program' is no program that can be run"),
+        ("seqlen_start = 8", "seqlen_start = 8\nseqlen_total_steps = 0", "seqlen_total_steps should be above 0"),
+        ('state_dir = "state"', 'state_dir = "elsewhere"', "elsewhere is not there"),
+    ],
+)
+def test_the_doctor_says_what_would_go_wrong_before_the_night_in_which_it_does(
+    run: Path, old: str, new: str, says: str
+) -> None:
+    edit(run, old, new)
+    line = [*SENTINEL, "doctor", "--run", str(run / "demo.toml"), "--json"]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    if ran.returncode == 2:  # not even a configuration
+        assert says in ran.stderr
+        return
+    assert ran.returncode == 1, ran.stderr
+    bad = [finding["sentence"] for finding in json.loads(ran.stdout) if finding["answer"] == "bad"]
+    assert any(says in sentence for sentence in bad), bad

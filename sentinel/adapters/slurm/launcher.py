@@ -62,6 +62,7 @@ class SlurmLauncher:
             prepares=True,
             prepared=prepared,
             restart_prepared=restart_of(self._records.newest()) in prepared,
+            broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
             incomplete=frozenset(label for label in prepared if self._is_incomplete(label)),
         )
@@ -85,7 +86,12 @@ class SlurmLauncher:
                 and ours & {job.id, job.group}
                 and not self._failures.knows(job.id)
             ):
-                self._failures.note(job.id, self._client.failed_nodes(job.nodes) or ("unknown",))
+                self._failures.note(job.id, self._failed_under(job))
+
+    def _failed_under(self, job: SlurmJob) -> tuple[str, ...]:
+        if not re.search(r"[\[,]", job.nodes):
+            return (job.nodes,)
+        return self._client.failed_nodes(job.nodes) or ("unknown",)
 
     def keep_stacks(self, folder: Path) -> None:
         """What py-spy shows of the running jobs' processes, where it is installed on their nodes. Never raises."""
@@ -98,6 +104,11 @@ class SlurmLauncher:
                     (folder / f"{time.time():.0f}-{job.shown}.txt").write_text(told, encoding="utf-8")
             except (SlurmUnavailable, OSError) as error:
                 log.warning("the stacks of job %s can't be had: %s", job.shown, error)
+
+    def _broken_off(self, started: Sequence[RunStarted]) -> str | None:
+        last = next((s.job_id for s in reversed(started) if s.job_id), None)
+        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
+        return next((job.state for job in queue if last in (job.id, job.shown) and job.broken_off), None)
 
     def _log_of(self, job: SlurmJob) -> str | None:
         """Where the job's output goes, by the pattern that it was submitted with."""
