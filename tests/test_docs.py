@@ -34,6 +34,7 @@ REFUSERS = (
     "LockHeld",
     "SlurmRefused",
     "SlurmNotReady",
+    "NotOurJob",
 )
 
 

@@ -15,6 +15,7 @@
         ├── IncidentLogError     an incident log that can't be read
         ├── ScriptRefused        a job script that can't be changed with certainty
         └── SlurmRefused         Slurm answers, and says no to a submission
+            └── NotOurJob            the job is another user's: only they and operators may cancel it
 
 A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "JobStillAlive",
     "LineError",
     "LockHeld",
+    "NotOurJob",
     "OverridesError",
     "PermanentError",
     "QuarantineError",
@@ -119,6 +121,10 @@ class ScriptRefused(PermanentError):  # noqa: N818 - reads as what it says
 
 class SlurmRefused(PermanentError):  # noqa: N818 - reads as what it says
     """Slurm's controller answers, and refuses what was asked; carries its own words."""
+
+
+class NotOurJob(SlurmRefused):
+    """A job of another user's, which Slurm does not let us cancel."""
 
 
 class LineError(SentinelError):

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.client import Answer, run_command
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
 
@@ -299,6 +299,30 @@ def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     named.start(None, None, [])
     (again,) = run.jobs("%A")
     running(run, again)
+
+
+def test_another_users_job_is_asked_to_stop_by_the_kill_file(run: Run) -> None:
+    """A trainer of somebody else's looks at the KILL file; only they may cancel the job itself."""
+    kill = run.state / "KILL"
+    run.write(f"until [ -e '{kill}' ]; do sleep 0.2; done; cat '{kill}' > {run.folder}/seen")
+    job = run.submit()
+    running(run, job)
+
+    def as_somebody_else(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        return run_command(_as_nobody(command) if command[0] == "scancel" else command, environment, timeout_s)
+
+    run.another(run=as_somebody_else).stop(started(job), None)
+    assert run.jobs() == []
+    assert (run.folder / "seen").read_text() == f"sentinel: {job} has to stop\n"
+    assert not kill.exists()
+    waiting = run.submit("--hold")
+    with pytest.raises(NotOurJob, match=f"job {waiting} is another user's"):
+        run.another(run=as_somebody_else).stop(started(waiting), None)
+    assert not kill.exists()
+
+
+def _as_nobody(command: Sequence[str]) -> list[str]:
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
 
 
 def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.plan.slurm_jobs import SlurmJob
 from sentinel.plan.slurm_properties import UNLIMITED, JobProperties
-from sentinel.vocabulary.errors import SlurmNotReady, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 __all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
 
@@ -34,6 +34,7 @@ _NO_NODES = re.compile(
 )
 """What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them."""
 
+_DENIED = re.compile(r"access/permission denied|not permitted", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
 
@@ -152,6 +153,8 @@ class SlurmClient:
         answer = self._tell("scancel", group)
         if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
             _raise_if_it_passes("scancel", answer)
+            if _DENIED.search(answer.stderr):
+                raise NotOurJob(f"job {group} is another user's: {_last_line(answer)}")
             raise SlurmRefused(f"job {group} can't be cancelled: {_last_line(answer)}")
 
     def test(self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -12,15 +13,17 @@ from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation, restart_of
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
+from sentinel.durable import write_atomically
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
-from sentinel.vocabulary.errors import JobStillAlive, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["SlurmLauncher"]
 
 log = logging.getLogger(__name__)
 
+_KILL_MARK = "sentinel"
 _LONGEST_PAUSE_S = 300.0
 
 
@@ -141,12 +144,30 @@ class SlurmLauncher:
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
         self.keep(started)  # what a waiting job was to run is lost with it
         for group in _waiting_first(left):
-            log.info("cancelling %s", ", ".join(job.shown for job in left if job.group == group))
-            self._client.cancel(group)
+            self._cancel([job for job in left if job.group == group])
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
         while not self._is_gone(started, spare, or_raise=self._clock() > end):
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
+        self._take_back_kill()
+
+    def _cancel(self, group: Sequence[SlurmJob]) -> None:
+        """Cancels a job or an array. Another user's is asked to stop by the KILL file, which its trainer looks at."""
+        log.info("cancelling %s", ", ".join(job.shown for job in group))
+        try:
+            self._client.cancel(group[0].group)
+        except NotOurJob:
+            if any(job.waits for job in group):
+                raise  # it would begin as soon as the KILL file is taken away
+            log.warning("job %s is %s's: it is asked to stop by the KILL file", group[0].shown, group[0].user)
+            write_atomically(self._settings.state_dir / "KILL", f"{_KILL_MARK}: {group[0].shown} has to stop\n")
+
+    def _take_back_kill(self) -> None:
+        """Once the job is gone: the next one would stop at the KILL file as well. A person's own stays."""
+        path = self._settings.state_dir / "KILL"
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_text(encoding="utf-8", errors="replace").startswith(_KILL_MARK):
+                path.unlink()
 
     def _is_gone(self, started: Sequence[RunStarted], spare: str | None, *, or_raise: bool) -> bool:
         try:
