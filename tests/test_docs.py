@@ -26,7 +26,15 @@ TABLES = {
     "policy": Policy,
     "[policy.ladder]": Rung,
 }
-REFUSERS = ("_stop", "PermanentError", "QuarantineError", "CheckpointError", "LockHeld")
+REFUSERS = (
+    "_stop",
+    "PermanentError",
+    "QuarantineError",
+    "CheckpointError",
+    "LockHeld",
+    "FilesystemRefused",
+    "FilesystemUnavailable",
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -13,6 +13,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -93,8 +94,9 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
+    @os_errors_named("the run's folders")
     def look(self, now_unix_s: float) -> Look:
-        """One look, now."""
+        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read."""
         readable = self._read()
         attempt = self._history.latest
         self._follow(attempt)

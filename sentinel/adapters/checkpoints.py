@@ -121,7 +121,7 @@ class Checkpoints:
             for name in LATEST:
                 path = self.folder / name
                 if (before / name).exists():
-                    write_atomically(path, (before / name).read_text(encoding="utf-8"))
+                    write_atomically(path, (before / name).read_bytes())
                 elif path.exists():
                     path.rename(room / f"{name}.after")
         if room.is_dir():
@@ -148,7 +148,7 @@ class Checkpoints:
         unfinished.mkdir()
         for name in LATEST:
             if (self.folder / name).exists():
-                write_atomically(unfinished / name, (self.folder / name).read_text(encoding="utf-8", errors="replace"))
+                write_atomically(unfinished / name, (self.folder / name).read_bytes())
         unfinished.rename(kept)
         sync_folder(room)
 
@@ -165,7 +165,7 @@ def _rename(source: Path, destination: Path) -> None:
     except OSError as error:
         if error.errno == errno.EXDEV:
             raise QuarantineError(f"{destination} is on another filesystem than {source}") from error
-        raise QuarantineError(f"{source} can't be moved to {destination}: {error.strerror}") from error
+        raise
 
 
 def _files(folder: Path) -> Iterator[Path]:
