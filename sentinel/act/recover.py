@@ -66,7 +66,9 @@ class Recoverer:
     def carry_out(self, rollback: Rollback, now_unix_s: float) -> None:
         """Carries one decision out to its end, for a person's own rollback. PermanentError with the refusal."""
         for _ in range(_MOST_ACTIONS):
-            plan = plan_rollback(rollback, self._observer.look(now_unix_s).run, self._policy)
+            run = self._observer.look(now_unix_s).run
+            recorded = next((r for i in run.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
+            plan = plan_rollback(recorded, run, self._policy)
             if plan.refusal is not None:
                 raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
             if not plan.actions:
@@ -76,6 +78,9 @@ class Recoverer:
         raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")
 
     def _decide(self, incident: Incident, look: Look) -> Done | None:
+        if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
+            self._ledger.closed(incident.id, "superseded", "what a person asked for was cut short before it was begun")
+            return None
         if look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED) and not incident.rollbacks:
             self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
             return None

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from sentinel.act.observe import Look, baseline_of
-from sentinel.act.undo import take_back, undo_incident
+from sentinel.act.undo import settle, take_back, undo_incident
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
 from sentinel.config import Config
@@ -23,12 +23,7 @@ __all__ = ["Wanted", "rollback", "undo"]
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Plans, shows, asks, and carries out. 1 when it is refused."""
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
-    look = parts.observer.look(wiring.clock())
-    target = look.run.checkpoint(wanted.to)
-    if target is not None and target.complete:  # reading is no change: the dry run knows whether the target is whole
-        parts.observer.verified(parts.near.checkpoints.verify(target.tag))
-        look = parts.observer.look(wiring.clock())
-    plan = plan_by_hand(wanted, look.verdict, look.run, config.policy)
+    look, plan = _planned(parts, config, wanted)
     _show(plan, incident_id(len(look.run.incidents) + 1), as_json=as_json)
     if plan.refusal is not None or plan.decision is None:
         return 1
@@ -37,7 +32,25 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     if not yes and not _agreed("Do this?"):
         return 1
     with RunLock(parts.near.state_dir):
+        look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
+        settle(look.run.incidents, parts.near, parts.observer, parts.ledger)
+        if any(i.undoing or i.half_done for i in look.run.incidents):
+            parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
+        look, plan = _planned(parts, config, wanted)
+        if plan.refusal is not None or plan.decision is None:
+            _show(plan, incident_id(len(look.run.incidents) + 1), as_json=False)
+            return 1
         return _carry_out(parts, look, plan.decision)
+
+
+def _planned(parts: wiring.Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
+    """What is true now, and the plan for it. Reading is no change: a dry run knows whether the target is whole."""
+    look = parts.observer.look(wiring.clock())
+    target = look.run.checkpoint(wanted.to)
+    if target is not None and target.complete and target.verified is None:
+        parts.observer.verified(parts.near.checkpoints.verify(target.tag))
+        look = parts.observer.look(wiring.clock())
+    return look, plan_by_hand(wanted, look.verdict, look.run, config.policy)
 
 
 def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
@@ -66,6 +79,7 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     if not yes and not _agreed("Do this?"):
         return 1
     with RunLock(parts.near.state_dir):
+        chosen = undo_incident(parts.observer.look(wiring.clock()).run.incidents, chosen.id)
         take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
     return 0

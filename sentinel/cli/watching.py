@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 from rich.console import Console
 
 from sentinel.act.observe import Look
 from sentinel.act.recover import Done
+from sentinel.act.undo import take_back
 from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
@@ -31,7 +33,8 @@ def watch(config: Config, *, observe: bool, once: bool) -> int:
     policy = replace(config.policy, mode="observe") if observe else config.policy
     console = Console(stderr=True, soft_wrap=True)
     parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
-    watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger)
+    undo = partial(take_back, near=parts.near, observer=parts.observer, ledger=parts.ledger)
+    watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger, undo)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -6,7 +6,8 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
                 or a person asked for a rollback
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     decided     a rung, a target and the overrides: what the coming intents carry out
-    intent, done, failed    around each action; `incident` is null for a restart after a crash
+    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
+                of a whole incident
     applied     every action of the decision has been seen done
     proved, not_proved      what the new attempt reports against the decision (attempt, checks)
     rung_failed the restart diverged again, or did not recover (reason)
@@ -37,6 +38,8 @@ __all__ = [
     "rollback_id",
 ]
 
+_UPON_FILES = frozenset({"quarantine_checkpoints", "point_latest", "cut_tensorboard", "write_overrides"})
+
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
 """open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
 recovery; stopped: a person is needed; closed."""
@@ -64,6 +67,15 @@ class Rollback:
 
     moved_tags: tuple[str, ...] = ()
     """Checkpoints that its quarantine was to take, over all its intents."""
+
+    begun: bool = False
+    """Whether anything of the run's files may have been changed for it: an action upon them was intended."""
+
+    applied: bool = False
+    """Whether every action of it was seen done."""
+
+    taken_back: bool = False
+    """Whether what was done of it has been taken back since."""
 
     starts: int = 0
     """How often the job's start was intended."""
@@ -108,6 +120,16 @@ class Incident:
     """The sentence that it was stopped or closed with."""
 
     closed_unix_s: float | None = None
+    undoing: bool = False
+    """Whether its undo was begun and not finished."""
+
+    @property
+    def half_done(self) -> Rollback | None:
+        """The rollback that was decided and has not been carried out to its end, or None."""
+        if not self.rollbacks or self.outcome == "undone":
+            return None
+        last = self.rollbacks[-1]
+        return None if last.applied or last.taken_back or last.failed is not None else last
 
     @property
     def current(self) -> Rollback | None:
@@ -165,9 +187,10 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     if kind == "decided":
         incident.rollbacks.append(_decided(event, time_unix_s))
         incident.status = "decided"
-    elif kind == "intent" and incident.rollbacks:
-        _intended(incident.rollbacks[-1], event["action"], time_unix_s)
+    elif kind in ("intent", "done"):
+        _acted(incident, event, time_unix_s)
     elif kind == "applied":
+        incident.rollbacks[-1].applied = True
         incident.status = "applied"
     elif kind == "proved":
         rollback = incident.rollbacks[-1]
@@ -186,9 +209,24 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     elif kind == "closed":
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
+        incident.undoing = incident.undoing and incident.outcome != "undone"
+
+
+def _acted(incident: Incident, event: Mapping[str, Any], time_unix_s: float) -> None:
+    begins, action = event["event"] == "intent", event["action"]
+    if action["kind"] != "undo":
+        if begins and incident.rollbacks:
+            _intended(incident.rollbacks[-1], action, time_unix_s)
+    elif begins:
+        incident.undoing = event["rollback"] is None
+    else:
+        for rollback in incident.rollbacks:
+            rollback.taken_back |= event["rollback"] in (None, rollback.id)
 
 
 def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float) -> None:
+    if action["kind"] in _UPON_FILES:
+        rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1
         rollback.last_start_unix_s = time_unix_s
