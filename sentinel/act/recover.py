@@ -8,6 +8,7 @@ from enum import IntEnum
 from sentinel.act.execute import Perform, execute
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer, warmup_end
+from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer, Danger, recovery
 from sentinel.judge.verdict import VerdictKind
@@ -102,7 +103,8 @@ class Recoverer:
     def _shadow(self, incident: Incident, plan: Plan) -> None:
         """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
         if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
-            self._perform(plan.actions[0])
+            with os_errors_named("a file of the run"):
+                self._perform(plan.actions[0])
         elif not incident.shadows and (plan.decision is not None or plan.refusal is not None):
             self._ledger.shadow(incident.id, plan, self._policy.mode)
 

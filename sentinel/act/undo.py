@@ -37,16 +37,15 @@ def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: 
     ledger.closed(incident.id, "undone", "a person took it back")
 
 
-def settle(incidents: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
     """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run.
 
     Else it would take what it finds for the original, and its own undo would bring back something between.
     """
-    for incident in reversed(incidents):
+    for incident in unfinished:
         if incident.undoing:
             take_back(incident, near, observer, ledger)
         elif incident.half_done is not None:
-            ledger.say(f"{incident.half_done.id} was begun and not finished: it is taken back first")
             _perform(incident, incident.half_done, near, observer, ledger)
 
 

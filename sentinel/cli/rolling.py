@@ -24,6 +24,8 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     """Plans, shows, asks, and carries out. 1 when it is refused."""
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
     look, plan = _planned(parts, config, wanted)
+    for half in look.run.unfinished:
+        typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)
     _show(plan, incident_id(len(look.run.incidents) + 1), as_json=as_json)
     if plan.refusal is not None or plan.decision is None:
         return 1
@@ -33,12 +35,12 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return 1
     with RunLock(parts.near.state_dir):
         look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
-        settle(look.run.incidents, parts.near, parts.observer, parts.ledger)
-        if any(i.undoing or i.half_done for i in look.run.incidents):
+        if look.run.unfinished:
+            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
             parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
         look, plan = _planned(parts, config, wanted)
         if plan.refusal is not None or plan.decision is None:
-            _show(plan, incident_id(len(look.run.incidents) + 1), as_json=False)
+            typer.echo(f"refused: {plan.refusal}", err=True)
             return 1
         return _carry_out(parts, look, plan.decision)
 
