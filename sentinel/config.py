@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
@@ -43,16 +43,39 @@ class Run:
 class Launcher:
     """The `[launcher]` table: how the job is started again."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "slurm"] = "local"
+    """local: a process of this machine; slurm: jobs, arrays and chains of them."""
+
     command: tuple[str, ...] = ()
-    """The trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
+    """local: the trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
 
     working_directory: Path = Path()
     log: Path | None = None
     """Where the job's output is appended; default STATE_DIR/job.log."""
 
     stop_grace_s: float = 60.0
-    """Seconds between asking the job to end (SIGTERM) and making it (SIGKILL)."""
+    """local: seconds between asking the job to end (SIGTERM) and making it (SIGKILL). slurm: seconds that one attempt
+    waits for a cancelled job to be gone before it looks again; COMPLETING can last minutes."""
+
+    job_name: str | None = None
+    """slurm: jobs of this name are the run's, also before its trainer has reported its first start. Others are found
+    by the ids that the trainer reports, with the rest of their arrays and all that depend on them."""
+
+    script: Path | None = None
+    """slurm: what to submit when no job of the run was ever seen; else it is the script that Slurm holds."""
+
+    sbatch_arguments: tuple[str, ...] = ()
+    """slurm: added to every submission, for what Slurm does not tell of a job, e.g. "--exclusive". In
+    the long form, with its value behind a "="."""
+
+    user: str | None = None
+    """slurm: whose jobs to look at; default is the user that sentinel runs as."""
+
+    query_interval_s: float = 15.0
+    """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer."""
+
+    slurm_timeout_s: float = 20.0
+    """slurm: seconds that one of its commands may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +116,8 @@ def _resolved(config: Config, folder: Path) -> Config:
     state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
     if launcher.command and not launcher.command[0]:
         raise ConfigError("[launcher] command: its first element should name a program")
+    if odd := next((a for a in launcher.sbatch_arguments if not a.startswith("--")), None):
+        raise ConfigError(f"[launcher] sbatch_arguments: {odd!r} should be in the long form, as '--partition=long'")
     return Config(
         run=Run(
             name=run.name,
@@ -100,12 +125,11 @@ def _resolved(config: Config, folder: Path) -> Config:
             state_dir=state_dir,
             tensorboard=folder / run.tensorboard if run.tensorboard else None,
         ),
-        launcher=Launcher(
-            kind=launcher.kind,
-            command=launcher.command,
+        launcher=replace(
+            launcher,
             working_directory=folder / launcher.working_directory,
             log=folder / launcher.log if launcher.log else state_dir / "job.log",
-            stop_grace_s=launcher.stop_grace_s,
+            script=folder / launcher.script if launcher.script else None,
         ),
         watch=config.watch,
         judge=config.judge,

@@ -109,7 +109,7 @@ class Hook:
         with self._kept_from_training("start the exporter"):
             collector = StepCollector(self._run, lambda: self.latest, lambda: self.errors + self._lost())
             self._exporter = Exporter(collector, address=address, port=port)
-            labels = {"run": self._run, "attempt": str(self.attempt), "job": os.environ.get("SLURM_JOB_ID", "")}
+            labels = {"run": self._run, "attempt": str(self.attempt), "job": _job_id() or ""}
             self._exporter.announce(self._state_dir / "scrape.json", labels)
 
     def wrap(self) -> None:
@@ -149,7 +149,7 @@ class Hook:
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process_start_unix_s": _process_start_unix_s(),
-                "job_id": os.environ.get("SLURM_JOB_ID"),
+                "job_id": _job_id(),
                 "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
                 "world_size": dist.get_world_size() if dist.is_initialized() else 1,
             }
@@ -268,6 +268,12 @@ class Hook:
 
 def _root(v: float) -> float:
     return math.sqrt(v) if v >= 0 else math.nan
+
+
+def _job_id() -> str | None:
+    """Slurm's id of the job, as squeue shows it: `7_2` for a task of an array, whose own id would hide the array."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def _process_start_unix_s() -> float:

@@ -30,8 +30,10 @@ def execute(action: Action, incident: str | None, rollback: str | None, perform:
     try:
         with os_errors_named("a file of the run"):
             perform(action)
-    except SentinelError as error:
+    except Exception as error:
+        # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
+        reason = str(error) if isinstance(error, SentinelError) else repr(error)
         with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
-            record({"event": "failed", **facts, "reason": str(error)})
+            record({"event": "failed", **facts, "reason": reason})
         raise
     record({"event": "done", **facts})

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from sentinel.adapters.checkpoints import Checkpoints
@@ -37,15 +38,26 @@ class Launcher(Protocol):
         """What is there of the job, now. Does not raise when nobody can say: it says so."""
         ...
 
-    def prepare(self, rollback: str) -> None:
+    def keep(self, started: Sequence[RunStarted]) -> None:
+        """Records what a later start will need and what its neighbour will have forgotten by then."""
+        ...
+
+    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
+        ...
+
+    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
         """Makes ready, and has checked, what `start` will submit. SlurmRefused, ConfigError."""
         ...
 
-    def stop(self, started: Sequence[RunStarted]) -> None:
-        """Stops everything of the job and returns when it is seen gone. JobStillAlive when it is not."""
+    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
+
+        JobStillAlive when it is not.
+        """
         ...
 
-    def start(self, incident: str | None, rollback: str | None) -> None:
+    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
         ...
 
@@ -106,6 +118,11 @@ class Observer:
         verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
         return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
 
+    @os_errors_named("the run's folders")
+    def keep_jobs(self) -> None:
+        """Has the launcher record what it would need to start the job again."""
+        self._near.launcher.keep(self.started)
+
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
         self._verified[checkpoint.tag] = checkpoint
@@ -147,6 +164,9 @@ class Observer:
             baseline=baseline_of(attempt.started if attempt else None),
             seeds_used=frozenset(s.seed for s in started if s.seed is not None),
             positions=self._positions(attempt),
+            last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
+            step_time_s=_step_time_s(attempt),
+            world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=fold(events),
             kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
@@ -216,6 +236,11 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
+
+
+def _step_time_s(attempt: Attempt | None) -> float | None:
+    times = [s.step_time_s for s in attempt.samples[-100:] if s.step_time_s is not None] if attempt else []
+    return median(times) if times else None
 
 
 def _modified(path: Path) -> float | None:

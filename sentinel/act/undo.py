@@ -53,7 +53,7 @@ def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observe
 def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
     facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
-    near.launcher.stop(observer.started)
+    near.launcher.stop(observer.started, None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         if rollback.begun and not rollback.taken_back and only in (None, rollback):
             _take_back(incident, rollback, near)

@@ -51,6 +51,7 @@ class Watch:
         undoing = next((i for i in look.run.incidents if i.undoing), None)
         incident = look.run.open_incident if undoing is None else None
         try:
+            self._observer.keep_jobs()
             if undoing is not None:
                 return self._finish_undo(undoing)
             return self._without_incident(look) if incident is None else self._with_incident(look)

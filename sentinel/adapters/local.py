@@ -54,14 +54,23 @@ class LocalLauncher:
         found = self._jobs.writers(_by_hand(started))
         return JobsSeen(writers=tuple(WriterSeen(id=f"process {w.pid}", rollback=w.rollback) for w in found))
 
-    def prepare(self, rollback: str) -> None:
+    def keep(self, started: Sequence[RunStarted]) -> None:
+        """Nothing: the command is in the configuration."""
+
+    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """JobStillAlive when any process of the run lives but those of the spared rollback."""
+        left = _but(self._jobs.writers(_by_hand(started)), spare)
+        if left:
+            raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
+
+    def prepare(self, rollback: str, started: Sequence[RunStarted]) -> None:
         """Nothing: a command is there or it is not."""
 
-    def stop(self, started: Sequence[RunStarted]) -> None:
-        """Stops the run's processes and returns when they are seen gone; JobStillAlive when they are not."""
-        self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started))
+    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Stops the run's processes but those of the spared rollback; JobStillAlive when some are not seen gone."""
+        self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
 
-    def start(self, incident: str | None, rollback: str | None) -> None:
+    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:  # noqa: ARG002
         """Starts the command again. ConfigError when there is none, or it can't be started."""
         if not self._command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
@@ -124,26 +133,26 @@ class LocalJobs:
                     )
         return tuple(found[pid] for pid in sorted(found))
 
-    def stop(self, *, grace_s: float, also: tuple[str, int, float] | None = None) -> None:
-        """Asks the run's processes to end, then makes them; returns when all are seen gone.
+    def stop(self, *, grace_s: float, also: tuple[str, int, float] | None = None, spare: str | None = None) -> None:
+        """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
 
         JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved.
         """
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            for group in {_group(w.pid) for w in self.writers(also)}:
+            for group in {_group(w.pid) for w in _but(self.writers(also), spare)}:
                 _signal(group, number)
             end = time.monotonic() + patience_s
-            while self.writers(also):
+            while _but(self.writers(also), spare):
                 if time.monotonic() > end:
                     break
                 self._sleep(0.05)
             else:
-                for child in self._children:  # seen gone; the kernel may need a moment more to hand them over
-                    with contextlib.suppress(subprocess.TimeoutExpired):
+                for child in self._children if spare is None else ():
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # seen gone; the kernel may need a moment more
                         child.wait(5.0)
                 self._bury()
                 return
-        raise JobStillAlive(", ".join(f"process {w.pid}" for w in self.writers(also)))
+        raise JobStillAlive(", ".join(f"process {w.pid}" for w in _but(self.writers(also), spare)))
 
     def _bury(self) -> None:
         """Takes note of children that have ended: a zombie would look alive to others."""
@@ -156,6 +165,10 @@ def _by_hand(started: Sequence[RunStarted]) -> tuple[str, int, float] | None:
     if last is None or last.host is None or last.pid is None or last.process_start_unix_s is None:
         return None
     return last.host, last.pid, last.process_start_unix_s
+
+
+def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
+    return [w for w in writers if spare is None or w.rollback != spare]
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str] | None:

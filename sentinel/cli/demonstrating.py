@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.chronicle.picture import draw
 from sentinel.cli.telling import correlation_table
-from sentinel.demo.picture import draw
 from sentinel.demo.report import Report
 from sentinel.demo.story import tell
 from sentinel.vocabulary.numbers import dump_json
@@ -22,7 +22,9 @@ def demo(*, seed: int, output: Path, as_json: bool) -> int:
     """Runs the demo; 0 only when it diverged and recovered."""
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
     report = tell(seed, output, lambda line: console.print(line, markup=False))
-    draw(report)
+    how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
+    title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
+    draw(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations))
     console.print(_summary(report), markup=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import typer
 
@@ -14,7 +16,9 @@ from sentinel.config import Config
 from sentinel.plan.actions import Action, VerifyCheckpoint, describe, to_json
 from sentinel.plan.by_hand import Wanted, plan_by_hand
 from sentinel.plan.incident import Rollback, incident_id
+from sentinel.plan.price import coming_saves, price, unconfirmed
 from sentinel.plan.recovery import Plan
+from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Wanted", "rollback", "undo"]
@@ -26,7 +30,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)
-    _show(plan, incident_id(len(look.run.incidents) + 1), as_json=as_json)
+    _show(plan, look.run, incident_id(len(look.run.incidents) + 1), as_json=as_json)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -87,23 +91,52 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     return 0
 
 
-def _show(plan: Plan, incident: str, *, as_json: bool) -> None:
-    decision = plan.decision
-    target = {"tag": decision.target_tag, "global_step": decision.target_step} if decision else None
+def _show(plan: Plan, run: RunState, incident: str, *, as_json: bool) -> None:
     if as_json:
-        actions = [to_json(action) for action in plan.actions]
-        typer.echo(dump_json({"incident": incident, "target": target, "actions": actions, "refusal": plan.refusal}))
+        typer.echo(dump_json(_document(plan, run, incident)))
         return
-    if plan.refusal is not None:
+    if plan.refusal is not None or plan.decision is None:
         typer.echo(f"refused: {plan.refusal}")
         return
     typer.echo(f"{incident}: {plan.reason}")
     for number, line in enumerate(_lines(plan.actions), 1):
         typer.echo(f"  {number}. {line}")
-    if decision is not None and decision.changes:
-        typer.echo(f"  changes: {'; '.join(decision.changes)}")
+    for line in _priced(plan.decision, run):
+        typer.echo(f"  {line}")
+
+
+def _document(plan: Plan, run: RunState, incident: str) -> dict[str, Any]:
+    decision = plan.decision
+    facts: dict[str, Any] = {"target": None}
     if decision is not None:
-        typer.echo(f"  {decision.lost_steps} steps are lost; nothing is deleted")
+        facts = {
+            "target": {"tag": decision.target_tag, "global_step": decision.target_step},
+            "changes": decision.changes,
+            "price": price(decision, run).to_json(),
+            "coming_saves": [coming.to_json() for coming in coming_saves(decision, run)],
+            "unconfirmed": unconfirmed(decision, run),
+        }
+    actions = [to_json(action) for action in plan.actions]
+    return {"incident": incident, **facts, "actions": actions, "refusal": plan.refusal}
+
+
+def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
+    """What it changes and costs, what is to be expected, and what nobody will be able to confirm."""
+    if decision.changes:
+        yield f"changes: {'; '.join(decision.changes)}"
+    cost = price(decision, run)
+    yield f"{cost.lost_steps} steps are lost{_hours(cost.lost_gpu_hours)}; nothing is deleted"
+    if cost.steps_to_next_save is not None:
+        yield f"waiting for one more save would take {cost.steps_to_next_save} steps{_hours(cost.waiting_gpu_hours)}"
+    for coming in coming_saves(decision, run):
+        lr = f"lr {coming.lr:.3g}" if coming.lr is not None else "lr not known"
+        yield f"at step {coming.global_step}: {lr}, seqlen {coming.seqlen or 'not known'}"
+    for sentence in unconfirmed(decision, run):
+        yield f"can't be confirmed: {sentence}"
+
+
+def _hours(gpu_hours: float | None) -> str:
+    return "" if gpu_hours is None else f" ({gpu_hours:.3g} GPU-hours)"
 
 
 def _lines(actions: tuple[Action, ...]) -> list[str]:

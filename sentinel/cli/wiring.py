@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
 from sentinel.plan.policy import Policy
@@ -74,6 +76,18 @@ def neighbours_of(config: Config) -> Neighbours:
 def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
     """The launcher that the run's configuration names."""
     launcher = config.launcher
+    if launcher.kind == "slurm":
+        settings = SlurmSettings(
+            run=config.run.name,
+            state_dir=state_dir,
+            job_name=launcher.job_name,
+            script=launcher.script,
+            sbatch_arguments=launcher.sbatch_arguments,
+            own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),
+            query_interval_s=launcher.query_interval_s,
+            stop_grace_s=launcher.stop_grace_s,
+        )
+        return SlurmLauncher(SlurmClient(user=launcher.user, timeout_s=launcher.slurm_timeout_s), settings)
     return LocalLauncher(
         LocalJobs(state_dir),
         command=launcher.command,

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
+from sentinel.chronicle.attempts import AttemptRow, attempt_rows
 from sentinel.judge.correlation import Correlations, correlate
-from sentinel.judge.history import Attempt, History
+from sentinel.judge.history import History
 from sentinel.plan.incident import Incident, fold
-from sentinel.vocabulary.loss_ratio import LossMinimum
 
-__all__ = ["AttemptRow", "Report", "report_of"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
-    """One attempt of the demo, as its table shows it."""
-
-    attempt: int
-    mitigation: str | None
-    """The rung that it was started with; None for the first."""
-
-    resumed_from: int | None
-    first_step: int | None
-    last_step: int | None
-    steps_loss_ratio_gt_1_2: int
-    max_loss_ratio: float
-    onset_step: int | None
-    """Early end of the onset; None where it did not diverge."""
-
-    alarm_step: int | None
-    verdict: str
-    validation_loss: float | None
-    """The last one, nats."""
+__all__ = ["Report", "report_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +53,7 @@ def report_of(*, seed: int, state_dir: Path, wall_s: float, plot: Path) -> Repor
         history.push(record)
     events = IncidentLog(state_dir / "incidents.jsonl").read()
     incidents = fold(events)
-    rows = tuple(_row(a, incidents, events) for a in history.attempts.values())
+    rows = attempt_rows(history, incidents, events)
     samples = [s for a in history.attempts.values() for s in a.samples]
     return Report(
         seed=seed,
@@ -90,44 +67,3 @@ def report_of(*, seed: int, state_dir: Path, wall_s: float, plot: Path) -> Repor
         incidents=incidents,
         plot=plot,
     )
-
-
-def _row(attempt: Attempt, incidents: tuple[Incident, ...], events: list[dict[str, Any]]) -> AttemptRow:
-    rollbacks = {r.id: r for i in incidents for r in i.rollbacks}
-    started = attempt.started
-    rollback = rollbacks.get(started.rollback) if started and started.rollback else None
-    ended = [e for e in events if e["event"] in ("opened", "rung_failed") and e.get("attempt") == attempt.number]
-    onset = ended[0].get("onset_range") if ended else None
-    ratios = _ratios(attempt)
-    steps = [s.global_step for s in attempt.samples]
-    return AttemptRow(
-        attempt=attempt.number,
-        mitigation=rollback.rung if rollback else None,
-        resumed_from=started.resumed_from if started else None,
-        first_step=min(steps, default=None),
-        last_step=max(steps, default=None),
-        steps_loss_ratio_gt_1_2=sum(r > 1.2 for r in ratios),
-        max_loss_ratio=max(ratios, default=math.nan),
-        onset_step=onset[0] if onset else None,
-        alarm_step=ended[0].get("alarm_step") if ended else None,
-        verdict=_verdict(attempt, ended, incidents),
-        validation_loss=attempt.validations[-1].loss if attempt.validations else None,
-    )
-
-
-def _ratios(attempt: Attempt) -> list[float]:
-    """Loss ratios as the trainer reported them; counted anew where it did not."""
-    minimum = LossMinimum()
-    return [s.loss_ratio if s.loss_ratio is not None else minimum.push(s.loss, s.seqlen) for s in attempt.samples]
-
-
-def _verdict(attempt: Attempt, ended: list[dict[str, Any]], incidents: tuple[Incident, ...]) -> str:
-    if ended:
-        did_diverge = ended[0]["event"] == "opened" or ended[0].get("alarm_step") is not None
-        return "diverged" if did_diverge else "not recovered"
-    for incident in incidents:
-        current = incident.current
-        mine = attempt.started is not None and current is not None and attempt.started.rollback == current.id
-        if mine and incident.outcome == "recovered":
-            return "recovered"
-    return "finished" if attempt.finished and attempt.finished.reason == "finished" else "cut short"

@@ -42,6 +42,8 @@ class StopJob:
     """Ask the run's processes and jobs to end, then make them, and see them gone; those that wait are taken back."""
 
     jobs: tuple[str, ...]
+    spare: str | None = None
+    """The rollback whose own job is let be; None stops all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def describe(action: Action) -> str:
             return f"read {tag} whole and check it"
         case PrepareJob(_, rollback):
             return f"write and check what {rollback} will submit"
-        case StopJob(jobs):
+        case StopJob(jobs, _):
             return f"stop the job ({', '.join(jobs)}) and see it gone"
         case QuarantineCheckpoints(tags, incident, _):
             span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"

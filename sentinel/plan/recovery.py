@@ -100,16 +100,19 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     incident = decision.overrides.incident
     if not run.jobs.known:
         return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
-    if ours in run.started_rollbacks or any(w.rollback == ours for w in run.jobs.writers):
+    others = tuple(w.id for w in run.jobs.writers if w.rollback != ours)
+    alive = len(others) < len(run.jobs.writers)
+    if ours in run.started_rollbacks or alive:
+        stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
         missing = (StartJob(incident, ours),) if ours in run.jobs.incomplete else ()
-        return Plan(actions=missing, reason=f"{ours} has been carried out")
+        return Plan(actions=(*stop, *missing), reason=f"{ours} has been carried out")
     if (first := _target_in_doubt(decision, run)) is not None:
         return first
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
         actions.append(PrepareJob(incident, ours))
-    if run.jobs.writers:
-        actions.append(StopJob(tuple(w.id for w in run.jobs.writers)))
+    if others:
+        actions.append(StopJob(others))
     if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step):
         actions.append(QuarantineCheckpoints(later, incident, ours))
     if run.latest_tag != decision.target_tag:

@@ -93,6 +93,15 @@ class RunState:
     positions: Mapping[int, Anchor] = field(default_factory=dict)
     """global_step -> position, for steps that a checkpoint may stand at, where the journals know it."""
 
+    last_step: int | None = None
+    """The newest attempt's last global_step; None before its first."""
+
+    step_time_s: float | None = None
+    """Median seconds per optimizer step of the last hundred; None where they were not measured."""
+
+    world_size: int | None = None
+    """Ranks of the newest attempt, one for each accelerator; None where it has not said."""
+
     incidents: tuple[Incident, ...] = ()
     kill_file: bool = False
     """Whether STATE_DIR/KILL is there: every trainer that sees it stops."""

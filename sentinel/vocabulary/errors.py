@@ -8,6 +8,7 @@
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
+    │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
     │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
@@ -35,6 +36,7 @@ __all__ = [
     "PermanentError",
     "QuarantineError",
     "SentinelError",
+    "SlurmNotReady",
     "SlurmRefused",
     "SlurmUnavailable",
     "TemporaryError",
@@ -81,12 +83,17 @@ class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
         self.holder = holder
 
 
+class SlurmNotReady(TemporaryError):  # noqa: N818 - reads as what it says
+    """Slurm has no nodes that could ever run the job, as it says; also while they register after its own restart."""
+
+
 class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
     """Slurm's controller does not answer in time; what runs is unknown, which counts as alive."""
 
     def __init__(self, call: str, why: str) -> None:
         super().__init__(f"Slurm does not answer ({call}: {why})")
         self.call = call
+        self.why = why
 
 
 class PermanentError(SentinelError):

@@ -88,7 +88,7 @@ class RunStarted:
     """When that process was started: with the pid it names the process for good."""
 
     job_id: str | None = None
-    """The scheduler's id of the job, e.g. Slurm's, or None."""
+    """The scheduler's id of the job, or None; Slurm's as squeue shows it: `4711`, or `7_2` for a task of an array."""
 
     restart_count: int | None = None
     """How often the scheduler has requeued this job."""

@@ -21,24 +21,13 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
-from sentinel.demo.configuration import trainer_command, write_configuration
 from sentinel.plan.incident import fold
 from sentinel.vocabulary.errors import LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.hooks.trainer import command as small_trainer
-from tests.hooks.trainer import environment, losses, train
+from tests.hooks.trainer import losses, train
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
-
-
-@pytest.fixture(scope="module")
-def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run that went all the way to its end, ill, with nobody watching."""
-    folder = tmp_path_factory.mktemp("diverged")
-    write_configuration(folder, seed=0)
-    (folder / "state").mkdir()
-    subprocess.run(trainer_command(folder, 0), cwd=folder, env=environment(), check=True, timeout=200)
-    return folder
 
 
 @pytest.fixture

@@ -1,0 +1,242 @@
+"""Slurm's commands, each with a deadline. What comes back is data, or says whether Slurm is away or has refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.plan.slurm_jobs import SlurmJob
+from sentinel.plan.slurm_properties import UNLIMITED, JobProperties
+from sentinel.vocabulary.errors import SentinelError, SlurmNotReady, SlurmRefused, SlurmUnavailable
+
+__all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
+
+_FIELDS = ("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E")
+_FORMAT = "\x1f".join(_FIELDS) + "\x1e"
+"""Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm."""
+
+_AWAY = re.compile(
+    r"unable to contact|unable to connect|connection refused|connection timed out|timed out|not responding"
+    r"|zero bytes were transmitted|transport endpoint|temporarily unable|try again|slurm_receive_msg|slurm_send"
+    r"|communication|protocol authentication|munge|socket|standby mode|backup controller",
+    re.IGNORECASE,
+)
+_NO_NODES = re.compile(r"node configuration is not available|nodes? (required|not available)|down, drained", re.I)
+"""What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them."""
+
+_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+Runner = Callable[[Sequence[str], Mapping[str, str], float], Answer]
+"""Runs a command with an environment and a deadline in seconds. SlurmUnavailable when it does not end in time."""
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Answer:
+    """A Runner. Slurm's commands wait for minutes when the controller is down; this does not."""
+    try:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmUnavailable(command[0], f"can't be run: {error.strerror}") from error
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise SlurmUnavailable(command[0], f"no answer within {timeout_s:g} s") from error
+    return Answer(process.returncode, stdout, stderr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What Slurm holds of a job that a later start will need."""
+
+    properties: JobProperties
+    comment: str = ""
+    output: str = ""
+    """The pattern of its log's name, as `log-%j.txt`; "" for Slurm's own."""
+
+    error: str = ""
+    script_arguments: tuple[str, ...] = ()
+    """Words after the script's name. Slurm keeps them joined by spaces: one that held a space has become two."""
+
+
+class SlurmClient:
+    """Asks and tells Slurm's controller. Every method may raise SlurmUnavailable; then nothing is known."""
+
+    def __init__(self, *, user: str | None = None, timeout_s: float = 20.0, run: Runner = run_command) -> None:
+        self._user = user or str(os.getuid())
+        self._timeout_s = timeout_s
+        self._run = run
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All of the user's jobs that the controller still knows, ended ones too: one query, whatever runs."""
+        shown = self._ask(
+            "squeue", "--all", "--noheader", "--states=all", f"--user={self._user}", f"--format={_FORMAT}"
+        )
+        return tuple(_job(record) for record in shown.split("\x1e\n") if record.strip())
+
+    def recorded(self, group: str) -> Recorded:
+        """What the job or array was submitted as. SlurmRefused when the controller does not know it any more."""
+        try:
+            records = json.loads(self._ask("squeue", "--all", "--json"))["jobs"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SlurmUnavailable("squeue --json", "its answer is no JSON with jobs in it") from error
+        for record in records:
+            if group in (str(_number(record.get("job_id"))), str(_number(record.get("array_job_id")))):
+                return _recorded(record)
+        raise SlurmRefused(f"Slurm does not know job {group} any more")
+
+    def script(self, group: str) -> str:
+        """The batch script as Slurm spooled it. SlurmRefused when it does not hold it (any more)."""
+        answer = self._tell("scontrol", "write", "batch_script", group, "-")
+        if answer.code or not answer.stdout.startswith("#!"):
+            raise _refusal("scontrol", answer, f"the script of job {group} can't be had")
+        return answer.stdout
+
+    def cancel(self, group: str) -> None:
+        """Asks for the end of a job, or of a whole array; one that is gone already is none to worry about."""
+        answer = self._tell("scancel", group)
+        if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
+            raise _refusal("scancel", answer, f"job {group} can't be cancelled")
+
+    def test(self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str]) -> None:
+        """Has Slurm check a submission without making it. SlurmRefused with its words."""
+        answer = self._tell("sbatch", "--test-only", *arguments, str(script), *script_arguments)
+        if answer.code:
+            raise _refusal("sbatch", answer, "Slurm refuses what would be submitted")
+
+    def submit(
+        self, arguments: Sequence[str], script: Path, script_arguments: Sequence[str], extra: Mapping[str, str]
+    ) -> str:
+        """Submits, with `extra` in the job's environment; returns its id. On SlurmUnavailable it may be there."""
+        answer = self._tell("sbatch", "--parsable", *arguments, str(script), *script_arguments, extra=extra)
+        if answer.code:
+            raise _refusal("sbatch", answer, "Slurm refuses the job")
+        submitted = answer.stdout.strip().partition(";")[0]  # ID;CLUSTER where there are several
+        if not submitted.isdigit():
+            raise SlurmUnavailable("sbatch", f"it answered {answer.stdout.strip()!r} instead of a job id")
+        return submitted
+
+    def _ask(self, *command: str) -> str:
+        """A query's answer. Whatever goes wrong with a query, nothing is known."""
+        answer = self._tell(*command)
+        if answer.code:
+            raise SlurmUnavailable(command[0], _last_line(answer))
+        return answer.stdout
+
+    def _tell(self, *command: str, extra: Mapping[str, str] | None = None) -> Answer:
+        environment = {k: v for k, v in os.environ.items() if not _OUR_VARIABLES.match(k)}
+        # Without this, squeue shortens the list of an array's waiting tasks to 64 characters.
+        return self._run(command, {**environment, "SLURM_BITSTR_LEN": "0", **(extra or {})}, self._timeout_s)
+
+
+def _refusal(command: str, answer: Answer, what: str) -> SentinelError:
+    if _AWAY.search(answer.stderr):
+        return SlurmUnavailable(command, _last_line(answer))
+    if _NO_NODES.search(answer.stderr):
+        return SlurmNotReady(f"Slurm can't place the job now: {_last_line(answer)}")
+    return SlurmRefused(f"{what}: {_last_line(answer)}")
+
+
+def _last_line(answer: Answer) -> str:
+    lines = [line.strip() for line in answer.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {answer.code}"
+
+
+def _job(record: str) -> SlurmJob:
+    parts = record.split("\x1f")
+    if len(parts) != len(_FIELDS):
+        raise SlurmUnavailable("squeue", f"a line with {len(parts)} fields instead of {len(_FIELDS)}")
+    job_id, array, tasks, state, name, user, comment, dependency = (_text(part) for part in parts)
+    return SlurmJob(
+        id=job_id,
+        array=array if tasks or array != job_id else None,
+        tasks=tasks,
+        state=state,
+        name=name,
+        user=user,
+        comment=comment,
+        dependency=dependency,
+    )
+
+
+def _text(shown: str) -> str:
+    return "" if shown in ("(null)", "N/A") else shown
+
+
+def _recorded(record: Mapping[str, Any]) -> Recorded:
+    """A record of squeue --json. Newer Slurms write numbers as {"set", "infinite", "number"}."""
+    words = _string(record, "command").split(" ")
+    name_ends = next((n for n in range(len(words), 0, -1) if Path(" ".join(words[:n])).is_file()), 1)
+    return Recorded(
+        properties=JobProperties(
+            name=_string(record, "name"),
+            partition=_string(record, "partition"),
+            account=_string(record, "account"),
+            qos=_string(record, "qos"),
+            reservation=_string(record, "resv_name"),
+            features=_string(record, "features"),
+            time_limit_min=_time_limit(record.get("time_limit")),
+            nodes=_number(record.get("node_count")) or None,
+            tasks=_number(record.get("tasks")) or None,
+            cpus_per_task=_number(record.get("cpus_per_task")) or None,
+            memory_per_node_mb=_number(record.get("memory_per_node")) or None,
+            memory_per_cpu_mb=_number(record.get("memory_per_cpu")) or None,
+            tres_per_node=_string(record, "tres_per_node"),
+            tres_per_task=_string(record, "tres_per_task"),
+            tres_per_job=_string(record, "tres_per_job"),
+            required_nodes=_string(record, "required_nodes"),
+            excluded_nodes=_string(record, "excluded_nodes"),
+            licenses=_string(record, "licenses"),
+            requeue=bool(record.get("requeue", True)),
+            working_directory=_string(record, "current_working_directory"),
+        ),
+        comment=_string(record, "comment"),
+        output=_string(record, "standard_output"),
+        error=_string(record, "standard_error"),
+        script_arguments=tuple(words[name_ends:]),
+    )
+
+
+def _string(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") and not value.get("infinite") else None
+    return value if isinstance(value, int) and value < 0xFFFFFFFE else None  # Slurm's NO_VAL and INFINITE are above
+
+
+def _time_limit(value: Any) -> int | None:
+    infinite = value.get("infinite") if isinstance(value, dict) else value == 0xFFFFFFFF
+    return UNLIMITED if infinite else _number(value)

@@ -1,0 +1,144 @@
+"""STATE_DIR/jobs: what Slurm forgets minutes after a job's end. STATE_DIR/submissions: what will be submitted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.adapters.slurm.client import Recorded
+from sentinel.durable import sync_folder, write_atomically
+from sentinel.plan.slurm_properties import JobProperties
+from sentinel.vocabulary.errors import LineError, SlurmRefused
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["JobRecords", "Prepared", "Submissions"]
+
+
+class JobRecords:
+    """STATE_DIR/jobs: GROUP.sh and GROUP.json of every job and array of the run that was seen alive."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, group: str) -> bool:
+        """Whether the job is recorded whole; its JSON is written last."""
+        return (self._folder / f"{group}.json").exists()
+
+    def newest(self) -> str | None:
+        """The last job that was recorded, by its id; None when there is none."""
+        return max((p.stem for p in self._folder.glob("*.json") if p.stem.isdigit()), key=int, default=None)
+
+    def keep(self, group: str, script: str, recorded: Recorded, tasks: str) -> None:
+        """Writes a job down. `tasks` are those of its array that were seen; "" for none."""
+        self._folder.mkdir(exist_ok=True)
+        write_atomically(self._folder / f"{group}.sh", script)
+        write_atomically(self._folder / f"{group}.json", dump_json(asdict(recorded) | {"tasks": tasks}, indent=2))
+
+    def script(self, group: str) -> str:
+        """The batch script, as Slurm had spooled it."""
+        return (self._folder / f"{group}.sh").read_text(encoding="utf-8")
+
+    def recorded(self, group: str) -> tuple[Recorded, str]:
+        """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
+        path = self._folder / f"{group}.json"
+        try:
+            data = load_object(path.read_text(encoding="utf-8"))
+            tasks = data.pop("tasks")
+            return _recorded(data), tasks
+        except (LineError, KeyError, TypeError) as error:
+            raise SlurmRefused(f"{path} can't be read: {error}") from error
+
+
+def _recorded(data: dict[str, Any]) -> Recorded:
+    return Recorded(
+        **data
+        | {
+            "properties": JobProperties(**data["properties"]),
+            "script_arguments": tuple(data["script_arguments"]),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One sbatch that has been made ready."""
+
+    number: int
+    arguments: tuple[str, ...]
+    """For sbatch, without the dependency and the comment."""
+
+    script: Path
+    script_arguments: tuple[str, ...]
+    comment: str
+    """The user's own, without our mark."""
+
+    dependency: str
+    """With {0}, {1} … for the ids of the earlier ones; "" for none."""
+
+    properties: JobProperties | None
+    """What the job has to come out as; None where nothing is known to compare with."""
+
+
+class Submissions:
+    """STATE_DIR/submissions/LABEL: plan.json and N.sh, as they were made ready; submitted.json, what was handed in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def labels(self) -> frozenset[str]:
+        """What has been prepared whole."""
+        return frozenset(p.parent.name for p in self._folder.glob("[!.]*/plan.json"))
+
+    def room(self, label: str) -> Path:
+        """An empty folder to prepare in; `publish` makes it the label's."""
+        room = self._folder / f".{label}.{os.getpid()}.new"
+        if room.exists():
+            shutil.rmtree(room)  # our own, left by a crash: nothing of it was ever submitted
+        room.mkdir(parents=True)
+        return room
+
+    def publish(self, label: str, room: Path, prepared: Sequence[Prepared]) -> None:
+        """Makes the folder with its scripts the label's, whole."""
+        rows = [asdict(one) | {"script": one.script.name} for one in prepared]
+        write_atomically(room / "plan.json", dump_json({"submissions": rows}, indent=2))
+        room.rename(self._folder / label)
+        sync_folder(self._folder)
+
+    def read(self, label: str) -> tuple[Prepared, ...]:
+        """What was prepared. SlurmRefused when it can't be read."""
+        path = self._folder / label / "plan.json"
+        try:
+            rows = load_object(path.read_text(encoding="utf-8"))["submissions"]
+            return tuple(_prepared(row, path.parent) for row in rows)
+        except (LineError, KeyError, TypeError, OSError) as error:
+            raise SlurmRefused(f"{path} can't be read: {error}") from error
+
+    def submitted(self, label: str) -> dict[int, str]:
+        """Number -> job id, of what was handed in the last time."""
+        try:
+            text = (self._folder / label / "submitted.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        return {int(number): job for number, job in load_object(text).items()}
+
+    def note(self, label: str, submitted: Mapping[int, str]) -> None:
+        """Writes down what has been handed in."""
+        text = dump_json({str(number): job for number, job in submitted.items()})
+        write_atomically(self._folder / label / "submitted.json", text)
+
+
+def _prepared(row: dict[str, Any], folder: Path) -> Prepared:
+    properties = row["properties"]
+    return Prepared(
+        **row
+        | {
+            "arguments": tuple(row["arguments"]),
+            "script": folder / row["script"],
+            "script_arguments": tuple(row["script_arguments"]),
+            "properties": None if properties is None else JobProperties(**properties),
+        }
+    )

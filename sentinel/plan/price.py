@@ -1,0 +1,113 @@
+"""What a rollback costs, what it would cost to wait, and what can be foreseen of the restart. For the dry run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from sentinel.plan.incident import Rollback
+from sentinel.plan.run_state import RunState
+
+__all__ = ["Coming", "Price", "coming_saves", "price", "unconfirmed"]
+
+_SAVES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Steps and GPU-hours. None where the run's pace, its size or its save interval is not known."""
+
+    lost_steps: int
+    """Steps of training that are thrown away: from the target to the last one made."""
+
+    lost_gpu_hours: float | None
+    """What those steps took: lost_steps x median step time x world size."""
+
+    steps_to_next_save: int | None
+    """Steps until the run would save again, at the interval of its last checkpoints."""
+
+    waiting_gpu_hours: float | None
+    """What waiting for that save would take; it throws away nothing if the run heals, and all of it if not."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the dry run's JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """What the restart will run with when it comes to one of its next saves."""
+
+    global_step: int
+    lr: float | None
+    """None where the schedule is not known, or counts tokens."""
+
+    seqlen: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the dry run's JSON."""
+        return asdict(self)
+
+
+def price(decision: Rollback, run: RunState) -> Price:
+    """What carrying the decision out costs, against waiting for one more save."""
+    last = max((c.global_step for c in run.checkpoints), default=0)
+    at = max(run.last_step or 0, last)
+    interval = save_interval(run)
+    left = None if interval is None else interval - (at - last) % interval
+    return Price(
+        lost_steps=max(0, at - decision.target_step),
+        lost_gpu_hours=_gpu_hours(max(0, at - decision.target_step), run),
+        steps_to_next_save=left,
+        waiting_gpu_hours=None if left is None else _gpu_hours(left, run),
+    )
+
+
+def save_interval(run: RunState) -> int | None:
+    """Median distance of the last checkpoints, in steps; None for fewer than two."""
+    gaps = [b.global_step - a.global_step for a, b in pairwise(run.checkpoints[-10:])]
+    return max(1, round(median(gaps))) if gaps else None
+
+
+def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
+    """The first step of the restart and its next saves, with the lr and the sequence length that they will have."""
+    interval = save_interval(run)
+    if interval is None:
+        return ()
+    standing = decision.overrides.standing
+    lr = standing.lr if standing.lr and standing.lr.unit == "steps" else None
+    first = decision.target_step + 1
+    steps = [first, *(decision.target_step + n * interval for n in range(1, _SAVES_SHOWN + 1))]
+    return tuple(
+        Coming(
+            global_step=step,
+            lr=lr.lr(step=step) if lr else None,
+            seqlen=standing.seqlen.seqlen(step) if standing.seqlen else run.baseline.full_seqlen,
+        )
+        for step in dict.fromkeys(steps)
+    )
+
+
+def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
+    """What the new attempt will not be able to prove, going by what the trainer has reported so far; sentences."""
+    said = []
+    overrides, reported = decision.overrides, run.baseline
+    if not run.last_step:
+        said.append("the trainer has reported nothing so far: that it restarts at all will show in its first report")
+    if overrides.once is not None and overrides.once.seed is not None and reported.seed is None:
+        said.append("the new seed: the trainer has never reported the one that it runs with")
+    if overrides.standing.lr is not None and reported.lr is None:
+        said.append("the LR schedule: the trainer has never reported the one that it runs with")
+    if overrides.standing.seqlen is not None and reported.seqlen is None and reported.full_seqlen is None:
+        said.append("the sequence length: the trainer has never reported the one that it runs with")
+    if decision.target_step and overrides.anchor.consumed_samples is None:
+        said.append(f"the first sample: consumed_samples at step {decision.target_step} stands in no journal")
+    return tuple(said)
+
+
+def _gpu_hours(steps: int, run: RunState) -> float | None:
+    if run.step_time_s is None or run.world_size is None:
+        return None
+    return steps * run.step_time_s * run.world_size / 3600

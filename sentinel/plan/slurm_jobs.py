@@ -1,0 +1,195 @@
+"""Which of Slurm's jobs are the run's, and how what was cancelled is submitted again in the same shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+__all__ = ["Mark", "SlurmJob", "Submission", "jobs_of_run", "mark_in", "marked", "resubmission"]
+
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "RECONFIG_FAIL",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+_MARK = re.compile(r"\s*\bsentinel:([^\s:]+):([^\s:]+):(\d+)")
+_NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<delay>\+\d+)?(?:\([a-z]*\))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One record of squeue: a job, a task of an array, or the tasks of an array that still wait."""
+
+    id: str
+    """The record's own job id, digits."""
+
+    array: str | None = None
+    """Job id of the array that it belongs to; None for a job that is none."""
+
+    tasks: str = ""
+    """The task's index, or for those that wait their list with its throttle, as `2-4%1`; "" for no array."""
+
+    state: str = "RUNNING"
+    """In capitals, as squeue -o %T. What is neither waiting nor ended may write: COMPLETING does."""
+
+    name: str = ""
+    user: str = ""
+    comment: str = ""
+    dependency: str = ""
+    """What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing."""
+
+    @property
+    def group(self) -> str:
+        """The id that was given at submission: the array's, or its own."""
+        return self.array or self.id
+
+    @property
+    def shown(self) -> str:
+        """As a person names it and scancel takes it: `4711`, `7_2`, `7_[2-4%1]`."""
+        if self.array is None:
+            return self.id
+        return f"{self.array}_{self.tasks}" if self.tasks.isdigit() else f"{self.array}_[{self.tasks}]"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun: it writes nothing, and will begin by itself."""
+        return self.state in _WAITING
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over. COMPLETING is not: its processes may still be there. An unknown state is not, either."""
+        return self.state in _ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What sentinel writes into the comment of each job that it submits, to find it again when a reply was lost."""
+
+    run: str
+    label: str
+    """The rollback that it was submitted for, or the name of a restart."""
+
+    number: int
+    """Which of its submissions, from 0."""
+
+
+def marked(comment: str, mark: Mark) -> str:
+    """The comment with the mark: the user's own words stay, an older mark goes."""
+    own = _MARK.sub("", comment).strip()
+    text = f"sentinel:{quote(mark.run, safe='')}:{quote(mark.label, safe='')}:{mark.number}"
+    return f"{own} {text}".strip()
+
+
+def mark_in(comment: str) -> Mark | None:
+    """The mark in a job's comment, or None."""
+    found = _MARK.search(comment)
+    return Mark(run=unquote(found[1]), label=unquote(found[2]), number=int(found[3])) if found else None
+
+
+def jobs_of_run(
+    jobs: Iterable[SlurmJob], *, run: str, known: Iterable[str], job_name: str | None, but: Iterable[str]
+) -> tuple[SlurmJob, ...]:
+    """The run's jobs that have not ended, by id: what may write, and what would begin when that is stopped.
+
+    Those that a journal has named (`known`: ids as `4711` or `7_2`), with the rest of their arrays; those of the
+    configured name; those that sentinel has submitted for this run; and all that depend on one of these. `but`: jobs
+    that are not the run's whatever they are called, such as the one that sentinel itself runs in.
+    """
+    there = [job for job in jobs if job.id not in set(but) and job.group not in set(but)]
+    groups = {job.group for job in there if _named(job, run, job_name)}
+    named = {word.partition("_")[0] for word in known}
+    groups |= {job.group for job in there if job.id in named or job.group in named}
+    found: set[str] = set()
+    while groups != found:
+        found = set(groups)
+        groups |= {job.group for job in there if found & set(_needs(job.dependency))}
+    return tuple(sorted((j for j in there if j.group in groups and not j.ended), key=lambda j: int(j.id)))
+
+
+def _named(job: SlurmJob, run: str, job_name: str | None) -> bool:
+    mark = mark_in(job.comment)
+    return (mark is not None and mark.run == run) or (job_name is not None and job.name == job_name)
+
+
+def _needs(dependency: str) -> list[str]:
+    return [match["id"] for match in _NEEDED.finditer(dependency)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One sbatch: a job or an array, in the shape that the cancelled one had."""
+
+    group: str
+    """The job or array that its script and its properties come from."""
+
+    array: str = ""
+    """Task indices and throttle, as sbatch --array takes them; "" for no array."""
+
+    dependency: str = ""
+    """With {0}, {1} … where the ids of the earlier submissions go; "" for none."""
+
+
+def resubmission(jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
+    """The submissions that stand in for these jobs once they are cancelled, in their order.
+
+    What runs begins again, in the same array as what waits behind it: `7_1` running and `7_[2-4%1]` waiting are one
+    array `1,2-4%1`. A dependency on one of these jobs becomes one on its stand-in; one on another job stays.
+    """
+    groups: dict[str, list[SlurmJob]] = {}
+    for job in sorted(jobs, key=lambda j: (all(o.waits for o in jobs if o.group == j.group), int(j.group), int(j.id))):
+        groups.setdefault(job.group, []).append(job)
+    order = _in_order(groups)
+    places = {group: place for place, group in enumerate(order)}
+    return tuple(
+        Submission(
+            group=group,
+            array=_tasks(groups[group]),
+            dependency=_moved(groups[group][-1].dependency, places, places[group]),
+        )
+        for group in order
+    )
+
+
+def _in_order(groups: dict[str, list[SlurmJob]]) -> list[str]:
+    """Each after those that it depends on."""
+    order: list[str] = []
+    left = list(groups)
+    while left:
+        ready = [g for g in left if not {n for j in groups[g] for n in _needs(j.dependency)} & (set(left) - {g})]
+        order += (ready or left)[:1]
+        left.remove(order[-1])
+    return order
+
+
+def _tasks(jobs: Sequence[SlurmJob]) -> str:
+    """One list of indices with the throttle that was set; "" for a job that is no array."""
+    if jobs[0].array is None:
+        return ""
+    lists = [job.tasks.partition("%") for job in sorted(jobs, key=lambda j: (j.waits, int(j.id)))]
+    throttle = next((number for _, _, number in lists if number), "")
+    return ",".join(indices for indices, _, _ in lists) + (f"%{throttle}" if throttle else "")
+
+
+def _moved(dependency: str, places: Mapping[str, int], own: int) -> str:
+    def moved(match: re.Match[str]) -> str:
+        place = places.get(match["id"])
+        needed = match["id"] if place is None or place >= own else f"{{{place}}}"
+        task = match["task"] if match["task"] not in (None, "_*") else ""
+        return f"{match['type']}:{needed}{task}{match['delay'] or ''}"
+
+    text = _NEEDED.sub(moved, dependency)
+    return re.sub(r"\([a-z]*\)", "", text)

@@ -1,0 +1,99 @@
+"""The incident log's events as sentences: what happened, as a person tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Told", "sentence", "story"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing that happened."""
+
+    time_unix_s: float
+    sentence: str
+
+
+def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[Told, ...]:
+    """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
+    told = []
+    for event in events:
+        said = sentence(event) if event.get("incident") == incident else None
+        if said is not None:
+            told.append(Told(float(event["time_unix_s"]), said))
+    return tuple(told)
+
+
+def sentence(event: Mapping[str, Any]) -> str | None:
+    """One event as a sentence; None for the end of an action whose beginning was told, when it went well."""
+    told = _TOLD.get(event["event"])
+    return told(event) if told else None
+
+
+def _opened(event: Mapping[str, Any]) -> str:
+    onset, led_by = event["onset_range"], event.get("led_by") or ()
+    when = f", onset at step {onset[0]} to {onset[1]}, seen at {event['alarm_step']}" if onset else ""
+    led = f"; led by {', '.join(led_by)}" if led_by else ""
+    return f"opened{when}: {event['reason']}{led}"
+
+
+def _shadow(event: Mapping[str, Any]) -> str:
+    if event.get("refusal"):
+        return f"would have done nothing: {event['refusal']}"
+    return f"would have applied {_decision(event)}"
+
+
+def _not_proved(event: Mapping[str, Any]) -> str:
+    wrong = [check["what"] for check in event["checks"] if not check["holds"]]
+    return f"attempt {event['attempt']} does not confirm {event['rollback']}: {', '.join(wrong)}"
+
+
+_TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "opened": _opened,
+    "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
+    "approved": lambda e: f"approved by {e['by']}, digest {e['digest'][:12]}",
+    "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",
+    "shadow": _shadow,
+    "decided": lambda e: f"decided {e['rollback']}: {_decision(e)}; hypothesis: {e['hypothesis']}",
+    "intent": lambda e: _doing(e["action"]),
+    "failed": lambda e: f"failed: {_doing(e['action'])}: {e['reason']}",
+    "applied": lambda e: f"{e['rollback']} is carried out",
+    "proved": lambda e: f"attempt {e['attempt']} confirms {e['rollback']}: {len(e['checks'])} checks hold",
+    "not_proved": _not_proved,
+    "rung_failed": lambda e: f"{e['rollback']} did not help: {e['reason']}",
+    "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
+    "closed": lambda e: f"closed, {e['outcome']}: {e['reason']}",
+}
+
+
+def _decision(event: Mapping[str, Any]) -> str:
+    changes = "; ".join(event.get("changes") or ()) or "nothing is changed but the checkpoint"
+    return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes})"
+
+
+def _doing(action: Mapping[str, Any]) -> str:
+    match action["kind"]:
+        case "verify_checkpoint":
+            return f"read {action['tag']} whole"
+        case "prepare_job":
+            return "prepared the restart"
+        case "stop_job":
+            return f"stopped {', '.join(action['jobs'])}"
+        case "quarantine_checkpoints":
+            tags = action["tags"]
+            span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
+            return f"moved {span} into the quarantine ({len(tags)})"
+        case "point_latest":
+            return f"pointed `latest` at {action['tag']}" if action["tag"] else "took `latest` away"
+        case "cut_tensorboard":
+            return f"cut TensorBoard at step {action['at']['global_step']}"
+        case "write_overrides":
+            return "wrote overrides.json"
+        case "start_job":
+            return "started the job"
+        case "undo":
+            return "took the rollback back"
+    return str(action["kind"])

@@ -1,0 +1,102 @@
+"""Whose jobs they are, and what stands in for them once they are cancelled."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.plan.slurm_jobs import Mark, SlurmJob, Submission, jobs_of_run, mark_in, marked, resubmission
+
+RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
+WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")
+
+
+def seen(*jobs: SlurmJob, known: tuple[str, ...] = (), job_name: str | None = None) -> list[str]:
+    return [j.shown for j in jobs_of_run(jobs, run="tr8", known=known, job_name=job_name, but={"99"})]
+
+
+@pytest.mark.parametrize("known", ["10", "7_1", "7_3"])
+def test_a_journal_names_one_task_and_the_whole_array_is_the_runs(known: str) -> None:
+    stranger = SlurmJob(id="11", name="other")
+    assert seen(RUNNING_TASK, WAITING_TASKS, stranger, known=(known,)) == ["7_[2-4%1]", "7_1"]
+
+
+def test_a_chain_is_the_runs_to_its_last_link() -> None:
+    chain = (
+        SlurmJob(id="20"),
+        SlurmJob(id="21", state="PENDING", dependency="afterany:20(unfulfilled)"),
+        SlurmJob(id="22", state="PENDING", dependency="afterok:99(unfulfilled),afternotok:21(unfulfilled)"),
+        SlurmJob(id="23", state="PENDING", dependency="afterok:99(unfulfilled)"),
+        SlurmJob(id="99", state="RUNNING"),
+    )
+    assert seen(*chain, known=("20",)) == ["20", "21", "22"]
+
+
+def test_a_configured_name_finds_what_no_journal_has_named_yet() -> None:
+    assert seen(
+        SlurmJob(id="5", name="tr8", state="CONFIGURING"), SlurmJob(id="6", name="tr8-eval"), job_name="tr8"
+    ) == ["5"]
+
+
+def test_the_job_that_sentinel_runs_in_is_not_the_runs() -> None:
+    assert seen(SlurmJob(id="99", name="tr8"), job_name="tr8") == []
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STAGE_OUT", "NEWS_TO_US"])
+def test_whatever_has_not_ended_may_write(state: str) -> None:
+    job = SlurmJob(id="5", state=state)
+    assert seen(job, known=("5",)) == ["5"]
+    assert not job.waits
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"])
+def test_what_has_ended_is_no_writer(state: str) -> None:
+    assert seen(SlurmJob(id="5", state=state), known=("5",)) == []
+
+
+def test_another_runs_mark_is_another_runs_job() -> None:
+    ours = SlurmJob(id="5", comment=marked("", Mark(run="tr8", label="incident-1-r1", number=0)))
+    theirs = SlurmJob(id="6", comment=marked("", Mark(run="tr8-13B", label="incident-1-r1", number=0)))
+    assert seen(ours, theirs) == ["5"]
+
+
+def test_an_array_is_submitted_again_as_one_with_its_throttle() -> None:
+    assert resubmission((WAITING_TASKS, RUNNING_TASK)) == (Submission(group="7", array="1,2-4%1"),)
+
+
+def test_a_chain_is_submitted_again_in_its_order_with_its_conditions() -> None:
+    jobs = (
+        SlurmJob(id="30", state="PENDING", dependency="afterany:31(unfulfilled)"),
+        SlurmJob(id="31", state="PENDING", dependency="afterok:29_*(unfulfilled),afterany:12+5(unfulfilled)"),
+        SlurmJob(id="29", array="29", tasks="1-3%1", state="PENDING"),
+        SlurmJob(id="32", array="29", tasks="0"),
+        SlurmJob(id="33", state="PENDING", dependency="singleton(unfulfilled)"),
+        SlurmJob(id="34", state="PENDING", dependency="afterok:29_2(unfulfilled)?afterany:33(unfulfilled)"),
+    )
+    assert resubmission(jobs) == (
+        Submission(group="29", array="0,1-3%1"),
+        Submission(group="31", dependency="afterok:{0},afterany:12+5"),
+        Submission(group="30", dependency="afterany:{1}"),
+        Submission(group="33", dependency="singleton"),
+        Submission(group="34", dependency="afterok:{0}_2?afterany:{3}"),
+    )
+
+
+def test_nothing_waits_for_ever_on_a_circle() -> None:
+    circle = (
+        SlurmJob(id="1", state="PENDING", dependency="afterany:2(unfulfilled)"),
+        SlurmJob(id="2", state="PENDING", dependency="afterany:1(unfulfilled)"),
+    )
+    assert [s.group for s in resubmission(circle)] == ["1", "2"]
+
+
+@given(
+    run=st.text(min_size=1), label=st.text(min_size=1), number=st.integers(0, 99), words=st.text(alphabet="ab 1\"';-")
+)
+def test_a_mark_is_read_as_it_was_written_whatever_the_names(run: str, label: str, number: int, words: str) -> None:
+    mark = Mark(run=run, label=label, number=number)
+    comment = marked(words, mark)
+    assert mark_in(comment) == mark
+    assert marked(comment, mark) == comment
+    assert comment.startswith(words.strip())

@@ -1,0 +1,32 @@
+"""One Slurm for all of these tests; each has its own jobs, and leaves none behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.cluster import Cluster, missing, until
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if (why := missing()) is not None:
+        pytest.skip(f"no Slurm here: {why}")
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    cluster.base.parent.chmod(0o755)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slurm
+    slurm.start_controller() if "UP" not in slurm.slurm("scontrol", "ping", expect=None) else None
+    slurm.slurm("scancel", "--user=root")
+    until(lambda: not slurm.jobs(), within_s=60)

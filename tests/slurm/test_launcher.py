@@ -1,0 +1,343 @@
+"""The launcher against a real Slurm: what it finds, cancels, and submits again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.adapters.slurm.client import Answer, run_command
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.sample import RunStarted
+from tests.slurm.cluster import Cluster, until
+
+ROLLBACK = "incident-1-r1"
+
+
+def started(*jobs: str) -> list[RunStarted]:
+    return [RunStarted(attempt=n, time_unix_s=0.0, job_id=job) for n, job in enumerate(jobs, 1)]
+
+
+class Run:
+    """A run's folder, a script in it, and the launcher that the daemon would have."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.state = folder / "state"
+        self.state.mkdir()
+        self.script = folder / "train it.sh"
+        self.write("sleep 300")
+        self.launcher = self.another()
+
+    def write(self, body: str, *directives: str) -> None:
+        lines = [
+            "#!/bin/bash",
+            *(f"#SBATCH {d}" for d in directives),
+            f"printenv > {self.folder}/env.$SLURM_JOB_ID",
+            body,
+        ]
+        self.script.write_text("\n".join(lines) + "\n")
+
+    def another(self, run: Any = run_command, **changed: Any) -> SlurmLauncher:
+        settings: dict[str, Any] = {"query_interval_s": 0.0, "stop_grace_s": 30.0, "job_name": "tr8"}
+        settings |= changed
+        return SlurmLauncher(SlurmClient(run=run), SlurmSettings(run="tr8", state_dir=self.state, **settings))
+
+    def submit(self, *options: str, words: Sequence[str] = ()) -> str:
+        return self.cluster.slurm("sbatch", "--parsable", *options, str(self.script), *words, cwd=self.folder)
+
+    def jobs(self, form: str = "%i %T") -> list[str]:
+        return self.cluster.jobs(form)
+
+    def cut_short_and_again(self, known: list[RunStarted]) -> None:
+        """Prepare, stop, start, as a rollback does."""
+        self.launcher.prepare(ROLLBACK, known)
+        self.launcher.stop(known, ROLLBACK)
+        self.launcher.start("incident-1", ROLLBACK, known)
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> Run:
+    return Run(cluster, tmp_path)
+
+
+def running(run: Run, job: str) -> None:
+    until(lambda: f"{job} RUNNING" in run.jobs(), within_s=20)
+
+
+def test_a_job_comes_back_with_all_that_it_was_submitted_with(run: Run) -> None:
+    """Options of the command line beat the script's own lines, and are in no script: they come from Slurm."""
+    run.write("sleep 300", "--time=5", "--job-name=nope", "--output=log-%j.txt")
+    options = ("--nodes=2", "--ntasks=3", "--time=00:30:00", "--partition=debug", "--mem=100", "--no-requeue")
+    job = run.submit(*options, "--job-name=tr8", "--comment=Paris; 3 \"x\" 'y'", words=("--seed", "3"))
+    running(run, job)
+    run.cut_short_and_again(started(job))
+    (again,) = run.jobs("%A")
+    running(run, again)
+    shown = run.jobs("%A|%j|%D|%l|%P|%m|%k|%Z|%o")[0].split("|")
+    assert shown[1:6] == ["tr8", "2", "30:00", "debug", "100M"]
+    assert shown[6] == f"Paris; 3 \"x\" 'y' sentinel:tr8:{ROLLBACK}:0"
+    assert shown[7] == str(run.folder)
+    assert shown[8].endswith("/0.sh --seed 3")
+    details = run.cluster.slurm("scontrol", "show", "job", again)
+    assert "NumTasks=3" in details
+    assert "Requeue=0" in details
+    assert f"StdOut={run.folder}/log-{again}.txt" in details
+
+
+def test_a_job_starts_in_a_clean_environment_that_names_the_rollback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = run.submit("--job-name=tr8")
+    running(run, job)
+    for name in ("SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", "SLURM_NTASKS", "SENTINEL_INCIDENT"):
+        monkeypatch.setenv(name, "small")  # as if sentinel were itself a job of Slurm's
+    run.cut_short_and_again(started(job))
+    (again,) = run.jobs("%A")
+    until((run.folder / f"env.{again}").exists, within_s=20)
+    until(lambda: "SENTINEL_ROLLBACK" in (run.folder / f"env.{again}").read_text(), within_s=5)
+    environment = (run.folder / f"env.{again}").read_text().splitlines()
+    assert f"SENTINEL_ROLLBACK={ROLLBACK}" in environment
+    assert "SENTINEL_INCIDENT=incident-1" in environment
+    assert f"SENTINEL_STATE_DIR={run.state}" in environment
+    assert not [line for line in environment if line.endswith("=small")]
+
+
+def test_the_script_that_slurm_holds_is_submitted_and_not_what_became_of_its_file(run: Run) -> None:
+    job = run.submit("--job-name=tr8")
+    running(run, job)
+    run.write("exit 77")
+    run.cut_short_and_again(started(job))
+    (again,) = run.jobs("%A")
+    running(run, again)
+    assert "sleep 300" in run.cluster.slurm("scontrol", "write", "batch_script", again, "-")
+
+
+def test_an_array_comes_back_whole_with_its_throttle(run: Run) -> None:
+    array = run.submit("--array=1-10%1", "--job-name=tr8")
+    running(run, f"{array}_1")
+    known = started(f"{array}_1")
+    assert {w.id: w.pending for w in run.launcher.look(known).writers} == {
+        f"{array}_1": False,
+        f"{array}_[2-10%1]": True,
+    }
+    run.cut_short_and_again(known)
+    (again,) = set(run.jobs("%F"))
+    assert again != array
+    running(run, f"{again}_1")
+    assert f"{again}_[2-10%1] PENDING" in run.jobs()
+    writers = run.launcher.look(known).writers
+    assert {w.rollback for w in writers} == {ROLLBACK}
+    assert not run.launcher.look(known).incomplete
+
+
+def test_a_long_list_of_tasks_is_not_shortened(run: Run) -> None:
+    indices = [n * n for n in range(1, 31)]  # no pattern that Slurm could write shortly
+    array = run.submit(f"--array={','.join(map(str, indices))}%1", "--job-name=tr8")
+    running(run, f"{array}_1")
+    run.cut_short_and_again(started(f"{array}_1"))
+    (again,) = set(run.jobs("%F"))
+    running(run, f"{again}_1")
+    waiting = next(job for job in run.launcher.look([]).writers if job.pending)
+    assert waiting.id == f"{again}_[{','.join(map(str, indices[1:]))}%1]"
+
+
+def test_a_chain_comes_back_in_its_order(run: Run) -> None:
+    first = run.submit()
+    second = run.submit(f"--dependency=afterany:{first}")
+    third = run.submit(f"--dependency=afterok:{second}")
+    bystander = run.submit("--hold", "--job-name=eval")
+    running(run, first)
+    run.cut_short_and_again(started(first))
+    left = [line.split("|") for line in run.jobs("%A|%j|%E|%k") if line.split("|")[0] != bystander]
+    ids = [line[0] for line in left]
+    assert not {first, second, third} & set(ids)
+    assert [line[2] for line in left] == [
+        "(null)",
+        f"afterany:{ids[0]}(unfulfilled)",
+        f"afterok:{ids[1]}(unfulfilled)",
+    ]
+    assert f"{bystander} PENDING" in run.jobs()
+
+
+def test_what_waits_is_cancelled_first_so_that_it_never_begins(run: Run) -> None:
+    first = run.submit("--nodes=2", "--exclusive")
+    second = run.submit("--nodes=2", "--exclusive", "--dependency=singleton", f"--dependency=afterany:{first}")
+    running(run, first)
+    run.launcher.keep(started(first))
+    run.launcher.stop(started(first), None)
+    assert run.jobs() == []
+    assert not (run.folder / f"env.{second}").exists()
+
+
+def test_a_job_that_is_completing_is_waited_for(run: Run) -> None:
+    """It catches SIGTERM and takes its time: nothing may be moved before it is gone."""
+    run.write(f"trap 'sleep 1; touch {run.folder}/saved; exit 0' TERM; sleep 300 & wait; sleep 300 & wait")
+    job = run.submit()
+    running(run, job)
+    until((run.folder / f"env.{job}").exists, within_s=10)
+    with pytest.raises(JobStillAlive, match=rf"job {job} \(RUNNING\)"):
+        run.launcher.fenced(started(job), None)
+    with pytest.raises(JobStillAlive, match=r"COMPLETING|RUNNING"):
+        run.another(stop_grace_s=0.0).stop(started(job), None)
+    run.launcher.stop(started(job), None)
+    run.launcher.fenced(started(job), None)
+
+
+def test_a_job_that_waits_for_resources_is_cancelled_as_well(run: Run) -> None:
+    job = run.submit("--hold")
+    assert run.launcher.look(started(job)).writers[0].pending
+    run.launcher.stop(started(job), None)
+    assert run.jobs() == []
+
+
+def test_a_requeued_job_is_stopped_again_and_ours_is_let_be(run: Run) -> None:
+    job = run.submit("--requeue")
+    running(run, job)
+    known = started(job)
+    run.cut_short_and_again(known)
+    run.cluster.slurm("scontrol", "requeue", job)
+    until(lambda: len(run.jobs("%A")) == 2, within_s=20)
+    ours = next(w for w in run.launcher.look(known).writers if w.rollback == ROLLBACK)
+    with pytest.raises(JobStillAlive):
+        run.launcher.fenced(known, ROLLBACK)
+    run.launcher.stop(known, ROLLBACK)
+    assert run.jobs("%A") == [ours.id]
+
+
+def test_nothing_is_submitted_twice_when_the_reply_was_lost(run: Run) -> None:
+    first = run.submit()
+    run.submit(f"--dependency=afterany:{first}")
+    running(run, first)
+    known = started(first)
+    run.launcher.prepare(ROLLBACK, known)
+    run.launcher.stop(known, ROLLBACK)
+
+    def loses_replies(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        answer = run_command(command, environment, timeout_s)
+        if command[:2] == ("sbatch", "--parsable"):
+            raise SlurmUnavailable("sbatch", "no answer within 20 s")
+        return answer
+
+    deaf = run.another(run=loses_replies)
+    with pytest.raises(SlurmUnavailable):
+        deaf.start("incident-1", ROLLBACK, known)
+    assert len(run.jobs()) == 1
+    assert run.launcher.look(known).incomplete == {ROLLBACK}
+    run.launcher.start("incident-1", ROLLBACK, known)
+    run.launcher.start("incident-1", ROLLBACK, known)
+    assert len(run.jobs()) == 2
+    assert not run.launcher.look(known).incomplete
+
+
+def test_a_successor_that_died_at_once_is_submitted_again(run: Run) -> None:
+    job = run.submit()
+    running(run, job)
+    known = started(job)
+    run.cut_short_and_again(known)
+    (again,) = run.jobs("%A")
+    run.cluster.slurm("scancel", again)
+    until(lambda: not run.jobs(), within_s=20)
+    assert not run.launcher.look(known).writers
+    run.launcher.start("incident-1", ROLLBACK, known)
+    assert run.jobs("%A") not in ([again], [])
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--partition=nosuch", "invalid partition"),
+        ("--partition=small --time=10-0", "time limit"),
+        ("--nodes=9 --ntasks=9", "more processors requested"),
+    ],
+)
+def test_what_slurm_would_refuse_is_refused_while_the_old_job_still_runs(run: Run, option: str, says: str) -> None:
+    job = run.submit()
+    running(run, job)
+    refusing = run.another(sbatch_arguments=tuple(option.split()))
+    with pytest.raises(SlurmRefused, match=f"(?i){says}"):
+        refusing.prepare(ROLLBACK, started(job))
+    assert run.jobs() == [f"{job} RUNNING"]
+    assert not run.launcher.look(started(job)).prepared
+
+
+def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run) -> None:
+    job = run.submit()
+    running(run, job)
+    known = started(job)
+    run.launcher.prepare(ROLLBACK, known)
+    plan = run.state / "submissions" / ROLLBACK / "plan.json"
+    told = json.loads(plan.read_text())
+    told["submissions"][0]["properties"]["qos"] = "gpu-high"
+    plan.write_text(json.dumps(told))
+    run.launcher.stop(known, ROLLBACK)
+    with pytest.raises(SlurmRefused, match="qos is '', not 'gpu-high'"):
+        run.launcher.start("incident-1", ROLLBACK, known)
+    until(lambda: not run.jobs(), within_s=20)
+
+
+def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
+    array = run.submit("--array=4-6%1")
+    running(run, f"{array}_4")
+    known = started(f"{array}_4")
+    run.launcher.keep(known)
+    run.cluster.slurm("scancel", array)
+    until(lambda: not run.jobs(), within_s=20)
+    run.another().start(None, None, known)
+    (again,) = set(run.jobs("%F"))
+    running(run, f"{again}_4")
+    assert len(run.jobs()) == 1
+    assert run.launcher.look(known).writers[0].rollback is None
+
+
+def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"\[launcher\] script"):
+        run.launcher.start(None, None, [])
+    named = run.another(script=run.script, sbatch_arguments=("--job-name=tr8",))
+    named.start(None, None, [])
+    (again,) = run.jobs("%A")
+    running(run, again)
+
+
+def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
+    job = run.submit()
+    running(run, job)
+    known = started(job)
+    run.launcher.prepare(ROLLBACK, known)
+    run.cluster.stop_controller()
+    client = SlurmClient(timeout_s=3)
+    settings = SlurmSettings(run="tr8", state_dir=run.state, query_interval_s=0.0)
+    away = SlurmLauncher(client, settings)
+    seen = away.look(known)
+    assert not seen.known
+    assert "Slurm does not answer" in seen.why_unknown
+    for call in (
+        lambda: away.fenced(known, None),
+        lambda: away.stop(known, None),
+        lambda: away.prepare("incident-1-r2", known),
+        lambda: away.start("incident-1", ROLLBACK, known),
+    ):
+        with pytest.raises(SlurmUnavailable):
+            call()
+    run.cluster.start_controller()
+    assert [w.id for w in away.look(known).writers] == [job]
+
+
+def test_one_query_answers_for_a_while_and_a_silent_controller_is_asked_less_and_less(run: Run) -> None:
+    asked: list[float] = []
+    now = [0.0]
+
+    def counting(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        asked.append(now[0])
+        if now[0] >= 60:
+            raise SlurmUnavailable("squeue", "no answer within 20 s")
+        return run_command(command, environment, timeout_s)
+
+    settings = SlurmSettings(run="tr8", state_dir=run.state, query_interval_s=15.0)
+    launcher = SlurmLauncher(SlurmClient(run=counting), settings, clock=lambda: now[0])
+    while now[0] < 2000:
+        launcher.look([])
+        now[0] += 5
+    assert asked == [0, 15, 30, 45, 60, 90, 150, 270, 510, 810, 1110, 1410, 1710]

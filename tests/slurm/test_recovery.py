@@ -1,0 +1,191 @@
+"""Divergences under a real Slurm: recovered; and carried out to the end whatever is killed in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.demo.configuration import trainer_command, write_configuration
+from sentinel.plan.incident import Incident, fold
+from tests.hooks.trainer import starts
+from tests.slurm.cluster import Cluster, until
+
+ACTIONS = 8
+"""verify, prepare, stop, quarantine, point latest, cut TensorBoard, write overrides, start."""
+RECORDS = 2 + 2 * ACTIONS
+"""What a recovery writes until its job is handed in: opened, decided, and an intent and a done for each action."""
+
+KILLED_AFTER = """
+import os, signal, sys
+import sentinel.adapters.incident_log as log
+append, left = log.IncidentLog.append, [int(sys.argv[1])]
+sys.argv[0:2] = ["sentinel"]
+def counting(self, event):
+    append(self, event)
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+log.IncidentLog.append = counting
+from sentinel.cli import main
+main()
+"""
+
+
+def for_slurm(folder: Path, **launcher: object) -> None:
+    """Gives the demo's configuration a launcher of Slurm's."""
+    settings = {"kind": "slurm", "job_name": "demo", "query_interval_s": 0.4, "slurm_timeout_s": 3.0} | launcher
+    text = (folder / "demo.toml").read_text()
+    begin, end = text.index("[launcher]"), text.index("[watch]")
+    table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
+    (folder / "demo.toml").write_text(f"{text[:begin]}[launcher]\n{table}\n\n{text[end:]}")
+
+
+def job_script(folder: Path, command: Sequence[str]) -> Path:
+    path = folder / "train.sh"
+    quoted = " ".join(f"'{word}'" for word in command)
+    path.write_text(f"#!/bin/bash\n#SBATCH --time=1:00:00\nexport OMP_NUM_THREADS=1\nexec {quoted}\n")
+    return path
+
+
+def watch(folder: Path, *, killed_after: int = 0) -> list[str]:
+    program = ["-c", KILLED_AFTER, str(killed_after)] if killed_after else ["-m", "sentinel"]
+    return [sys.executable, *program, "watch", "--run", str(folder / "demo.toml")]
+
+
+def incidents(folder: Path) -> tuple[Incident, ...]:
+    return fold(IncidentLog(folder / "state" / "incidents.jsonl").read())
+
+
+def handed_in(folder: Path) -> bool:
+    there = incidents(folder) if (folder / "state" / "incidents.jsonl").exists() else ()
+    return bool(there) and there[-1].status == "applied"
+
+
+def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(cluster: Cluster, tmp_path: Path) -> None:
+    """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it."""
+    folder = tmp_path
+    write_configuration(folder, seed=0)
+    for_slurm(folder)
+    (folder / "state").mkdir()
+    trainer = trainer_command(folder, 0)
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "--"]
+    script = job_script(folder, [trainer[0], *ranks, *trainer[2:]])
+    submitted = ("--job-name=demo", "--array=1-5%1", "--ntasks=2", "--output=log-%A_%a.txt", "--comment=do not touch")
+    array = cluster.slurm("sbatch", "--parsable", *submitted, str(script), cwd=folder)
+    watched = subprocess.run(watch(folder), capture_output=True, text=True, timeout=280, check=False)
+    assert watched.returncode == 0, watched.stderr[-3000:]
+    (incident,) = incidents(folder)
+    assert (incident.status, incident.outcome) == ("closed", "recovered")
+    attempts = starts(folder)
+    assert [a.rollback for a in attempts] == [None, *(r.id for r in incident.rollbacks)]
+    arrays = [str(a.job_id).partition("_")[0] for a in attempts]
+    assert arrays[0] == array
+    assert len(set(arrays)) == len(arrays)  # each attempt in an array of its own: none of the old tasks ever began
+    left = cluster.jobs("%F|%K|%k|%P|%Z", "--states=PENDING,RUNNING,COMPLETING")
+    assert {line.split("|")[0] for line in left} <= {arrays[-1]}
+    last = cluster.slurm("squeue", "-h", "-a", "-t", "all", "-j", arrays[-1], "-o", "%k").splitlines()[0]
+    assert last == f"do not touch sentinel:demo:{incident.rollbacks[-1].id}:0"
+
+
+@pytest.fixture
+def ill(cluster: Cluster, diverged: Path, tmp_path: Path) -> Path:
+    """A run that has diverged, and whose array is still in the queue. What is submitted for it only waits."""
+    folder = tmp_path / "run"
+    shutil.copytree(diverged, folder, symlinks=True)
+    for_slurm(folder)
+    script = job_script(folder, ["sleep", "600"])
+    cluster.slurm("sbatch", "--parsable", "--job-name=demo", "--array=1-3%1", str(script), cwd=folder)
+    until(lambda: any(line.endswith("_1 RUNNING") for line in cluster.jobs()), within_s=20)
+    return folder
+
+
+def carried_out(cluster: Cluster, folder: Path) -> None:
+    """What must be so in the end, whatever happened on the way."""
+    (incident,) = incidents(folder)
+    (rollback,) = incident.rollbacks
+    (array,) = set(cluster.jobs("%F"))
+    until(lambda: sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"], within_s=20)
+    assert set(cluster.jobs("%k")) == {f"sentinel:demo:{rollback.id}:0"}
+    assert (folder / "checkpoints" / "latest").read_text() == rollback.target_tag
+    live = {int(p.name[11:]) for p in (folder / "checkpoints").glob("global_step*")}
+    assert max(live) == rollback.target_step
+    overrides = json.loads((folder / "state" / "overrides.json").read_text())
+    assert overrides["rollback"] == rollback.id
+    assert "held" not in " ".join(cluster.jobs("%r")).lower()
+    assert array.isdigit()
+
+
+@pytest.mark.parametrize(
+    "after", [n if n % 4 == 3 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
+)
+def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
+    cluster: Cluster, ill: Path, after: int
+) -> None:
+    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    _watched_until_handed_in(ill)
+    carried_out(cluster, ill)
+
+
+@pytest.mark.parametrize(
+    "after", [n if n % 8 == 5 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
+)
+def test_a_controller_that_goes_away_between_any_two_actions_is_waited_for(
+    cluster: Cluster, ill: Path, after: int
+) -> None:
+    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    cluster.stop_controller()
+    with subprocess.Popen(watch(ill), stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(6)
+        assert process.poll() is None
+        before = sorted(p.name for p in (ill / "checkpoints").iterdir())
+        time.sleep(1)
+        assert sorted(p.name for p in (ill / "checkpoints").iterdir()) == before  # nothing moves while nothing is known
+        cluster.start_controller()
+        until(lambda: handed_in(ill), within_s=60)
+        process.terminate()
+        assert "Slurm does not answer" in process.communicate(timeout=20)[1]
+    carried_out(cluster, ill)
+
+
+def _watched_until_handed_in(folder: Path) -> None:
+    with subprocess.Popen(watch(folder), stderr=subprocess.DEVNULL) as process:
+        until(lambda: handed_in(folder) or process.poll() is not None, within_s=60)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_undo_cancels_what_was_submitted_and_leaves_nothing_held(cluster: Cluster, ill: Path) -> None:
+    _watched_until_handed_in(ill)
+    undone = subprocess.run(
+        [sys.executable, "-m", "sentinel", "undo", "--run", str(ill / "demo.toml"), "--yes"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert undone.returncode == 0, undone.stderr
+    assert cluster.jobs() == []
+    assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
+
+
+def test_a_submission_that_slurm_refuses_leaves_the_old_job_running_and_asks_for_a_person(
+    cluster: Cluster, ill: Path
+) -> None:
+    for_slurm(ill, sbatch_arguments=["--partition=nosuch"])
+    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=60, check=False)
+    assert watched.returncode == 4
+    assert "invalid partition" in watched.stderr.lower()
+    assert "A person is needed" in watched.stderr
+    assert sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"]
+    assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
