@@ -35,6 +35,8 @@ REFUSERS = (
     "SlurmRefused",
     "SlurmNotReady",
     "NotOurJob",
+    "FilesystemRefused",
+    "FilesystemUnavailable",
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sentinel.durable import os_errors_named
 from sentinel.plan.actions import Action, to_json
 from sentinel.vocabulary.errors import SentinelError
 
@@ -26,10 +28,12 @@ def execute(action: Action, incident: str | None, rollback: str | None, perform:
     facts = {"incident": incident, "rollback": rollback, "action": to_json(action)}
     record({"event": "intent", **facts})
     try:
-        perform(action)
+        with os_errors_named("a file of the run"):
+            perform(action)
     except Exception as error:
         # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
         reason = str(error) if isinstance(error, SentinelError) else repr(error)
-        record({"event": "failed", **facts, "reason": reason})
+        with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
+            record({"event": "failed", **facts, "reason": reason})
         raise
     record({"event": "done", **facts})

@@ -16,6 +16,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -114,8 +115,12 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
+    @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
-        """One look, now. `room` asks for the free space as well, which is else counted while an incident is open."""
+        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
+
+        `room` asks for the free space as well, which is else counted while an incident is open.
+        """
         self._asked_for_room = room
         readable = self._read()
         attempt = self._history.latest
@@ -126,6 +131,7 @@ class Observer:
         verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
         return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
 
+    @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
         """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)

@@ -8,6 +8,7 @@ from enum import IntEnum
 from sentinel.act.execute import Perform, execute
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer, warmup_end
+from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer, Danger, recovery
 from sentinel.judge.verdict import VerdictKind
@@ -68,7 +69,9 @@ class Recoverer:
     def carry_out(self, rollback: Rollback, now_unix_s: float) -> None:
         """Carries one decision out to its end, for a person's own rollback. PermanentError with the refusal."""
         for _ in range(_MOST_ACTIONS):
-            plan = plan_rollback(rollback, self._observer.look(now_unix_s).run, self._policy)
+            run = self._observer.look(now_unix_s).run
+            recorded = next((r for i in run.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
+            plan = plan_rollback(recorded, run, self._policy)
             if plan.refusal is not None:
                 raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
             if not plan.actions:
@@ -78,6 +81,9 @@ class Recoverer:
         raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")
 
     def _decide(self, incident: Incident, look: Look) -> Done | None:
+        if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
+            self._ledger.closed(incident.id, "superseded", "what a person asked for was cut short before it was begun")
+            return None
         if look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED) and not incident.rollbacks:
             self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
             return None
@@ -126,7 +132,8 @@ class Recoverer:
     def _shadow(self, incident: Incident, plan: Plan) -> None:
         """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
         if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
-            self._perform(plan.actions[0])
+            with os_errors_named("a file of the run"):
+                self._perform(plan.actions[0])
         elif not incident.shadows and (plan.decision is not None or plan.refusal is not None):
             self._ledger.shadow(incident.id, plan, self._policy.mode)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Neighbours, Observer
+from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["take_back", "undo_incident"]
+__all__ = ["settle", "take_back", "undo_incident"]
 
 
 def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incident:
@@ -15,7 +18,10 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
 
     Only the last one with a rollback: what an earlier one took away lies under what came after it.
     """
-    undoable = [i for i in incidents if i.rollbacks and i.outcome != "undone" and not i.purged]
+    undoable = [
+        i for i in incidents if i.outcome != "undone" and not i.purged and not all(r.taken_back for r in i.rollbacks)
+    ]
+    undoable += [i for i in incidents if i.undoing and i not in undoable]
     if not undoable:
         raise ConfigError("there is no rollback to undo")
     if wanted is not None and wanted != undoable[-1].id:
@@ -23,29 +29,42 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
     return undoable[-1]
 
 
-def take_back(
-    incident: Incident,
-    near: Neighbours,
-    observer: Observer,
-    ledger: Ledger,
-) -> None:
+def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
     """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback.
 
     What the restarts wrote goes into the quarantine in turn. Each step looks at what is there, so that an undo cut
     short is taken up by calling it again.
     """
-    facts = {"incident": incident.id, "rollback": None, "action": {"kind": "undo"}}
+    _perform(incident, None, near, observer, ledger)
+    ledger.closed(incident.id, "undone", "a person took it back")
+
+
+def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+    """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run.
+
+    Else it would take what it finds for the original, and its own undo would bring back something between.
+    """
+    for incident in unfinished:
+        if incident.undoing:
+            take_back(incident, near, observer, ledger)
+        elif incident.half_done is not None:
+            _perform(incident, incident.half_done, near, observer, ledger)
+
+
+@os_errors_named("a file of the run")
+def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+    facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
     near.launcher.stop(observer.started, None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
-        _take_back(incident, rollback, near)
-        before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before
-        if before is not None:
-            near.overrides.write(before)
-        else:
-            near.overrides.take_away(rollback.id)
+        if rollback.begun and not rollback.taken_back and only in (None, rollback):
+            _take_back(incident, rollback, near)
+            before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before
+            if before is not None:
+                near.overrides.write(before)
+            else:
+                near.overrides.take_away(rollback.id)
     ledger.record({"event": "done", **facts})
-    ledger.closed(incident.id, "undone", "a person took it back")
 
 
 def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None:
@@ -57,7 +76,9 @@ def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None
         if c.global_step > rollback.target_step and (c.tag in back or c.tag not in moved)
     )
     if written_since:
-        near.checkpoints.quarantine(written_since, incident=incident.id, rollback=f"{rollback.id}-undone")
+        names = (f"{rollback.id}-undone{f'-{n}' if n > 1 else ''}" for n in count(1))
+        free = next(n for n in names if not {*near.checkpoints.quarantined(incident.id, n)} & {*written_since})
+        near.checkpoints.quarantine(written_since, incident=incident.id, rollback=free)
     near.checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer, baseline_of
@@ -10,9 +11,10 @@ from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan, plan_hang, plan_restart
-from sentinel.vocabulary.errors import ConfigError, PermanentError, TemporaryError
+from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, TemporaryError
 
 __all__ = ["Watch"]
 
@@ -23,8 +25,15 @@ class Watch:
     """Follows one run. `tick` is one turn; it returns why the watch is over, or None."""
 
     def __init__(
-        self, observer: Observer, recoverer: Recoverer, pinning: Pinning, policy: Policy, ledger: Ledger
+        self,
+        observer: Observer,
+        recoverer: Recoverer,
+        pinning: Pinning,
+        policy: Policy,
+        ledger: Ledger,
+        take_back: Callable[[Incident], None],
     ) -> None:
+        self._take_back = take_back
         self._observer = observer
         self._pinning = pinning
         self._recoverer = recoverer
@@ -36,20 +45,37 @@ class Watch:
 
     def tick(self, now_unix_s: float) -> Done | None:
         """One turn. A TemporaryError is logged and tried again; on a PermanentError sentinel stops acting."""
-        look = self.last = self._observer.look(now_unix_s)
+        try:
+            look = self.last = self._observer.look(now_unix_s)
+        except TemporaryError as error:
+            log.warning("%s; looking again", error)
+            return None
         self._announce(look)
-        incident = look.run.open_incident
+        undoing = next((i for i in look.run.incidents if i.undoing), None)
+        incident = look.run.open_incident if undoing is None else None
         try:
             self._observer.keep_jobs()
+            if undoing is not None:
+                return self._finish_undo(undoing)
             self._pinning.keep(look)
             return self._without_incident(look) if incident is None else self._with_incident(look)
         except TemporaryError as error:
             log.warning("%s; trying again", error)
+        except FilesystemRefused:  # what was decided stands, and is taken up once a person has mended that
+            raise
         except (PermanentError, ConfigError) as error:
             if incident is None:
                 raise
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
+        return None
+
+    def _finish_undo(self, incident: Incident) -> Done | None:
+        """What a person took back, and a crash cut short."""
+        if self._policy.mode == "act":
+            self._take_back(incident)
+        else:
+            self._ledger.say(f"the undo of {incident.id} is half done: `sentinel undo` goes on with it")
         return None
 
     def _with_incident(self, look: Look) -> Done | None:

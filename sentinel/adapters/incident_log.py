@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.durable import sync_folder
+from sentinel.durable import os_errors_named, sync_folder
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
@@ -23,6 +23,10 @@ class IncidentLog:
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first."""
+        with os_errors_named(self._path):
+            self._append(event)
+
+    def _append(self, event: Mapping[str, Any]) -> None:
         new = not self._path.exists()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -43,7 +47,8 @@ class IncidentLog:
         """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one."""
         if not self._path.exists():
             return []
-        data = self._path.read_bytes()
+        with os_errors_named(self._path):
+            data = self._path.read_bytes()
         seen, events = self._read
         whole = data.rfind(b"\n") + 1
         if seen > whole:

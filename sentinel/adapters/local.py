@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from sentinel.durable import os_errors_named
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.sample import RunStarted
@@ -100,11 +101,13 @@ class LocalJobs:
 
     def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
         """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
-        log_path.parent.mkdir(parents=True, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if k not in ("SENTINEL_INCIDENT", "SENTINEL_ROLLBACK")}
         environment |= {"SENTINEL_STATE_DIR": self._state_dir, **extra_env}
+        with os_errors_named(log_path):
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            log = log_path.open("ab")
         try:
-            with log_path.open("ab") as log:
+            with log:
                 process = subprocess.Popen(
                     list(command),
                     cwd=cwd,

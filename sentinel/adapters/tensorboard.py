@@ -6,6 +6,7 @@ that spans the cut goes to the quarantine, under a name that TensorBoard does no
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sentinel.adapters.event_file import Event, read_events
-from sentinel.durable import sync_folder, write_atomically
+from sentinel.durable import os_errors_named, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor
@@ -69,7 +70,7 @@ class TensorBoard:
         for path in [*self._event_files(), *self._unfinished()]:
             name = str(path.relative_to(self.folder))
             if name not in before or (room / _aside_name(name)).exists():  # written since, or the kept part
-                _move(path, room / "after" / _aside_name(name))
+                _park(path, room / "after" / _aside_name(name))
         for name in sorted(before):
             live = self.folder / name
             for source in (room / _aside_name(name), aside / name):
@@ -77,7 +78,7 @@ class TensorBoard:
                     _move(source, live)
         if aside.is_dir():
             for part in aside.rglob(f"*{_CUT}"):
-                _move(part, room / "after" / _aside_name(str(part.relative_to(aside))))
+                _park(part, room / "after" / _aside_name(str(part.relative_to(aside))))
         listing.rename(room / "files.restored.json")
         self._seen.clear()
 
@@ -94,8 +95,9 @@ class TensorBoard:
             _move(path, aside / name)
             return
         kept_path, cut_path = path.with_name(path.name.replace(_LOADED, _KEPT)), aside / f"{name}{_CUT}"
-        _copy(path, cut_path, at, lambda event, keeps: not keeps or event.tag is None)
-        _copy(path, kept_path, at, lambda event, keeps: keeps or event.tag is None)
+        half = room / f"{_aside_name(str(name))}.new"  # among what is not live: a crash leaves nothing there
+        _copy(path, cut_path, half, at, lambda event, keeps: not keeps or event.tag is None)
+        _copy(path, kept_path, half, at, lambda event, keeps: keeps or event.tag is None)
         self._finish(kept_path, room)
 
     def _finish(self, kept: Path, room: Path) -> None:
@@ -127,7 +129,7 @@ class TensorBoard:
 
     def _unfinished(self) -> Iterator[Path]:
         if self.folder.is_dir():
-            yield from sorted(p for p in self.folder.rglob(f"*{_KEPT}*") if not p.name.endswith(".new"))
+            yield from sorted(self.folder.rglob(f"*{_KEPT}*"))
 
     def _room(self, incident: str, rollback: str) -> Path:
         return self.folder.parent / ".sentinel-quarantine" / incident / rollback / f"{self.folder.name}-originals"
@@ -164,16 +166,16 @@ def _sorted_out(file: BinaryIO, at: Anchor) -> Iterator[tuple[Event, bool]]:
         yield event, (iteration <= at.global_step if limit is None else event.step <= limit)
 
 
-def _copy(source: Path, destination: Path, at: Anchor, wanted: Callable[[Event, bool], bool]) -> None:
+def _copy(source: Path, destination: Path, half: Path, at: Anchor, wanted: Callable[[Event, bool], bool]) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
-    beside = destination.with_name(f"{destination.name.replace(_LOADED, _ASIDE)}.new")
-    with source.open("rb") as file, beside.open("wb") as copy:
+    half.parent.mkdir(parents=True, exist_ok=True)
+    with os_errors_named(half), source.open("rb") as file, half.open("wb") as copy:
         for event, keeps in _sorted_out(file, at):
             if wanted(event, keeps):
                 copy.write(event.record)
         copy.flush()
         os.fsync(copy.fileno())
-    beside.rename(destination)
+    half.rename(destination)
     sync_folder(destination.parent)
 
 
@@ -184,6 +186,12 @@ def _move(source: Path, destination: Path) -> None:
     source.rename(destination)
     sync_folder(destination.parent)
     sync_folder(source.parent)
+
+
+def _park(path: Path, place: Path) -> None:
+    """Moves it to the place, or beside what an earlier undo has put there."""
+    free = (place.with_name(f"{place.name}.{n}") if n else place for n in itertools.count())
+    _move(path, next(name for name in free if not name.exists()))
 
 
 def _aside_name(name: str) -> str:

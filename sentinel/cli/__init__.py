@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError
 
 __all__ = ["main"]
@@ -27,7 +28,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(_say(f"{error.name} is not installed; pip install 'training-sentinel[daemon]'", 2))
     try:
-        app()
+        with os_errors_named("a file"):
+            app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
         sys.exit(_say(str(error), next(code for kind, code in _EXIT_CODES if isinstance(error, kind))))
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from sentinel.act.observe import Look, baseline_of
-from sentinel.act.undo import take_back, undo_incident
+from sentinel.act.undo import settle, take_back, undo_incident
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
 from sentinel.config import Config
@@ -27,14 +27,9 @@ __all__ = ["Wanted", "rollback", "undo"]
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Plans, shows, asks, and carries out. 1 when it is refused."""
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
-    look = parts.observer.look(wiring.clock(), room=True)
-    target = look.run.checkpoint(wanted.to)
-    if (
-        target is not None and target.complete and not target.only_pinned
-    ):  # reading is no change: the dry run knows whether the target is whole
-        parts.observer.verified(parts.near.checkpoints.verify(target.tag))
-        look = parts.observer.look(wiring.clock(), room=True)
-    plan = plan_by_hand(wanted, look.verdict, look.run, config.policy)
+    look, plan = _planned(parts, config, wanted)
+    for half in look.run.unfinished:
+        typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)
     _show(plan, look.run, incident_id(len(look.run.incidents) + 1), as_json=as_json)
     if plan.refusal is not None or plan.decision is None:
         return 1
@@ -43,7 +38,25 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     if not yes and not _agreed("Do this?"):
         return 1
     with RunLock(parts.near.state_dir):
+        look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
+        if look.run.unfinished:
+            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
+            parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
+        look, plan = _planned(parts, config, wanted)
+        if plan.refusal is not None or plan.decision is None:
+            typer.echo(f"refused: {plan.refusal}", err=True)
+            return 1
         return _carry_out(parts, look, plan.decision)
+
+
+def _planned(parts: wiring.Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
+    """What is true now, and the plan for it. Reading is no change: a dry run knows whether the target is whole."""
+    look = parts.observer.look(wiring.clock(), room=True)
+    target = look.run.checkpoint(wanted.to)
+    if target is not None and target.complete and target.verified is None and not target.only_pinned:
+        parts.observer.verified(parts.near.checkpoints.verify(target.tag))
+        look = parts.observer.look(wiring.clock(), room=True)
+    return look, plan_by_hand(wanted, look.verdict, look.run, config.policy)
 
 
 def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
@@ -72,6 +85,7 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     if not yes and not _agreed("Do this?"):
         return 1
     with RunLock(parts.near.state_dir):
+        chosen = undo_incident(parts.observer.look(wiring.clock()).run.incidents, chosen.id)
         take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
     return 0

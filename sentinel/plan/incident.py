@@ -8,7 +8,8 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     proposed    mode approve: what a person is asked to agree to, with its digest
     approved, expired       their yes (by), or that it did not come in time (digest)
     decided     a rung, a target and the overrides: what the coming intents carry out
-    intent, done, failed    around each action; `incident` is null for a restart after a crash
+    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
+                of a whole incident
     applied     every action of the decision has been seen done
     proved, not_proved      what the new attempt reports against the decision (attempt, checks)
     rung_failed the restart diverged again, or did not recover (reason)
@@ -41,6 +42,8 @@ __all__ = [
     "rollback_id",
 ]
 
+_UPON_FILES = frozenset({"quarantine_checkpoints", "point_latest", "cut_tensorboard", "write_overrides"})
+
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
 """open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
 recovery; stopped: a person is needed; closed."""
@@ -68,6 +71,15 @@ class Rollback:
 
     moved_tags: tuple[str, ...] = ()
     """Checkpoints that its quarantine was to take, over all its intents."""
+
+    begun: bool = False
+    """Whether anything of the run's files may have been changed for it: an action upon them was intended."""
+
+    applied: bool = False
+    """Whether every action of it was seen done."""
+
+    taken_back: bool = False
+    """Whether what was done of it has been taken back since."""
 
     starts: int = 0
     """How often the job's start was intended."""
@@ -125,6 +137,16 @@ class Incident:
     """The sentence that it was stopped or closed with."""
 
     closed_unix_s: float | None = None
+    undoing: bool = False
+    """Whether its undo was begun and not finished."""
+
+    @property
+    def half_done(self) -> Rollback | None:
+        """The rollback that was decided and has not been carried out to its end, or None."""
+        if not self.rollbacks or self.outcome == "undone":
+            return None
+        last = self.rollbacks[-1]
+        return None if last.applied or last.taken_back or last.failed is not None else last
 
     @property
     def current(self) -> Rollback | None:
@@ -178,6 +200,9 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     if event["incident"] is None:  # a restart after a crash: no incident's story
         return
     incident = incidents[event["incident"]]
+    if kind in ("intent", "done") and event["action"]["kind"] == "undo":
+        _undone(incident, event)
+        return
     _of_incident(incident, kind, event)
     if incident.rollbacks:
         _of_rollback(incident, incident.rollbacks[-1], kind, event)
@@ -199,6 +224,7 @@ def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> Non
     elif kind == "closed":
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
+        incident.undoing = incident.undoing and incident.outcome != "undone"
     elif kind == "purged":
         incident.purged = True
 
@@ -207,6 +233,7 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mappi
     if kind == "intent":
         _intended(rollback, event["action"], float(event["time_unix_s"]))
     elif kind == "applied":
+        rollback.applied = True
         incident.status = "applied"
     elif kind == "proved":
         rollback.attempt, rollback.proved = event["attempt"], True
@@ -218,7 +245,18 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mappi
         incident.status = "open"
 
 
+def _undone(incident: Incident, event: Mapping[str, Any]) -> None:
+    """An undo begins, or has been done: of the whole incident, or of one rollback."""
+    if event["event"] == "intent":
+        incident.undoing = event["rollback"] is None
+        return
+    for rollback in incident.rollbacks:
+        rollback.taken_back |= event["rollback"] in (None, rollback.id)
+
+
 def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float) -> None:
+    if action["kind"] in _UPON_FILES:
+        rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1
         rollback.last_start_unix_s = time_unix_s

@@ -140,3 +140,14 @@ class RunState:
     def open_incident(self) -> Incident | None:
         """The incident that is neither closed nor stopped, or None; there is one at most."""
         return next((i for i in self.incidents if i.status not in ("closed", "stopped")), None)
+
+    @property
+    def unfinished(self) -> tuple[Incident, ...]:
+        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first.
+
+        A rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has
+        written since is not to be taken back with it.
+        """
+        seen = self.started_rollbacks | {w.rollback for w in self.jobs.writers}
+        half = [i for i in self.incidents if i.undoing or (i.half_done is not None and i.half_done.id not in seen)]
+        return tuple(reversed(half))

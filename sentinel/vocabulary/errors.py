@@ -5,12 +5,14 @@
     │   ├── DataError            training data that is missing, too short or not of its format
     │   └── OverridesError       an overrides.json that is not what sentinel writes
     ├── TemporaryError       the loop tries again; exit code 3
+    │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
     │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
+        ├── FilesystemRefused    a filesystem that answers, and says no: permissions, or it is read-only
         ├── QuarantineError      a move that could overwrite something, or would cross filesystems
         ├── IncidentLogError     an incident log that can't be read
         ├── ScriptRefused        a job script that can't be changed with certainty
@@ -26,6 +28,8 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "FilesystemRefused",
+    "FilesystemUnavailable",
     "IncidentLogError",
     "JobStillAlive",
     "LineError",
@@ -63,6 +67,10 @@ class TemporaryError(SentinelError):
     """A neighbour that could not be reached, or is not ready: trying again is right."""
 
 
+class FilesystemUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
+    """A file that can't be read or written for now: the disk is full, or its server is away."""
+
+
 class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as in `raise JobStillAlive(...)`
     """Processes of the run may still write; nothing is moved until they are gone."""
 
@@ -98,6 +106,10 @@ class PermanentError(SentinelError):
 
 class CheckpointError(PermanentError):
     """A checkpoint that can't be trusted or can't be found."""
+
+
+class FilesystemRefused(PermanentError):  # noqa: N818 - reads as what it says
+    """A file that may not be read or written. What was decided stands: it is taken up once a person has mended that."""
 
 
 class QuarantineError(PermanentError):

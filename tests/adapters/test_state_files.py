@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -17,7 +18,14 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
-from sentinel.vocabulary.errors import IncidentLogError, LockHeld, OverridesError
+from sentinel.durable import os_errors_named
+from sentinel.vocabulary.errors import (
+    FilesystemRefused,
+    FilesystemUnavailable,
+    IncidentLogError,
+    LockHeld,
+    OverridesError,
+)
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
 from sentinel.vocabulary.sample import Sample, encode
@@ -151,3 +159,46 @@ def test_who_lost_the_lock_may_do_nothing_more(tmp_path: Path) -> None:
         with pytest.raises(LockHeld, match="took the lock over"):
             lock.renew()
     assert "elsewhere" in (tmp_path / "lock").read_text()
+
+
+def test_what_was_left_by_those_killed_while_they_took_the_lock_is_swept(tmp_path: Path) -> None:
+    dead = {"host": socket.gethostname(), "pid": 2**22 - 1, "start": 0.0, "token": "dead"}
+    me = psutil.Process()
+    alive = {"host": socket.gethostname(), "pid": me.pid, "start": me.create_time(), "token": "alive"}
+    (tmp_path / ".lock.dead").write_text(dump_json(dead))
+    (tmp_path / ".lock.stale.dead").write_text(dump_json(dead))
+    (tmp_path / ".lock.alive").write_text(dump_json(alive))
+    (tmp_path / ".lock.torn").write_bytes(b"\xff")
+    (tmp_path / ".lock.old").touch()
+    os.utime(tmp_path / ".lock.old", (0, 0))
+    with RunLock(tmp_path):
+        pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock.alive", ".lock.torn"]  # who may live still wants it
+
+
+def test_a_folder_that_can_not_be_written_is_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+    away, no_folder = tmp_path / "away", tmp_path / "file"
+    no_folder.touch()
+    with pytest.raises(FilesystemUnavailable, match=r"away/.* can't be read or written now: No such file"):
+        RunLock(away).__enter__()
+    with pytest.raises(FilesystemRefused, match=r"file/.* can't be read or changed: Not a directory"):
+        RunLock(no_folder).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, FilesystemUnavailable),
+        (errno.EDQUOT, FilesystemUnavailable),
+        (errno.EIO, FilesystemUnavailable),
+        (errno.ESTALE, FilesystemUnavailable),
+        (errno.EACCES, FilesystemRefused),
+        (errno.EPERM, FilesystemRefused),
+        (errno.EROFS, FilesystemRefused),
+    ],
+)
+def test_what_the_system_says_no_to_is_named_with_the_file_and_the_reason(number: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f"^incidents.jsonl .*: {os.strerror(number)}$"), os_errors_named("incidents.jsonl"):
+        raise OSError(number, os.strerror(number))
+    with pytest.raises(kind, match=r"^/a/file .*"), os_errors_named("incidents.jsonl"):
+        raise OSError(number, os.strerror(number), "/a/file")

@@ -150,3 +150,13 @@ def test_no_folder_is_no_work(tmp_path: Path) -> None:
     board.cut(AT, **WHERE)
     board.restore(**WHERE)
     assert not (tmp_path / "none").exists()
+
+
+def test_what_is_cut_and_brought_back_can_be_cut_and_brought_back_again(folder: Path) -> None:
+    """A rollback that was taken back half-way and then carried out after all: both leave what they parked."""
+    before = inventory(folder)
+    for _ in range(3):
+        TensorBoard(folder).cut(AT, **WHERE)
+        assert read(folder.with_name("tb-incident-1-r1")) == axes(range(31, 61))
+        TensorBoard(folder).restore(**WHERE)
+        assert inventory(folder) == before

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from sentinel.act.ledger import Ledger
+from sentinel.act.undo import undo_incident
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.incident import Incident, Rollback, fold
 from sentinel.plan.mitigations import Baseline
 from sentinel.plan.proof import Check, prove
-from sentinel.vocabulary.errors import IncidentLogError
+from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
@@ -173,3 +174,55 @@ def test_a_check_compares_numbers_and_never_takes_silence_for_yes() -> None:
     assert Check(what="lr", expected=0.1 + 0.2, reported=0.3).holds
     assert not Check(what="lr", expected=0.3, reported=None).holds
     assert not Check(what="seed", expected=4, reported=None).holds
+
+
+UNDO = {"incident": "incident-1", "action": {"kind": "undo"}}
+MOVE = {
+    "incident": "incident-1",
+    "rollback": DECISION.id,
+    "action": to_json(QuarantineCheckpoints(("global_step20",), "incident-1", DECISION.id)),
+}
+
+
+def test_a_rollback_is_half_done_from_its_decision_until_it_is_applied() -> None:
+    book = Book()
+    book.open()
+    assert book.incident.half_done is None
+    book.ledger.decided("incident-1", DECISION)
+    assert book.incident.half_done is not None
+    assert not book.incident.rollbacks[0].begun
+    book.ledger.record({"event": "intent", **MOVE})
+    assert book.incident.rollbacks[0].begun
+    book.ledger.applied(DECISION)
+    assert book.incident.half_done is None
+
+
+def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record({"event": "intent", **MOVE})
+    book.ledger.record({"event": "intent", "rollback": DECISION.id, **UNDO})
+    assert book.incident.half_done is not None
+    book.ledger.record({"event": "done", "rollback": DECISION.id, **UNDO})
+    assert book.incident.half_done is None
+    assert not book.incident.undoing
+    with pytest.raises(ConfigError, match="no rollback to undo"):
+        undo_incident((book.incident,), None)
+    book.ledger.record({"event": "intent", **MOVE})
+    assert book.incident.half_done is not None
+    assert undo_incident((book.incident,), None).id == "incident-1"
+
+
+def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", DECISION)
+    book.ledger.applied(DECISION)
+    book.ledger.closed("incident-1", "superseded", "rolled back; a person starts the job again")
+    book.ledger.record({"event": "intent", "rollback": None, **UNDO})
+    assert book.incident.undoing
+    book.ledger.record({"event": "done", "rollback": None, **UNDO})
+    assert undo_incident((book.incident,), None).undoing  # not said to be closed: it is gone through once more
+    book.ledger.closed("incident-1", "undone", "a person took it back")
+    assert not book.incident.undoing

@@ -300,3 +300,16 @@ def test_a_crash_goes_on_from_the_last_whole_checkpoint_and_rolls_nothing_back()
     assert plan_restart(down, Policy(mode="act"), restarts_spent=0).refusal is not None
     alive = run(incidents=())
     assert plan_restart(alive, policy, restarts_spent=0).actions == ()
+
+
+def test_a_rollback_whose_job_was_seen_is_not_unfinished_whatever_the_log_had_no_time_to_say() -> None:
+    """What that job has written since must not be taken back, as if it had been a rollback cut short."""
+    decision = decide(incident(), run(), POLICY).decision
+    assert decision is not None
+    cut_short = run(incidents=(incident(status="decided", rollbacks=[replace(decision, begun=True)]),))
+    assert [i.id for i in cut_short.unfinished] == ["incident-1"]
+    assert replace(cut_short, started_rollbacks=frozenset({decision.id})).unfinished == ()
+    alive = JobsSeen(writers=(WriterSeen(id="process 43", rollback=decision.id),))
+    assert replace(cut_short, jobs=alive).unfinished == ()
+    undone_half_way = incident(status="closed", rollbacks=[replace(decision, applied=True)], undoing=True)
+    assert [i.id for i in run(incidents=(undone_half_way,)).unfinished] == ["incident-1"]

@@ -87,7 +87,7 @@ class Quarantine:
         unfinished.mkdir()
         for name in TRACKERS:
             if (self._folder / name).exists():
-                write_atomically(unfinished / name, _text(self._folder / name))
+                write_atomically(unfinished / name, _content(self._folder / name))
         unfinished.rename(kept)
         sync_folder(room)
 
@@ -108,7 +108,7 @@ class Quarantine:
         for name in TRACKERS:
             path = self._folder / name
             if (before / name).exists():
-                write_atomically(path, _text(before / name))
+                write_atomically(path, _content(before / name))
             elif path.exists():
                 path.rename(room / f"{name}.after")
 
@@ -137,7 +137,7 @@ def rename(source: Path, destination: Path) -> None:
     except OSError as error:
         if error.errno == errno.EXDEV:
             raise QuarantineError(f"{destination} is on another filesystem than {source}") from error
-        raise QuarantineError(f"{source} can't be moved to {destination}: {error.strerror}") from error
+        raise
 
 
 def _carry(source: Path, destination: Path) -> None:
@@ -150,9 +150,9 @@ def _carry(source: Path, destination: Path) -> None:
     source.unlink()  # it is whole on the disk at its new place
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(_LONGEST_TRACKER_BYTES).decode(errors="replace")
+        return file.read(_LONGEST_TRACKER_BYTES)
 
 
 def _order(named: Named) -> tuple[int, bool, str]:
