@@ -165,5 +165,6 @@ def _decision(incident: str, decision: Rollback) -> dict[str, Any]:
         "overrides": overrides_to_json(decision.overrides),
         "changes": decision.changes,
         "lost_steps": decision.lost_steps,
+        "lost_gpu_hours": decision.lost_gpu_hours,
         "restart": decision.restart,
     }

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -169,6 +170,7 @@ class Observer:
         incidents = fold(events)
         return RunState(
             now_unix_s=now_unix_s,
+            minute_of_day=_minute_of_day(now_unix_s),
             jobs=jobs,
             checkpoints=self._checkpoints(),
             latest_tag=near.checkpoints.latest(),
@@ -290,6 +292,11 @@ def _newest_entries(folder: Path) -> list[Path]:
         newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
         return [folder, *(newest.iterdir() if newest else ())]
     return []
+
+
+def _minute_of_day(now_unix_s: float) -> int:
+    local = datetime.fromtimestamp(now_unix_s).astimezone()
+    return 60 * local.hour + local.minute
 
 
 def _modified(path: Path) -> float | None:

@@ -66,6 +66,9 @@ class Rollback:
     lost_steps: int
     """Optimizer steps that the rollback threw away."""
 
+    lost_gpu_hours: float | None = None
+    """What those steps took; None where pace or size of the run was not known."""
+
     restart: bool = True
     """Whether the job is started again after the rollback."""
 
@@ -302,5 +305,6 @@ def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:
         changes=tuple(event["changes"]),
         decided_unix_s=time_unix_s,
         lost_steps=event["lost_steps"],
+        lost_gpu_hours=event.get("lost_gpu_hours"),
         restart=event.get("restart", True),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from sentinel.plan.mitigations import DEFAULT_LADDER, Rung
+from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Mode", "Policy"]
 
@@ -44,6 +46,14 @@ class Policy:
     lost_steps_budget: int = 100_000
     """Optimizer steps that rollbacks may throw away over the run's life."""
 
+    gpu_hours_budget: float | None = None
+    """GPU-hours (steps thrown away x median step time x ranks) that rollbacks may cost over the run's life; None is no
+    limit. A rollback whose price is not known is let pass."""
+
+    quiet_hours: tuple[str, ...] = ()
+    """Local times between which nothing is done without a person, as ["22:00-06:00"]; watched and paged is all the
+    same."""
+
     cooldown_s: float = 0.0
     """Seconds between the decision for one rollback and the next."""
 
@@ -58,3 +68,20 @@ class Policy:
 
     restart_on_hang: bool = False
     """Stop the job and start it again, from `latest`, when two witnesses say that it hangs: journal and log."""
+
+    def __post_init__(self) -> None:
+        for span in self.quiet_hours:
+            if not _SPAN.fullmatch(span):
+                raise ConfigError(f"quiet_hours: {span!r} should be two times of day, as '22:00-06:00'")
+
+    def quiet_at(self, minute_of_day: int) -> str | None:
+        """The span of quiet hours that this local minute lies in, or None; a span may reach over midnight."""
+        for span in self.quiet_hours:
+            begin, end = (60 * int(time[:2]) + int(time[3:]) for time in span.split("-"))
+            inside = begin <= minute_of_day < end if begin <= end else minute_of_day >= begin or minute_of_day < end
+            if inside:
+                return span
+        return None
+
+
+_SPAN = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.plan.incident import Rollback
 from sentinel.plan.run_state import RunState
 
-__all__ = ["Coming", "Price", "coming_saves", "price", "unconfirmed"]
+__all__ = ["Coming", "Price", "coming_saves", "gpu_hours", "price", "unconfirmed"]
 
 _SAVES_SHOWN = 4
 
@@ -59,9 +59,9 @@ def price(decision: Rollback, run: RunState) -> Price:
     left = None if interval is None else interval - (at - last) % interval
     return Price(
         lost_steps=max(0, at - decision.target_step),
-        lost_gpu_hours=_gpu_hours(max(0, at - decision.target_step), run),
+        lost_gpu_hours=gpu_hours(max(0, at - decision.target_step), run),
         steps_to_next_save=left,
-        waiting_gpu_hours=None if left is None else _gpu_hours(left, run),
+        waiting_gpu_hours=None if left is None else gpu_hours(left, run),
     )
 
 
@@ -107,7 +107,8 @@ def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _gpu_hours(steps: int, run: RunState) -> float | None:
+def gpu_hours(steps: int, run: RunState) -> float | None:
+    """What so many steps take; None where nobody measured the pace, or the run's size is not known."""
     if run.step_time_s is None or run.world_size is None:
         return None
     return steps * run.step_time_s * run.world_size / 3600

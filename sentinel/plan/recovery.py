@@ -24,6 +24,7 @@ from sentinel.plan.actions import (
 from sentinel.plan.incident import Incident, Rollback, rollback_id
 from sentinel.plan.mitigations import Baseline, Rung, changes, overrides_for
 from sentinel.plan.policy import Policy
+from sentinel.plan.price import gpu_hours
 from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
@@ -98,6 +99,8 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
             refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
             f"than is left of the budget of {policy.lost_steps_budget}"
         )
+    if (refused := _too_dear(decision, run, policy)) is not None:
+        return refused
     carried_out = plan_rollback(decision, run, policy)
     if carried_out.refusal is not None:
         return carried_out
@@ -283,6 +286,7 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> 
         changes=changes(overrides, incident.baseline),
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - target.global_step),
+        lost_gpu_hours=gpu_hours(max(0, newest - target.global_step), run),
     )
 
 
@@ -294,6 +298,9 @@ def _waits(run: RunState, policy: Policy) -> Plan | None:
     """What has to pass before anything is decided."""
     if run.paused or run.kill_file:
         return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
+    span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
+    if span is not None:
+        return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)
     decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
     left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
     if left_s > 0:
@@ -315,6 +322,18 @@ def no_room(run: RunState) -> Plan | None:
     if run.room_problem is None:
         return None
     return Plan(refusal=f"the coming saves would find no room: {run.room_problem}", waits=True)
+
+
+def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
+    budget, cost = policy.gpu_hours_budget, decision.lost_gpu_hours
+    if budget is None or cost is None:
+        return None
+    left = budget - sum(r.lost_gpu_hours or 0.0 for i in run.incidents for r in i.rollbacks)
+    if cost <= left:
+        return None
+    return Plan(
+        refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"
+    )
 
 
 def _lost_steps(run: RunState) -> int:

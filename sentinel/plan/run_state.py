@@ -84,6 +84,9 @@ class RunState:
     """One look at the run."""
 
     now_unix_s: float
+    minute_of_day: int | None = None
+    """Local time, minutes since midnight; None where nobody asked."""
+
     jobs: JobsSeen = field(default_factory=JobsSeen)
     checkpoints: tuple[Checkpoint, ...] = ()
     """Ordered by global_step."""

@@ -25,6 +25,7 @@ from sentinel.plan.mitigations import Baseline, Rung
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import choose_target, decide, plan_recovery, plan_restart, plan_rollback
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule
 
@@ -140,6 +141,39 @@ def test_a_restart_that_could_not_save_is_not_begun() -> None:
     assert plan.refusal == "the coming saves would find no room: /checkpoints has 1.0 GB free, and 4.0 GB are needed"
     assert plan.waits
     assert not plan.actions
+
+
+@pytest.mark.parametrize(
+    ("at", "quiet"),
+    [("21:59", False), ("22:00", True), ("23:59", True), ("00:00", True), ("05:59", True), ("06:00", False)],
+)
+def test_in_quiet_hours_nothing_is_decided(at: str, quiet: bool) -> None:
+    policy = replace(POLICY, quiet_hours=("22:00-06:00",))
+    plan = decide(incident(), run(minute_of_day=60 * int(at[:2]) + int(at[3:])), policy)
+    assert (plan.refusal is not None) is quiet
+    assert plan.waits is quiet
+
+
+@pytest.mark.parametrize("span", ["22-6", "22:00-24:00", "22:00", "22:60-06:00", "evening"])
+def test_quiet_hours_that_are_none_are_refused(span: str) -> None:
+    with pytest.raises(ConfigError, match="should be two times of day"):
+        Policy(quiet_hours=(span,))
+
+
+def test_a_rollback_that_is_too_dear_is_a_persons_to_decide() -> None:
+    large = run(step_time_s=36.0, world_size=1000)  # 10 GPU-hours a step; back from 80 to 30
+    spent = incident(id="incident-0", rollbacks=[replace(decision(), lost_gpu_hours=300.0)], status="closed")
+    policy = replace(POLICY, gpu_hours_budget=800.0)
+    assert decide(incident(), large, policy).decision is not None
+    plan = decide(incident(), replace(large, incidents=(spent, incident())), replace(policy, rollback_budget=9))
+    assert plan.decision is not None
+    dear = replace(policy, gpu_hours_budget=799.0, rollback_budget=9)
+    refused = decide(incident(), replace(large, incidents=(spent, incident())), dear)
+    assert refused.refusal == "the rollback would cost 500 GPU-hours, and 499 are left of the budget of 799"
+    assert not refused.waits
+    assert (
+        decide(incident(), run(), replace(POLICY, gpu_hours_budget=0.0)).decision is not None
+    )  # its price is not known
 
 
 def test_a_target_that_only_its_pin_is_left_of_is_brought_back_first() -> None:
