@@ -248,6 +248,7 @@ class Observer:
             now_unix_s=now_unix_s,
             job_alive=any(not w.pending for w in jobs.writers) if jobs.known else None,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
+            job_was_seen=jobs.was_seen,
             readable=readable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.finished.reason if attempt and attempt.finished else None,

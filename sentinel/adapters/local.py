@@ -54,7 +54,8 @@ class LocalLauncher:
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """The run's living processes. `started` is what the attempts reported, the newest last."""
         found = self._jobs.writers(_by_hand(started))
-        return JobsSeen(writers=tuple(WriterSeen(id=f"process {w.pid}", rollback=w.rollback) for w in found))
+        writers = tuple(WriterSeen(id=f"process {w.pid}", rollback=w.rollback) for w in found)
+        return JobsSeen(writers=writers, was_seen=bool(found) or self._log.exists())
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: the command is in the configuration."""

@@ -34,6 +34,9 @@ class Context:
     job_alive: bool | None
     """Whether a process of the run is alive; None where nobody could say."""
 
+    job_was_seen: bool = False
+    """Whether a job of this run has been there before, by what it left behind besides a journal."""
+
     pending: bool = False
     """Whether the job waits in a scheduler's queue."""
 
@@ -106,8 +109,10 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
     if context.pending:
         return verdict(VerdictKind.PENDING, "the job waits in the queue")
     if context.job_alive is False:
-        if context.attempt is None:
+        if context.attempt is None and not context.job_was_seen:
             return verdict(VerdictKind.PENDING, "no attempt has begun, and no job is there")
+        if context.attempt is None:
+            return verdict(VerdictKind.DOWN, "the job is gone, and its first attempt had not begun")
         return verdict(VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left")
     if context.last_sample_unix_s is None:
         since = context.attempt_started_unix_s

@@ -71,6 +71,9 @@ class JobsSeen:
     incomplete: frozenset[str] = frozenset()
     """Rollbacks of whose jobs some were submitted and some are still missing."""
 
+    was_seen: bool = False
+    """Whether there was a job of this run before, of which more may be left than processes: a log, a record."""
+
     broken_off: str | None = None
     """How the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did
     not, or is not known."""

@@ -449,3 +449,18 @@ def test_the_doctor_says_what_would_go_wrong_before_the_night_in_which_it_does(
     assert ran.returncode == 1, ran.stderr
     bad = [finding["sentence"] for finding in json.loads(ran.stdout) if finding["answer"] == "bad"]
     assert any(says in sentence for sentence in bad), bad
+
+
+def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Path) -> None:
+    """Its journal would have told; the log is all that it left."""
+    words = ("--steps", "20", "--save-interval", "10", "--run", "small")
+    (tmp_path / "demo.toml").write_text(
+        '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
+        f"[launcher]\ncommand = {json.dumps(small_trainer(tmp_path, *words))}\nworking_directory = '.'\n"
+        "[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\nrestart_on_crash = true\n"
+    )
+    assert "no job is there" in sentinel(tmp_path, "status").stdout  # nobody has started it yet: nothing is done
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "job.log").write_text("loading …\n")
+    assert "its first attempt had not begun" in sentinel(tmp_path, "watch").stderr
+    assert max(losses(tmp_path)) == 20

@@ -65,6 +65,7 @@ class SlurmLauncher:
             prepares=True,
             prepared=prepared,
             restart_prepared=restart_of(self._records.newest()) in prepared,
+            was_seen=self._records.newest() is not None,
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
             incomplete=frozenset(label for label in prepared if self._is_incomplete(label)),
