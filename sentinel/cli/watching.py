@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sentinel.act.observe import Look
 from sentinel.act.recover import Done
-from sentinel.act.undo import take_back
+from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
@@ -33,7 +33,7 @@ def watch(config: Config, *, observe: bool, once: bool) -> int:
     policy = replace(config.policy, mode="observe") if observe else config.policy
     console = Console(stderr=True, soft_wrap=True)
     parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
-    undo = partial(take_back, near=parts.near, observer=parts.observer, ledger=parts.ledger)
+    undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
     watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger, undo)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

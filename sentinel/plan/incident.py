@@ -120,8 +120,8 @@ class Incident:
     """The sentence that it was stopped or closed with."""
 
     closed_unix_s: float | None = None
-    undoing: bool = False
-    """Whether its undo was begun and not finished."""
+    undoing: str | None = None
+    """What an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None."""
 
     @property
     def half_done(self) -> Rollback | None:
@@ -209,7 +209,7 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     elif kind == "closed":
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
-        incident.undoing = incident.undoing and incident.outcome != "undone"
+        incident.undoing = None
 
 
 def _acted(incident: Incident, event: Mapping[str, Any], time_unix_s: float) -> None:
@@ -218,7 +218,7 @@ def _acted(incident: Incident, event: Mapping[str, Any], time_unix_s: float) -> 
         if begins and incident.rollbacks:
             _intended(incident.rollbacks[-1], action, time_unix_s)
     elif begins:
-        incident.undoing = event["rollback"] is None
+        incident.undoing = event["rollback"] or incident.id
     else:
         for rollback in incident.rollbacks:
             rollback.taken_back |= event["rollback"] in (None, rollback.id)
