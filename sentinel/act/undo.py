@@ -45,10 +45,12 @@ def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observe
     Else it would take what it finds for the original, and its own undo would bring back something between.
     """
     for incident in unfinished:
-        if incident.undoing:
+        if incident.undoing == incident.id:
             take_back(incident, near, observer, ledger)
-        elif incident.half_done is not None:
-            _perform(incident, incident.half_done, near, observer, ledger)
+            continue
+        half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
+        _perform(incident, half, near, observer, ledger)
+        ledger.closed(incident.id, "superseded", "it was half done, and was taken back for what a person asked for")
 
 
 @os_errors_named("a file of the run")

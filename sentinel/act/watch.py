@@ -31,9 +31,9 @@ class Watch:
         pinning: Pinning,
         policy: Policy,
         ledger: Ledger,
-        take_back: Callable[[Incident], None],
+        settle: Callable[[tuple[Incident, ...]], None],
     ) -> None:
-        self._take_back = take_back
+        self._settle = settle
         self._observer = observer
         self._pinning = pinning
         self._recoverer = recoverer
@@ -73,7 +73,7 @@ class Watch:
     def _finish_undo(self, incident: Incident) -> Done | None:
         """What a person took back, and a crash cut short."""
         if self._policy.mode == "act":
-            self._take_back(incident)
+            self._settle((incident,))
         else:
             self._ledger.say(f"the undo of {incident.id} is half done: `sentinel undo` goes on with it")
         return None

@@ -14,7 +14,7 @@ from rich.console import Console
 from sentinel.act.observe import Look
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done
-from sentinel.act.undo import take_back
+from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.own_pins import OwnPins
@@ -72,7 +72,7 @@ def _assembled(config: Config, console: Console, *, observe: bool) -> tuple[Watc
     parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
     log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
     pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"), policy)
-    undo = partial(take_back, near=parts.near, observer=parts.observer, ledger=parts.ledger)
+    undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
     return Watch(parts.observer, parts.recoverer, pinning, policy, parts.ledger, undo), parts
 
 

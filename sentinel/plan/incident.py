@@ -140,8 +140,8 @@ class Incident:
     """The sentence that it was stopped or closed with."""
 
     closed_unix_s: float | None = None
-    undoing: bool = False
-    """Whether its undo was begun and not finished."""
+    undoing: str | None = None
+    """What an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None."""
 
     @property
     def half_done(self) -> Rollback | None:
@@ -227,7 +227,7 @@ def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> Non
     elif kind == "closed":
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
-        incident.undoing = incident.undoing and incident.outcome != "undone"
+        incident.undoing = None
     elif kind == "purged":
         incident.purged = True
 
@@ -251,7 +251,7 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mappi
 def _undone(incident: Incident, event: Mapping[str, Any]) -> None:
     """An undo begins, or has been done: of the whole incident, or of one rollback."""
     if event["event"] == "intent":
-        incident.undoing = event["rollback"] is None
+        incident.undoing = event["rollback"] or incident.id
         return
     for rollback in incident.rollbacks:
         rollback.taken_back |= event["rollback"] in (None, rollback.id)

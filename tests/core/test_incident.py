@@ -206,7 +206,9 @@ def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> N
     assert book.incident.half_done is not None
     book.ledger.record({"event": "done", "rollback": DECISION.id, **UNDO})
     assert book.incident.half_done is None
-    assert not book.incident.undoing
+    assert book.incident.undoing == DECISION.id  # until it is closed: then what took its place is under way
+    book.ledger.closed("incident-1", "superseded", "…")
+    assert book.incident.undoing is None
     with pytest.raises(ConfigError, match="no rollback to undo"):
         undo_incident((book.incident,), None)
     book.ledger.record({"event": "intent", **MOVE})
@@ -221,7 +223,7 @@ def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
     book.ledger.applied(DECISION)
     book.ledger.closed("incident-1", "superseded", "rolled back; a person starts the job again")
     book.ledger.record({"event": "intent", "rollback": None, **UNDO})
-    assert book.incident.undoing
+    assert book.incident.undoing == "incident-1"
     book.ledger.record({"event": "done", "rollback": None, **UNDO})
     assert undo_incident((book.incident,), None).undoing  # not said to be closed: it is gone through once more
     book.ledger.closed("incident-1", "undone", "a person took it back")

@@ -345,5 +345,5 @@ def test_a_rollback_whose_job_was_seen_is_not_unfinished_whatever_the_log_had_no
     assert replace(cut_short, started_rollbacks=frozenset({decision.id})).unfinished == ()
     alive = JobsSeen(writers=(WriterSeen(id="process 43", rollback=decision.id),))
     assert replace(cut_short, jobs=alive).unfinished == ()
-    undone_half_way = incident(status="closed", rollbacks=[replace(decision, applied=True)], undoing=True)
+    undone_half_way = incident(status="closed", rollbacks=[replace(decision, applied=True)], undoing="incident-1")
     assert [i.id for i in run(incidents=(undone_half_way,)).unfinished] == ["incident-1"]

@@ -37,6 +37,7 @@ SAMPLE = [
     ("watch", "utime", 1, "state/lock", "EIO", WATCH),
     ("watch", "write", 8, LOG, "ENOSPC", UNDO),
     ("torn", "rename", 1, "checkpoints/latest", "KILL", UNDO),
+    ("again", "rename", 1, f"{ROOM}/{STRADDLES.replace('tfevents', 'tf-events')}", "KILL", WATCH),
     ("again", "rename", 1, f"{ROOM}/files.json", "KILL", BY_HAND),  # killed, and killed again while it was taken back
 ]
 """Where each was once found wanting, or where the run is furthest from both ends."""

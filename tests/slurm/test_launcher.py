@@ -295,10 +295,11 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
 def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"\[launcher\] script"):
         run.launcher.start(None, None, [])
-    named = run.another(script=run.script, sbatch_arguments=("--job-name=tr8",))
+    named = run.another(script=run.script, working_directory=run.folder, sbatch_arguments=("--job-name=tr8",))
     named.start(None, None, [])
     (again,) = run.jobs("%A")
     running(run, again)
+    assert run.jobs("%Z") == [str(run.folder)]
 
 
 def test_another_users_job_is_asked_to_stop_by_the_kill_file(run: Run) -> None:

@@ -57,7 +57,7 @@ class Preparation:
             script.write_text(self._settings.script.read_text(encoding="utf-8"), encoding="utf-8")
             return Prepared(
                 number=number,
-                arguments=tuple(more),
+                arguments=(f"--chdir={self._settings.working_directory or Path.cwd()}", *more),
                 script=script,
                 script_arguments=(),
                 comment="",

@@ -18,6 +18,9 @@ class SlurmSettings:
     script: Path | None = None
     """What is submitted when no job of the run was ever seen."""
 
+    working_directory: Path | None = None
+    """Where that script is submitted from; a job that was seen starts where it did before."""
+
     sbatch_arguments: tuple[str, ...] = ()
     """Added to every submission, last: they win."""
 
