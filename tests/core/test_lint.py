@@ -206,6 +206,9 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     ("batch_ramp_divides", {"global_batch_size": 1024, **RANKS, **ramp(8, 8)}, "error"),
     ("batch_ramp_divides", {"global_batch_size": 1024, **RANKS, **ramp(16, 8)}, "error"),
     ("batch_ramp_divides", {"global_batch_size": 1024, **ramp(16, 15)}, "error"),
+    ("batch_ramp_divides", {"global_batch_size": 1024, **RANKS, **ramp(8, 8), "consumed_samples": 999}, "error"),
+    ("batch_ramp_divides", {"global_batch_size": 1024, **RANKS, **ramp(8, 8), "consumed_samples": 1000}, None),
+    ("batch_ramp_divides", {"global_batch_size": 40, **RANKS, **ramp(8, 16), "consumed_samples": 499}, "error"),
     ("batch_ramp_divides", {"global_batch_size": 1024, **ramp(2048, 16)}, "error"),
     ("batch_ramp_ends", {"train_samples": 5000, **ramp(16, 16)}, None),
     ("batch_ramp_ends", {"train_samples": 4999, **ramp(16, 16)}, "note"),
@@ -400,7 +403,7 @@ def test_tokens_under_slw_are_the_sum_of_its_lengths(tokens: int, steps: int) ->
 def test_a_number_that_no_run_has_is_refused() -> None:
     for wrong in ({"hidden_size": 0}, {"num_layers": -1}, {"lr": math.nan}, {"step_time_s": math.inf}):
         with pytest.raises(ConfigError):
-            Facts(**wrong)  # type: ignore[arg-type]
+            Facts(**wrong)
     assert Facts(save_interval=0, clip_grad=0.0).save_interval == 0
 
 

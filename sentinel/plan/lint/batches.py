@@ -107,7 +107,7 @@ def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
     """Start and increments of the batch ramp are multiples of replicas x micro-batch, and lead to the full batch.
 
     (batch - start) % increment = 0, or Megatron refuses it; start and increment % (replicas x micro-batch) = 0, or it
-    dies at the stage that does not divide.
+    dies at the stage that does not divide. A run that resumes is asked from its own stage of the ramp on.
 
     Source: Megatron-LM, megatron/microbatches.py; tr8-104B chronicle, experiments 6 and 7.
     """
@@ -126,14 +126,17 @@ def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
             f"from {ramp.start} the batch ramp never comes to {batch} by increments of {ramp.increment}: "
             f"{batch - ramp.start} should be a multiple of the increment"
         )
-    if micro is None or copies is None:
+    consumed = facts.consumed_samples or 0
+    if micro is None or copies is None or consumed >= ramp.samples:
         return
-    one = micro * copies
-    for name, value in (("start", ramp.start), ("increment", ramp.increment)):
+    one, first = micro * copies, ramp.start
+    if consumed and batch is not None:
+        first += consumed * max(0, batch - ramp.start) // ramp.samples // ramp.increment * ramp.increment
+    for name, value in (("start", first), ("increment", ramp.increment)):
         if value % one:
             yield error(
                 f"the batch ramp's {name} {value} is not a multiple of {copies} replicas x micro-batch {micro}: "
-                f"{-(-value // one) * one} is"
+                f"{-(-value // one) * one} is, or fewer replicas until the batch has grown"
             )
 
 

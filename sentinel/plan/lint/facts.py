@@ -105,7 +105,7 @@ class Facts(_Checked):
         [
             *["train_iters", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens", "lr_warmup_fraction"],
             *["lr", "min_lr", "adam_beta1", "adam_beta2", "clip_grad"],
-            *["save_interval", "eval_interval", "exit_interval", "node_failures_per_day"],
+            *["consumed_samples", "save_interval", "eval_interval", "exit_interval", "node_failures_per_day"],
         ]
     )
 
@@ -181,6 +181,9 @@ class Facts(_Checked):
     """Samples of an optimizer step, over all replicas and passes."""
 
     rampup_batch_size: BatchRamp | None = None
+
+    consumed_samples: int | None = None
+    """Samples that were consumed before this start; None is a start from the beginning."""
 
     train_samples: int | None = None
     train_iters: int | None = None

@@ -21,7 +21,10 @@ def saves_at_all(facts: Facts) -> Iterator[Remark]:
     """
     steps, interval = total_steps(facts), facts.save_interval
     if interval == 0:
-        yield error("the run never saves: a crash or a divergence takes it back to its first step; say --save-interval")
+        yield error(
+            "the run never saves: a crash or a divergence takes it back to its first step; say --save and "
+            "--save-interval"
+        )
     elif interval is not None and steps is not None and interval > steps:
         yield warning(f"the run ends after {steps:.0f} steps, before its first save at {interval}")
 
