@@ -267,3 +267,36 @@ def demo(
     from sentinel.cli import demonstrating
 
     return demonstrating.demo(seed=seed, output=output, as_json=as_json)
+
+
+@app.command()
+def lint(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Job scripts, Megatron logs, DeepSpeed JSONs; default is the run's own.")
+    ] = None,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    parameters: Annotated[str | None, typer.Option(help="How many there should be, e.g. 104B.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Of all nodes together.")] = None,
+    step_time: Annotated[float | None, typer.Option(help="Seconds of a step at full batch.")] = None,
+    save_time: Annotated[float | None, typer.Option(help="Seconds for which a save holds the training up.")] = None,
+    failures_per_day: Annotated[float | None, typer.Option(help="Of all nodes together.")] = None,
+    consumed_samples: Annotated[int | None, typer.Option(help="Where the run resumes; default is its start.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Check shape, batches, schedules, SLW and saves by formula before a run starts. Exit 1 when there is an error."""
+    from sentinel.cli import linting, wiring
+    from sentinel.plan.lint import Facts
+    from sentinel.plan.lint.numbers_in_words import declared_size
+
+    told = Facts(
+        declared_parameters=None if parameters is None else declared_size(parameters),
+        world_size=gpus,
+        step_time_s=step_time,
+        save_time_s=save_time,
+        node_failures_per_day=failures_per_day,
+        consumed_samples=consumed_samples,
+    )
+    if paths:
+        return linting.lint_paths(paths, told, as_json=as_json)
+    return linting.lint_run(wiring.find_config(run, config_dir), told, as_json=as_json)

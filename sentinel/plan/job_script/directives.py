@@ -1,4 +1,4 @@
-"""Setting an `#SBATCH` line."""
+"""Reading and setting an `#SBATCH` line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.plan.job_script.quoting import is_plain
 from sentinel.plan.job_script.syntax import Script
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["set_directive"]
+__all__ = ["directive", "set_directive"]
 
 _SHORT = {
     "--account": "-A",
@@ -46,6 +46,15 @@ class _Setting:
     end: int
     value: bytes
     separator: str
+
+
+def directive(script: Script, flag: str) -> str | None:
+    """The value that sbatch reads: of the last line that has it. None where none has, or this can't be told."""
+    try:
+        found = list(_settings(script, flag))
+    except ScriptRefused:
+        return None
+    return found[-1].value.decode("utf-8", "surrogateescape").strip("\"'") if found else None
 
 
 def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:

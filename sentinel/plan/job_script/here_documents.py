@@ -1,10 +1,10 @@
-"""Setting a key of the DeepSpeed JSON that a script writes from a here-document."""
+"""The DeepSpeed JSON that a script writes from a here-document: reading it, and setting a key of it."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from sentinel.plan.job_script.syntax import conditions, from_bytes, walk
 from sentinel.plan.job_script.trainer import trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
-__all__ = ["set_json"]
+__all__ = ["filled_json", "set_json"]
 
 _EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
 _EDITORS = frozenset(["perl", "python", "python3", "sed"])
@@ -59,6 +59,26 @@ def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
         return ()
     new = edit.new if document.quoted else re.sub(r"[$`\\]", r"\\\g<0>", edit.new)
     return (Edit(start=document.start + edit.start, end=document.start + edit.end, new=new),)
+
+
+def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None:
+    """The JSON with what `fill` makes of each expansion, given as it is written and where. None where there is none.
+
+    ScriptRefused where it is not clear which here-document counts, or whether it is the last word.
+    """
+    if not any(_documents(reading)):
+        return None
+    document = _the_document(reading)
+    _refuse_later_editors(reading, document)
+    source, position, parts = reading.script.source, document.start, []
+    for node in walk(document.node) if not document.quoted else ():
+        if node.type in _EXPANSIONS and node.start_byte >= position:
+            parts += [
+                from_bytes(source[position : node.start_byte]),
+                fill(from_bytes(node.text or b""), node.start_byte),
+            ]
+            position = node.end_byte
+    return "".join([*parts, from_bytes(source[position : document.node.end_byte])])
 
 
 def _edit(document: _Document, change: SetJson, value: str) -> Edit | None:

@@ -1,0 +1,119 @@
+"""`sentinel lint`: what it prints, and the exit code that a script can rely on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli import main
+from tests.core.test_lint_reading import WIDE, script
+
+CORRECTED = WIDE.replace("--ffn-hidden-size $FFN_HIDDEN_SIZE ", "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Lint = Callable[..., Answer]
+
+
+@pytest.fixture
+def lint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Lint:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["sentinel", "lint", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        code = left.value.code
+        return Answer(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return call
+
+
+def test_an_error_is_exit_1_with_the_numbers_and_the_source(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "tr8-104B.slurm").write_text(WIDE)
+    answer = lint("tr8-104B.slurm")
+    assert answer.code == 1
+    assert "tr8-104B.slurm (job script): 2 errors, " in answer.out
+    assert "  error: ffn_hidden_size 20480 is 1.25 x hidden_size 16384" in answer.out
+    assert "    ffn_size: tr8-104B chronicle, experiment 6" in answer.out
+    assert "  not known: the DeepSpeed JSON (line 18): $ZERO_STAGE is not set in the script" in answer.out
+
+
+def test_no_error_is_exit_0(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CORRECTED)
+    assert lint("job.sh").code == 0
+    (tmp_path / "bare.sh").write_text(script("--save x --save-interval 10 --lr-warmup-iters 100 --adam-beta2 0.95"))
+    answer = lint("bare.sh")
+    assert answer.code == 0
+    assert "bare.sh (job script): nothing to say; " in answer.out
+
+
+@pytest.mark.parametrize("text", [None, "echo hello\n", '{"fp16": '])
+def test_what_can_t_be_read_is_exit_2_and_names_the_file(text: str | None, lint: Lint, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "job.sh").write_text(text)
+    answer = lint("job.sh")
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.err.startswith("sentinel: job.sh: ")
+
+
+def test_json_is_one_document_for_all_the_files(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "wrong.sh").write_text(WIDE)
+    (tmp_path / "right.sh").write_text(CORRECTED)
+    answer = lint("right.sh", "wrong.sh", "--json")
+    right, wrong = json.loads(answer.out)
+    assert answer.code == 1
+    assert [each["path"] for each in (right, wrong)] == ["right.sh", "wrong.sh"]
+    assert set(wrong) == {"path", "format", "facts", "unread", "findings"}
+    assert wrong["facts"]["rampup_batch_size"] == {"start": 16, "increment": 16, "samples": 6_000_000}
+    assert set(wrong["findings"][0]) == {"severity", "what", "sentence", "source"}
+    assert [f["what"] for f in wrong["findings"] if f["severity"] == "error"] == ["ffn_size", "parameters_as_declared"]
+    assert all(f["severity"] != "error" for f in right["findings"])
+
+
+def test_what_a_person_says_counts_before_what_was_read(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(CORRECTED)
+    answer = lint("job.sh", "--parameters", "13B", "--gpus", "512", "--step-time", "18.7", "--consumed-samples", "100")
+    assert answer.code == 1
+    assert "the run calls itself 13B" in answer.out
+    assert "1995 GPU-hours" in answer.out
+    assert lint("job.sh", "--parameters", "many").code == 2
+    assert lint("job.sh", "--gpus", "0").code == 2
+    failures = lint("job.sh", "--step-time", "100", "--save-time", "40", "--failures-per-day", "2", "--json")
+    facts = json.loads(failures.out)[0]["facts"]
+    assert (facts["step_time_s"], facts["save_time_s"], facts["node_failures_per_day"]) == (100, 40, 2)
+
+
+def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "job.sh").write_text(WIDE.replace("tr8-104B", "no-size"))
+    toml = tmp_path / "runs" / "tr8-104B.toml"
+    run = '[run]\nname = "tr8-104B"\ncheckpoints = "x"\n[launcher]\n'
+    toml.write_text(f'{run}kind = "slurm"\nscript = "../job.sh"\n')
+    by_script = lint("--run", "tr8-104B")
+    assert by_script.code == 1
+    assert "the run calls itself 104B" in by_script.out
+    toml.write_text(f'{run}command = ["python", "-m", "trainer_hooks.gpt", "--steps", "10"]\n')
+    by_command = lint()
+    assert by_command.code == 1
+    assert "[launcher] command (command): " in by_command.out
+    assert "the run never saves" in by_command.out
+    toml.write_text(run)
+    nothing = lint()
+    assert nothing.code == 2
+    assert "tr8-104B has neither [launcher] script nor command: name a file to lint" in nothing.err
+    toml.write_text(f'{run}command = ["sleep", "1"]\n')
+    assert lint().code == 2

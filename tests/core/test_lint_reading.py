@@ -1,0 +1,391 @@
+"""What lint reads from job scripts, commands, logs and DeepSpeed JSONs, and what it says that it could not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from sentinel.demo.configuration import trainer_command
+from sentinel.plan.job_script.given import Given, given
+from sentinel.plan.lint import BatchRamp, Curriculum, lint
+from sentinel.plan.lint.gpt_trainer import DEFAULTS, NAMES, PRESETS
+from sentinel.plan.lint.numbers_in_words import declared_parameters, declared_size, minutes
+from sentinel.plan.lint.reading import Read, in_its_words, read_command, read_text
+from sentinel.vocabulary.errors import ConfigError
+from tests.core.shell_sandbox import BASH, FLOATS, SCRIPTS, WHOLE, run
+
+LOG = Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log"
+TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
+
+WIDE = """#!/bin/bash
+#SBATCH --job-name=tr8-104B
+#SBATCH --nodes=64
+#SBATCH --gres=gpu:4
+#SBATCH --time 20:00:00
+GPUS_PER_NODE=4
+NNODES=64
+NHIDDEN=16384
+FFN_HIDDEN_SIZE=20480
+GPT_ARGS=" \\
+    --num-layers 32 --hidden-size $NHIDDEN --ffn-hidden-size $FFN_HIDDEN_SIZE --num-attention-heads 32 \\
+    --seq-length 2048 --micro-batch-size 1 --global-batch-size 2048 --rampup-batch-size 16 16 6_000_000 \\
+    --train-samples 300_000_000 --lr-warmup-samples 216_320 --lr 6e-5 --adam-beta2 0.999 --fp16 \\
+    --exit-duration-in-mins 1190 \\
+    "
+cat <<EOT > ds_config.json
+{"train_batch_size": 2048, "fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12},
+ "zero_optimization": {"stage": $ZERO_STAGE}}
+EOT
+export LAUNCHER="python -u -m torch.distributed.launch --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
+export CMD="`pwd`/pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 $GPT_ARGS \\
+    --save-interval 1500 --save checkpoints --deepspeed --deepspeed_config ds_config.json"
+srun bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD' 2>&1 | tee -a main_log.txt
+"""
+
+
+def script(words: str, *above: str) -> str:
+    return "\n".join(["#!/bin/bash", *above, f"python pretrain_gpt.py --train-iters 1000 {words}", ""])
+
+
+def values(given_: Given) -> dict[str, str]:
+    return {o.flag: " ".join(o.values) for o in given_.options if o.unread is None}
+
+
+def whys(read: Read) -> dict[str, str]:
+    return {unread.what: unread.why for unread in read.unread}
+
+
+def test_tr8_is_read_from_a_script_like_its_own_and_its_errors_are_found() -> None:
+    read = read_text(WIDE)
+    facts = read.facts
+    assert (facts.hidden_size, facts.ffn_hidden_size, facts.gated_ffn) == (16384, 20480, False)
+    assert facts.rampup_batch_size == BatchRamp(start=16, increment=16, samples=6_000_000)
+    assert (facts.world_size, facts.gpus_per_node, facts.time_limit_min) == (256, 4, 1200)
+    assert (facts.declared_parameters, facts.precision, facts.initial_loss_scale) == (104e9, "fp16", 2.0**12)
+    assert facts.deepspeed is not None
+    assert facts.deepspeed.zero_stage is None
+    assert whys(read) == {"the DeepSpeed JSON": "$ZERO_STAGE is not set in the script"}
+    errors = {finding.what for finding in lint(facts) if finding.severity == "error"}
+    assert errors == {"ffn_size", "parameters_as_declared"}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_options_are_what_the_real_shell_gives_the_trainer(name: str) -> None:
+    real = run(TEXTS[name]).options
+    read = values(given(TEXTS[name]))
+    found = {flag for flag in (*FLOATS, *WHOLE) if flag in read}
+    assert found
+    for flag in found:
+        kind = float if flag in FLOATS else int
+        assert kind(read[flag]) == real[flag.removeprefix("--").replace("-", "_")], flag
+    unread = {o.flag for o in given(TEXTS[name]).options if o.unread is not None}
+    for flag in {*FLOATS, *WHOLE} - found - unread:
+        assert real[flag.removeprefix("--").replace("-", "_")] is None, flag
+
+
+KNOWN: list[tuple[str, list[str], str]] = [
+    ("--lr 1e-4", [], "1e-4"),
+    ("--lr=$X", ["X=1e-4"], "1e-4"),
+    ('--lr "$X"', ["X='1e-4'"], "1e-4"),
+    ('--lr "${X}"', ["Y=1e-4", "X=$Y"], "1e-4"),
+    ("--lr ${X:-2e-4}", ["X=1e-4"], "1e-4"),
+    ("--lr 1e-$X", ["X=4"], "1e-4"),
+    ("--lr 1e-4 --lr 2e-4", [], "2e-4"),
+    ("--lr $((A * (B + 2) / 4 - 1))", ["A=3", "B=5"], "4"),
+    ("--lr $(( $A / ${B} ))", ["A=-7", "B=2"], "-3"),
+    ("--lr $(perl -e 'print 110_000_000*2')", [], "220000000"),
+    ('--lr $(perl -e "print $A*$B")', ["A=126_953_125", "B=2048"], "260000000000"),
+    ("--lr $(python3 -c 'print(3 / 2)')", [], "1.5"),
+    ("--lr $X", ["declare -i X=3*4"], "12"),
+]
+
+
+@pytest.mark.parametrize(("words", "above", "value"), KNOWN, ids=[words for words, _, _ in KNOWN])
+def test_a_value_is_followed_to_where_it_is_written(words: str, above: list[str], value: str) -> None:
+    assert values(given(script(words, *above)))["--lr"] == value
+
+
+UNKNOWN: list[tuple[str, list[str], str]] = [
+    ("--lr $X", [], "$X is not set in the script"),
+    ("--lr ${X:-1e-4}", [], "$X is not set in the script; where it is not set it is 1e-4"),
+    ('--lr "$X"', ["X=1", "X=2"], "$X is set in lines 2 and 3"),
+    ("--lr $X", ["X=1", "X=2"], "$X is set in lines 2 and 3: which one counts?"),
+    ('--lr "$X"', ["if true; then X=1; fi"], "$X is a list, or set only if a condition holds"),
+    ("--lr $X", ["X=1", "read X"], "$X is changed there, too"),
+    ('--lr "$X"', ["X=1", "read X"], "$X is changed in line 3, too"),
+    ("--lr $(cat lr.txt)", [], "$(cat lr.txt) is not calculated here"),
+    ("--lr `cat lr.txt`", [], "`cat lr.txt` is not calculated here"),
+    ("--lr $((08 + 1))", [], "'08 + 1' is not calculated here"),
+    ("--lr $((1 / 0))", [], "'1 / 0' is not calculated here"),
+    ("--lr $((2 ** 9999))", [], "'2 ** 9999' is not calculated here"),
+    ("--lr $((1_000 + 1))", [], "'1_000 + 1' is not calculated here"),
+    ("--lr $(perl -e 'print 010')", [], "'010' is not calculated here"),
+    ("--lr $((A))", ["A=$B", "B=$A"], "$B is not set in the script"),
+]
+
+
+@pytest.mark.parametrize(("words", "above", "why"), UNKNOWN, ids=[words for words, _, _ in UNKNOWN])
+def test_what_can_t_be_followed_is_said_and_not_guessed(words: str, above: list[str], why: str) -> None:
+    read = read_text(script(words, *above))
+    assert whys(read)["--lr"] == why
+    assert read.facts.lr is None
+
+
+@for_all(st.integers(-50, 50), st.integers(-50, 50), st.sampled_from("+-*/"), st.integers(-9, 9).filter(bool))
+def test_sums_come_out_as_whole_numbers_that_divide_towards_zero(a: int, b: int, sign: str, c: int) -> None:
+    read = values(given(script(f"--lr $(( ($A {sign} {c}) - {b} ))", f"A={a}")))
+    quotient = abs(a) // abs(c) * (1 if (a < 0) == (c < 0) else -1)
+    assert int(read["--lr"]) == {"+": a + c, "-": a - c, "*": a * c, "/": quotient}[sign] - b
+
+
+@pytest.mark.parametrize("sum_", ["7 / -2", "-7 / 2", "3 * (4 - 9) / 2", "-(5) + 2", "100 - 3 - 2"])
+def test_the_shell_calculates_the_same(sum_: str) -> None:
+    shell = subprocess.run([BASH, "-c", f"echo $(({sum_}))"], capture_output=True, text=True, check=True)
+    assert values(given(script(f"--lr $(({sum_}))")))["--lr"] == shell.stdout.strip()
+
+
+def test_arguments_that_can_t_be_seen_leave_megatron_s_defaults_open() -> None:
+    whole, partial = read_text(script("")), read_text(script("--fp16 --lr 1e-4 $EXTRA_ARGS"))
+    assert (whole.facts.adam_beta2, whole.facts.gated_ffn, whole.facts.save_interval) == (0.999, False, 0)
+    assert (partial.facts.adam_beta2, partial.facts.gated_ffn, partial.facts.save_interval) == (None, None, None)
+    assert whys(partial)["$EXTRA_ARGS"] == "$EXTRA_ARGS is not set in the script"
+
+
+def test_an_option_that_is_given_only_sometimes_is_not_known() -> None:
+    read = read_text(script("$ARGS", "ARGS='--lr 1e-4'", "if true; then ARGS+=' --swiglu --lr 2e-4'; fi"))
+    assert (read.facts.lr, read.facts.gated_ffn) == (None, None)
+    assert set(whys(read)) == {"--lr", "--swiglu"}
+
+
+def test_numbers_that_are_none_are_said() -> None:
+    read = read_text(script("--num-layers 0 --hidden-size big --lr nan --rampup-batch-size 16 16"))
+    assert set(whys(read)) == {"--num-layers", "--hidden-size", "--lr", "--rampup-batch-size"}
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        ("--swiglu --untie-embeddings-and-output-weights", {"gated_ffn": True, "tied_embeddings": False}),
+        ("--position-embedding-type alibi --embed-layernorm", {"learned_positions": False, "embed_layernorm": True}),
+        ("--group-query-attention --num-query-groups 8", {"num_query_groups": 8}),
+        ("--num-query-groups 1", {"num_query_groups": None}),
+        ("--bf16", {"precision": "bf16", "static_loss_scale": None}),
+        ("--fp16 --loss-scale 12", {"precision": "fp16", "static_loss_scale": 12.0}),
+        ("--fp16 --loss-scale 12 --deepspeed", {"static_loss_scale": None, "initial_loss_scale": None}),
+        ("--fp16", {"initial_loss_scale": 2.0**32}),
+        ("--lr-warmup-iters 0 --lr-warmup-samples 0", {"lr_warmup_iters": 0, "lr_warmup_samples": None}),
+        ("--lr-warmup-fraction 0.01", {"lr_warmup_fraction": 0.01, "lr_warmup_iters": None}),
+        ("--save-interval 100", {"save_interval": 0}),
+        ("--save-interval 100 --save x", {"save_interval": 100}),
+        ("--deepspeed", {"pp_partition_method": "type:transformer"}),
+        ("--deepspeed --no-pipeline-parallel", {"pp_partition_method": None}),
+        ("--pp-partition-method 'type:transformer|embedding'", {"pp_partition_method": "type:transformer|embedding"}),
+        ("--pad-vocab-size-to 250880", {"padded_vocab_size": 250_880}),
+    ],
+)
+def test_megatron_s_options_mean_what_they_mean(words: str, facts: dict[str, Any]) -> None:
+    read = read_text(script(words)).facts
+    assert {name: getattr(read, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("directives", "start", "world", "gpus"),
+    [
+        (["--nodes=2"], "torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES", 16, 8),
+        (["-N 2"], "torchrun --nproc-per-node=8 --nnodes=2", 16, 8),
+        ([], "torchrun --nproc_per_node 8", 8, 8),
+        (["--nodes=2"], "torchrun --nproc_per_node 8", None, 8),
+        (["--nodes=2"], "torchrun --nproc_per_node 8 --nnodes $N", None, 8),
+        (["--gpus-per-node=a100:4"], "python", None, 4),
+    ],
+)
+def test_ranks_are_counted_from_what_starts_them(
+    directives: list[str], start: str, world: int | None, gpus: int
+) -> None:
+    lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in directives), f"{start} pretrain_gpt.py --lr 1", ""]
+    facts = read_text("\n".join(lines)).facts
+    assert (facts.world_size, facts.gpus_per_node) == (world, gpus)
+
+
+def test_a_json_elsewhere_is_said_and_can_be_read_on_its_own() -> None:
+    assert whys(read_text(script("--deepspeed_config ds.json"))) == {
+        "the DeepSpeed JSON": "it is in ds.json: lint that file, too"
+    }
+    curriculum = {
+        "enabled": True,
+        "curriculum_type": "seqlen",
+        "min_difficulty": 64,
+        "max_difficulty": 2048,
+        "schedule_type": "fixed_linear",
+        "schedule_config": {"total_curriculum_step": 36000, "difficulty_step": 8},
+    }
+    wanted = Curriculum(
+        min_difficulty=64, max_difficulty=2048, schedule="fixed_linear", total_steps=36000, difficulty_step=8
+    )
+    old = read_text(json.dumps({"curriculum_learning": curriculum}), "tr8b-104B")
+    assert (old.format, old.facts.declared_parameters) == ("deepspeed json", 104e9)
+    assert old.facts.curriculum is not None
+    assert old.facts.curriculum.old_block
+    sampling = {"curriculum_learning": {"enabled": True, "curriculum_metrics": {"seqlen_truncate": curriculum}}}
+    new = {"data_efficiency": {"enabled": True, "data_sampling": sampling}}
+    assert read_text(json.dumps(new)).facts.curriculum == wanted
+    for off in ({"curriculum_learning": {**curriculum, "enabled": False}}, {"curriculum_learning": None}):
+        assert read_text(json.dumps(off)).facts.curriculum is None
+
+
+def test_a_json_with_numbers_that_no_run_has_is_said() -> None:
+    read = read_text('{"train_batch_size": -1, "fp16": {"enabled": true}}')
+    assert read.facts.deepspeed is None
+    assert "train_batch_size should be a positive number, not -1" in whys(read)["the DeepSpeed JSON"]
+
+
+def test_a_log_s_arguments_are_the_facts() -> None:
+    read = read_text(LOG.read_text())
+    facts = read.facts
+    assert read.format == "megatron log"
+    assert read.unread == ()
+    assert (facts.num_layers, facts.hidden_size, facts.ffn_hidden_size, facts.gated_ffn) == (24, 2048, 5504, True)
+    assert (facts.world_size, facts.padded_vocab_size, facts.num_experts) == (8, 32000, 1)
+    assert (facts.lr_warmup_iters, facts.lr_warmup_samples, facts.train_samples) == (2000, None, None)
+    assert {finding.what: finding.severity for finding in lint(facts) if finding.severity != "note"} == {
+        "warmup_against_total": "warning",
+        "saves_at_all": "warning",
+        "deepspeed_agrees": "error",
+    }
+
+
+def test_the_last_start_in_a_log_counts_and_its_pace_is_measured() -> None:
+    step = " iteration {i}/ 9 | elapsed time per iteration (ms): {ms} | learning rate: 0 | global batch size: {b} | x"
+    paces = [(1, 9000, 16), (2, 20000, 32), (3, 40000, 32), (4, 21000, 32)]
+    steps = [step.format(i=i, ms=ms, b=b) for i, ms, b in paces]
+    again = LOG.read_text().replace("hidden_size ..................................... 2048", "hidden_size ... 4096")
+    tail = "\n".join([*steps, "time (ms) | save-checkpoint: 46122.21", ""])
+    facts = read_text(f"{LOG.read_text()}{step.format(i=1, ms=1, b=64)}\n{again}{tail}").facts
+    assert (facts.hidden_size, facts.step_time_s, facts.save_time_s) == (4096, 21.0, 46.12221)
+
+
+def test_arguments_behind_torchrun_s_prefix_are_read() -> None:
+    read = read_text("\n".join(f"[default0]:{line}" for line in LOG.read_text().splitlines()))
+    assert read.facts == read_text(LOG.read_text()).facts
+
+
+def test_a_log_that_ends_within_its_arguments_leaves_the_rest_open() -> None:
+    text = LOG.read_text()
+    read = read_text(text[: text.index("0.0003") + 3])
+    assert whys(read)["the arguments"] == "the log ends before they do"
+    assert whys(read)["--lr"] == "the log ends in this line"
+    assert (read.facts.lr, read.facts.hidden_size, read.facts.lr_warmup_iters) == (None, 2048, None)
+
+
+@pytest.mark.parametrize("text", ["", "echo hello", "if", '{"a": ', "#!/bin/bash\n\0"])
+def test_what_is_none_of_these_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_text(text)
+
+
+@for_all(st.text(alphabet=st.sampled_from("-=.$(){}[]'\"\n argumentsoflr0123456789"), max_size=200))
+def test_no_text_breaks_the_reading(text: str) -> None:
+    for each in (text, f"{LOG.read_text()[:400]}{text}", script(text.replace("\n", " "))):
+        try:
+            read_text(each)
+        except ConfigError as error:
+            assert str(error)  # noqa: PT017 - either answer is right, a crash is not
+
+
+def test_our_own_trainer_is_read_from_its_command() -> None:
+    command = [*trainer_command(Path("run"), 0), "--seqlen-start", "8", "--seqlen-warmup-steps", "60"]
+    read = read_command(["torchrun", "--nproc_per_node", "2", *command[1:]])
+    facts = read.facts
+    assert (facts.num_layers, facts.hidden_size, facts.seq_length, facts.train_iters) == (4, 64, 128, 240)
+    assert (facts.lr, facts.lr_warmup_iters, facts.save_interval, facts.world_size) == (1.5e-2, 20, 10, 2)
+    assert facts.curriculum == Curriculum(
+        min_difficulty=8, max_difficulty=128, difficulty_step=8, schedule="fixed_linear", total_steps=60
+    )
+    sentences = " ".join(finding.sentence for finding in in_its_words(read, lint(facts)))
+    assert "--tokens" in sentences
+    assert "--train-tokens" not in sentences
+
+
+def test_a_command_s_quoted_words_stay_whole() -> None:
+    facts = read_command(["python", "train.py", "--lr=1e-4", "--rampup-batch-size", "16", "16", "1000"]).facts
+    assert (facts.lr, facts.rampup_batch_size) == (1e-4, BatchRamp(start=16, increment=16, samples=1000))
+    with pytest.raises(ConfigError, match="which program is the trainer"):
+        read_command(["echo", "hello"])
+
+
+@cache
+def settings() -> Any:
+    from trainer_hooks.gpt.settings import parse  # torch comes with it
+
+    return parse(["--steps", "10"])
+
+
+def test_presets_and_defaults_are_the_trainer_s() -> None:
+    from trainer_hooks.gpt.model import PRESETS as THEIRS
+
+    assert {name: (s.layers, s.width, s.heads, s.seqlen) for name, s in THEIRS.items()} == dict(PRESETS)
+    names = {
+        "min_lr": "lr_min",
+        "adam_beta1": "beta1",
+        "adam_beta2": "beta2",
+        "clip_grad": "clip",
+        "global_batch_size": "global_batch",
+        "eval_interval": "validate_every",
+    }
+    assert {name: getattr(settings(), names.get(name, name)) for name in DEFAULTS} == DEFAULTS
+    options = " ".join(NAMES.values()).split()
+    assert all(hasattr(settings(), o.removeprefix("--").replace("-", "_")) for o in options if o.startswith("--"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("tr8-104B", 104e9),
+        ("tr11-176B-ml", 176e9),
+        ("tr11f-6B3-ml", 6.3e9),
+        ("tr12b-1B3-oscar", 1.3e9),
+        ("gpt3_125M", 125e6),
+        ("gpt-1.3B-pile", 1.3e9),
+        ("gpt-1p3b", 1.3e9),
+        ("llama-7b-300B-tokens", 7e9),
+        ("wide", None),
+        ("a100-80G", None),
+        ("7B-from-13B", None),
+        ("tr8b-bnb", None),
+        ("0B", 0.0),
+    ],
+)
+def test_a_size_in_a_name(name: str, parameters: float | None) -> None:
+    assert declared_parameters(name) == (None if parameters is None else pytest.approx(parameters))
+
+
+@pytest.mark.parametrize(("said", "size"), [("104B", 104e9), ("1.3e9", 1.3e9), ("1B3", 1.3e9), ("760M", 760e6)])
+def test_a_size_on_the_command_line(said: str, size: float) -> None:
+    assert declared_size(said) == pytest.approx(size)
+    with pytest.raises(ConfigError):
+        declared_size(f"about {said}")
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [
+        ("90", 90),
+        ("90:30", 90.5),
+        ("20:00:00", 1200),
+        ("100:00:30", 6000.5),
+        ("2-0", 2880),
+        ("1-2:30", 1590),
+        ("1-0:0:30", 1440.5),
+        ("UNLIMITED", None),
+        ("", None),
+    ],
+)
+def test_slurm_s_time_limits(limit: str, wanted: float | None) -> None:
+    assert minutes(limit) == wanted
