@@ -17,6 +17,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
+from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 from sentinel.vocabulary.sample import Sample
 
@@ -78,10 +79,18 @@ class Recoverer:
         raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")
 
     def _decide(self, incident: Incident, look: Look) -> Done | None:
-        if look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED) and not incident.rollbacks:
+        well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
+        if well and (not incident.rollbacks or incident.waiting is not None):
             self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
             return None
+        if (wait := incident.waiting) is not None:
+            if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
+                self._ledger.wait_over(incident.id, wait, reason)
+            return None
         plan = plan_recovery(look.verdict, look.run, self._policy)
+        if plan.wait is not None:  # in every mode: to watch is what all of them do
+            self._ledger.waiting(incident.id, plan.wait)
+            return None
         if self._policy.mode == "observe":
             self._shadow(incident, plan)
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sentinel.plan.mitigations import DEFAULT_LADDER, Rung
+from sentinel.plan.rung import DEFAULT_LADDER, Rung
 
 __all__ = ["Mode", "Policy"]
 

@@ -54,6 +54,17 @@ class Free:
         """As overrides.json holds it, and as run_started echoes it."""
         return {"environment": dict(self.environment), "options": list(self.options)}
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Free:
+        """What to_json gave. OverridesError names what is wrong."""
+        _only(data, "free", {"environment", "options"})
+        environment, options = _table(data, "environment"), data.get("options", [])
+        if not all(isinstance(value, str) for value in environment.values()):
+            raise OverridesError(f"environment should hold strings, not {environment!r}")
+        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+            raise OverridesError(f"options should be a list of strings, not {options!r}")
+        return cls(environment=environment, options=tuple(options))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -205,18 +216,8 @@ def _standing(data: dict[str, Any]) -> Standing:
         weight_decay=_number(data, "weight_decay", *_ADAM["weight_decay"]),
         clip_grad=_number(data, "clip_grad", *_ADAM["clip_grad"]),
         skipped=tuple(SkippedRange.from_json(r) for r in skipped),
-        free=_free(_table(data, "free")) if "free" in data else None,
+        free=Free.from_json(_table(data, "free")) if "free" in data else None,
     )
-
-
-def _free(data: dict[str, Any]) -> Free:
-    _only(data, "free", {"environment", "options"})
-    environment, options = _table(data, "environment"), data.get("options", [])
-    if not all(isinstance(value, str) for value in environment.values()):
-        raise OverridesError(f"environment should hold strings, not {environment!r}")
-    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise OverridesError(f"options should be a list of strings, not {options!r}")
-    return Free(environment=environment, options=tuple(options))
 
 
 def _once(data: dict[str, Any]) -> Once:
