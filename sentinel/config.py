@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from types import UnionType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.mitigations import Rung
 from sentinel.plan.policy import Policy
+from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Config", "Launcher", "Run", "Watch", "load_config", "template"]
@@ -162,9 +163,8 @@ def _build(cls: type[T], data: Mapping[str, Any], where: str) -> T:
 
 def _value(hint: Any, value: Any, key: str) -> Any:
     origin = get_origin(hint)
-    if origin is UnionType:  # `X | None`: TOML has no null, so it is X
-        (hint,) = (arm for arm in get_args(hint) if arm is not type(None))
-        return _value(hint, value, key)
+    if origin in (UnionType, Union):  # `X | None`: TOML has no null, so it is X
+        return _either(tuple(arm for arm in get_args(hint) if arm is not type(None)), value, key)
     if origin is Literal:
         if value not in get_args(hint):
             raise ConfigError(f"{key} should be one of {', '.join(map(repr, get_args(hint)))}, not {value!r}")
@@ -178,6 +178,18 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key} should be a table, not {value!r}")
         return _build(hint, value, key)
     return _scalar(hint, value, key)
+
+
+def _either(arms: tuple[Any, ...], value: Any, key: str) -> Any:
+    """The value as the first of the types that takes it; the error of all of them when none does."""
+    refused = []
+    for arm in arms:
+        try:
+            return _value(arm, value, key)
+        except ConfigError as error:
+            refused.append(str(error))
+    wanted = " or ".join(text.removeprefix(f"{key} should be ").partition(", not ")[0] for text in refused)
+    raise ConfigError(refused[0] if len(refused) == 1 else f"{key} should be {wanted}, not {value!r}")
 
 
 def _scalar(hint: type, value: Any, key: str) -> Any:
@@ -209,12 +221,18 @@ def template(name: str, *, checkpoints: str, command: tuple[str, ...] = ()) -> s
             default = f.default if f.default is not MISSING else None
             lines.append(f"{f.name} = {_toml(given[key])}" if key in given else f"# {f.name} = {_toml(default)}")
         lines.append("")
-    lines += ["# The ladder: one table for each rung, in the order they are tried. These are the default ones.", ""]
+    lines += ["# The ladder: one table for each rung, in the order they are tried. What a rung may hold:", "#"]
+    for key, doc in _field_docs(Rung).items():
+        lines += wrap(f"{key}: {doc}", 120, initial_indent="#   ", subsequent_indent="#     ")
+    lines += ["#", "# These are the default ones.", ""]
     for rung in Policy().ladder:
         lines.append("# [[policy.ladder]]")
-        lines += [f"# {f.name} = {_toml(v)}" for f in fields(Rung) if (v := getattr(rung, f.name)) not in (None, False)]
+        lines += [f"# {f.name} = {_toml(v)}" for f in fields(Rung) if (v := getattr(rung, f.name)) not in _OFF]
         lines.append("")
     return "\n".join(lines)
+
+
+_OFF = (None, False, ())
 
 
 def _field_docs(cls: type[Any]) -> dict[str, str]:

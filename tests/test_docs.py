@@ -11,10 +11,10 @@ import pytest
 import typer.main
 
 from sentinel.cli.commands import app
-from sentinel.config import Config, Launcher, Run, Watch
+from sentinel.config import Config, Launcher, Run, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.mitigations import Rung
 from sentinel.plan.policy import Policy
+from sentinel.plan.rung import Rung
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,8 +55,17 @@ def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_configuration_keys_on_a_page_exist(page: Path) -> None:
     assert set(TABLES) - {"[policy.ladder]"} == {f.name for f in fields(Config)}
-    for table, key in re.findall(r"`\[(\[?[a-z.]+\]?)\] ([a-z_]+)`", page.read_text()):
+    for table, key in re.findall(r"`\[(\[?[a-z.]+\]?)\] ([a-z0-9_]+)`", page.read_text()):
         assert key in {f.name for f in fields(TABLES[table])}, f"[{table}] {key}"
+
+
+def test_every_key_of_a_rung_has_its_place_on_the_ladders_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "LADDER.md").read_text()
+    told = set(re.findall(r"`\[\[policy\.ladder\]\] ([a-z0-9_]+)`", page))
+    assert told == {f.name for f in fields(Rung)} - {"name", "hypothesis"}
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "a.toml").write_text(f'[run]\nname = "a"\ncheckpoints = "c"\n{example}')
+    assert len(load_config(tmp_path / "a.toml").policy.ladder) == 4
 
 
 def test_every_refusal_has_its_place_in_the_runbook() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation, encode
+from trainer_hooks import adam_settings
 from trainer_hooks.exporter import Exporter, StepCollector
 from trainer_hooks.journal_writer import JournalWriter, create_attempt
 from trainer_hooks.reading import Reading, local_reading, loss_scale, reduced, unmeasured_grad_norm
@@ -143,7 +144,11 @@ class Hook:
         """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint."""
         with self._kept_from_training("report the start"):
             self._started = True
+            engine_facts: dict[str, Any] = {}
+            with self._kept_from_training("read what the optimizer runs with"):
+                engine_facts = adam_settings.facts(self._engine)
             known: dict[str, Any] = {
+                **engine_facts,
                 "attempt": self.attempt,
                 "time_unix_s": time.time(),
                 "run": self._run,

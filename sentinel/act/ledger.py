@@ -9,8 +9,8 @@ from sentinel.judge.history import Attempt
 from sentinel.judge.recovered import best_mean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.approval import Approval
-from sentinel.plan.incident import Incident, Rollback, baseline_to_json, incident_id, overrides_to_json
-from sentinel.plan.mitigations import Baseline
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Incident, Rollback, Wait, incident_id, overrides_to_json
 from sentinel.plan.proof import Check
 from sentinel.plan.recovery import Plan
 from sentinel.vocabulary.overrides import Overrides
@@ -66,10 +66,12 @@ class Ledger:
                 "onset_range": onset,
                 "alarm_step": verdict.alarm_step if verdict else None,
                 "onset_tokens": at.consumed_tokens if at else None,
+                "onset_samples": at.consumed_samples if at else None,
+                "batch_samples": at.global_batch_samples if at else None,
                 "best_mean": best_mean(before, full_seqlen=baseline.full_seqlen),
                 "reason": reason,
                 "led_by": verdict.led_by if verdict else [],
-                "baseline": baseline_to_json(baseline),
+                "baseline": baseline.to_json(),
                 "overrides": overrides_to_json(overrides),
             }
         )
@@ -81,6 +83,18 @@ class Ledger:
         self.record({"event": "decided", **_decision(incident, decision)})
         said = "; ".join(decision.changes) or "nothing is changed but the checkpoint"
         self.say(f"{decision.id}: {decision.rung}, from {decision.target_tag or 'scratch'} ({said})")
+
+    def waiting(self, incident: str, wait: Wait) -> None:
+        """A rung that only watches."""
+        facts = {"rung": wait.rung, "hypothesis": wait.hypothesis}
+        steps = {"from_step": wait.from_step, "until_step": wait.until_step}
+        self.record({"event": "waiting", "incident": incident, **facts, **steps})
+        self.say(f"{incident}: {wait.rung}: watching until step {wait.until_step} whether it heals by itself")
+
+    def wait_over(self, incident: str, wait: Wait, reason: str) -> None:
+        """It did not heal."""
+        self.record({"event": "wait_over", "incident": incident, "rung": wait.rung, "reason": reason})
+        self.say(f"{incident}: {wait.rung} did not help: {reason}")
 
     def proposed(self, incident: str, decision: Rollback, digest: str) -> None:
         """What a person is asked to agree to."""
@@ -126,7 +140,9 @@ class Ledger:
             }
         )
         if holds:
-            self.say(f"{rollback.id}: attempt {attempt} runs with what was decided ({len(checks)} checks)")
+            silent = [check.what for check in checks if check.reported is None]
+            left = f"; not confirmed, as foreseen: {', '.join(silent)}" if silent else ""
+            self.say(f"{rollback.id}: attempt {attempt} runs with what was decided ({len(checks)} checks{left})")
         return holds
 
     def rung_failed(self, rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> None:
@@ -166,5 +182,6 @@ def _decision(incident: str, decision: Rollback) -> dict[str, Any]:
         "changes": decision.changes,
         "lost_steps": decision.lost_steps,
         "lost_gpu_hours": decision.lost_gpu_hours,
+        "unconfirmed": decision.unconfirmed,
         "restart": decision.restart,
     }

@@ -22,12 +22,13 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, fold
-from sentinel.plan.mitigations import Baseline
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
-from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.overrides import Anchor, Free
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.skipping import SkippedRange
 
 __all__ = ["Launcher", "Look", "Neighbours", "Observer", "baseline_of", "warmup_end"]
 
@@ -260,14 +261,24 @@ class Observer:
 
 
 def baseline_of(started: RunStarted | None) -> Baseline:
-    """What an attempt reported to run with, as mitigations change it. ConfigError for a schedule of another kind."""
+    """What an attempt reported to run with, as mitigations change it. ConfigError for what is of another kind."""
     if started is None:
         return Baseline()
+    skipped = started.skipped_ranges
     return Baseline(
         seed=started.seed,
         lr=LrSchedule.from_json(started.lr_schedule) if started.lr_schedule else None,
         seqlen=SeqlenSchedule.from_json(started.seqlen_schedule) if started.seqlen_schedule else None,
         full_seqlen=started.full_seqlen,
+        adam_beta1=started.adam_beta1,
+        adam_beta2=started.adam_beta2,
+        weight_decay=started.weight_decay,
+        clip_grad=started.gradient_clipping,
+        precision=started.precision,
+        loss_scale=started.loss_scale,
+        skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
+        moments_reset_steps=started.moments_reset_steps,
+        free=None if started.free is None else Free.from_json(started.free),
     )
 
 

@@ -18,6 +18,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
+from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 from sentinel.vocabulary.sample import Sample
 
@@ -84,10 +85,18 @@ class Recoverer:
         if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
             self._ledger.closed(incident.id, "superseded", "what a person asked for was cut short before it was begun")
             return None
-        if look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED) and not incident.rollbacks:
+        well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
+        if well and (not incident.rollbacks or incident.waiting is not None):
             self._ledger.closed(incident.id, "healed", f"the run is {look.verdict.kind} again, without us")
             return None
+        if (wait := incident.waiting) is not None:
+            if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
+                self._ledger.wait_over(incident.id, wait, reason)
+            return None
         plan = plan_recovery(look.verdict, look.run, self._policy)
+        if plan.wait is not None:  # in every mode: to watch is what all of them do
+            self._ledger.waiting(incident.id, plan.wait)
+            return None
         if self._policy.mode == "observe":
             self._shadow(incident, plan)
             return None

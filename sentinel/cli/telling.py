@@ -74,6 +74,11 @@ def incidents(config: Config, *, as_json: bool) -> int:
         onset = f"onset {incident.onset_range[0]}-{incident.onset_range[1]}" if incident.onset_range else "by hand"
         typer.echo(f"{incident.id}: {incident.outcome or incident.status}; {onset}, attempt {incident.attempt}")
         typer.echo(f"  {incident.reason}")
+        for wait in incident.waits:
+            typer.echo(f"  {wait.rung}: watched from step {wait.from_step} to {wait.until_step} whether it heals")
+            typer.echo(f"    hypothesis: {wait.hypothesis}")
+            if wait.failed:
+                typer.echo(f"    did not help: {wait.failed}")
         for rollback in incident.rollbacks:
             whence = rollback.target_tag or "scratch"
             typer.echo(
@@ -120,6 +125,16 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         "reason": incident.reason,
         "led_by": incident.led_by,
         "note": incident.note,
+        "waits": [
+            {
+                "rung": w.rung,
+                "hypothesis": w.hypothesis,
+                "from_step": w.from_step,
+                "until_step": w.until_step,
+                "failed": w.failed,
+            }
+            for w in incident.waits
+        ],
         "rollbacks": [
             {
                 "rollback": r.id,

@@ -23,7 +23,8 @@ class Approval:
 
 
 def digest_of(decision: Rollback) -> str:
-    """SHA-256 of all that a person agrees to, in hex: rung, target, every override. Not of the time it was made at,
+    """SHA-256 of all that a person agrees to, in hex: rung, target, every override, and what of it
+    can't be confirmed. Not of the time it was made at,
     nor of the steps that are lost meanwhile."""
     document = {
         "rollback": decision.id,
@@ -31,6 +32,7 @@ def digest_of(decision: Rollback) -> str:
         "target": decision.target_tag,
         "target_step": decision.target_step,
         "overrides": overrides_to_json(decision.overrides),
+        "unconfirmed": decision.unconfirmed,
         "restart": decision.restart,
     }
     return hashlib.sha256(dump_json(document).encode()).hexdigest()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.judge.verdict import Verdict
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback, incident_id, rollback_id
-from sentinel.plan.mitigations import Baseline, changes, overrides_for, plain_overrides
+from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
 from sentinel.plan.policy import Policy
+from sentinel.plan.proof import unreported
 from sentinel.plan.recovery import Plan, no_room, plan_rollback
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError
@@ -43,7 +45,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         return refused
     incident = incident_id(len(run.incidents) + 1)
     try:
-        overrides = _overrides(wanted, run, policy, incident, step)
+        overrides = _overrides(wanted, verdict, run, policy, incident, step)
     except ConfigError as error:
         return Plan(refusal=str(error))
     newest = max((c.global_step for c in run.checkpoints), default=0)
@@ -57,13 +59,14 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         changes=changes(overrides, run.baseline),
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - step),
+        unconfirmed=tuple(unreported(overrides, run.baseline)),
         restart=wanted.start,
     )
     plan = plan_rollback(decision, run, policy)
     return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
 
 
-def _overrides(wanted: Wanted, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
+def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
     rollback = rollback_id(incident, 1)
     anchor = run.positions.get(step, Anchor(global_step=step)) if step else Anchor(global_step=0)
     baseline: Baseline = run.baseline
@@ -75,8 +78,20 @@ def _overrides(wanted: Wanted, run: RunState, policy: Policy, incident: str, ste
             raise ConfigError(
                 f"the ladder has no rung {wanted.rung!r}; it has {', '.join(r.name for r in policy.ladder)}"
             )
+        past = _onset_past(verdict, run, policy)
         seed = max(run.seeds_used, default=baseline.seed or 0) + 1
-        overrides = overrides_for(rung, baseline, incident=incident, rollback=rollback, anchor=anchor, new_seed=seed)
+        overrides = overrides_for(
+            rung, baseline, incident=incident, rollback=rollback, anchor=anchor, new_seed=seed, onset_past=past
+        )
     if wanted.seed is not None:
-        overrides = replace(overrides, once=Once(id=rollback, seed=wanted.seed))
+        once = overrides.once or Once(id=rollback)
+        overrides = replace(overrides, once=replace(once, seed=wanted.seed))
     return overrides
+
+
+def _onset_past(verdict: Verdict, run: RunState, policy: Policy) -> int | None:
+    """The position in the data `margin_steps` past the late end of the onset, as far as the journals know it."""
+    if verdict.onset_range is None:
+        return None
+    at = run.positions.get(verdict.onset_range[1] + policy.margin_steps)
+    return at.consumed_samples if at else None

@@ -7,6 +7,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     proposed    mode approve: what a person is asked to agree to, with its digest
     approved, expired       their yes (by), or that it did not come in time (digest)
+    waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
                 of a whole incident
@@ -24,18 +25,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sentinel.plan.mitigations import Baseline
+from sentinel.plan.baseline import Baseline
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 
 __all__ = [
     "Incident",
     "Proposal",
     "Rollback",
     "Status",
-    "baseline_to_json",
+    "Wait",
     "fold",
     "incident_id",
     "overrides_to_json",
@@ -69,6 +69,9 @@ class Rollback:
     lost_gpu_hours: float | None = None
     """What those steps took; None where pace or size of the run was not known."""
 
+    unconfirmed: tuple[str, ...] = ()
+    """What of it the plan said beforehand that this trainer can't confirm: names of checks."""
+
     restart: bool = True
     """Whether the job is started again after the rollback."""
 
@@ -97,6 +100,20 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A rung that only watches whether the run heals by itself; it starts nothing and rolls nothing back."""
+
+    rung: str
+    hypothesis: str
+    from_step: int
+    until_step: int
+    """The step at which a run that is still diverged has not healed."""
+
+    failed: str | None = None
+    """Why it is over without having helped; None while it lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What a person was asked to agree to."""
 
@@ -119,6 +136,12 @@ class Incident:
     onset_tokens: int | None
     """consumed_tokens at the late end of the onset; None where tokens were not reported."""
 
+    onset_samples: int | None = None
+    """consumed_samples at the late end of the onset; None where samples were not reported."""
+
+    batch_samples: int | None = None
+    """Samples of the step at the late end of the onset; None where that was not reported."""
+
     best_mean: float | None
     """Best 20-sample mean of the loss before the onset, nats."""
 
@@ -130,6 +153,7 @@ class Incident:
 
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
     shadows: int = 0
     proposal: Proposal | None = None
     """The last one; a decision takes it away."""
@@ -158,6 +182,16 @@ class Incident:
             return self.rollbacks[-1]
         return None
 
+    @property
+    def waiting(self) -> Wait | None:
+        """The wait that is under way, or None."""
+        return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
+
+    @property
+    def tried(self) -> int:
+        """How many rungs of the ladder have had their turn."""
+        return len(self.rollbacks) + len(self.waits)
+
 
 def incident_id(number: int) -> str:
     """incident-1 is the run's first."""
@@ -172,16 +206,6 @@ def rollback_id(incident: str, number: int) -> str:
 def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
     """overrides.json as `opened` and `decided` record it."""
     return None if overrides is None else load_object(encode_overrides(overrides))
-
-
-def baseline_to_json(baseline: Baseline) -> dict[str, Any]:
-    """The baseline as `opened` records it."""
-    return {
-        "seed": baseline.seed,
-        "lr": baseline.lr.to_json() if baseline.lr else None,
-        "seqlen": baseline.seqlen.to_json() if baseline.seqlen else None,
-        "full_seqlen": baseline.full_seqlen,
-    }
 
 
 def fold(events: Iterable[Mapping[str, Any]]) -> tuple[Incident, ...]:
@@ -220,6 +244,11 @@ def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> Non
         incident.proposal = Proposal(digest=event["digest"], proposed_unix_s=time_unix_s)
     elif kind == "expired" and incident.proposal is not None:
         incident.proposal = replace(incident.proposal, expired=True)
+    elif kind == "waiting":
+        steps = {"from_step": event["from_step"], "until_step": event["until_step"]}
+        incident.waits.append(Wait(rung=event["rung"], hypothesis=event["hypothesis"], **steps))
+    elif kind == "wait_over":
+        incident.waits[-1] = replace(incident.waits[-1], failed=event["reason"])
     elif kind == "shadow":
         incident.shadows += 1
     elif kind == "stopped":
@@ -269,7 +298,6 @@ def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float)
 
 def _opened(event: Mapping[str, Any]) -> Incident:
     onset = event["onset_range"]
-    baseline = event["baseline"]
     return Incident(
         id=event["incident"],
         opened_unix_s=float(event["time_unix_s"]),
@@ -277,15 +305,12 @@ def _opened(event: Mapping[str, Any]) -> Incident:
         onset_range=None if onset is None else (onset[0], onset[1]),
         alarm_step=event["alarm_step"],
         onset_tokens=event["onset_tokens"],
+        onset_samples=event.get("onset_samples"),
+        batch_samples=event.get("batch_samples"),
         best_mean=to_number(event["best_mean"], "best_mean"),
         reason=event["reason"],
         led_by=tuple(event["led_by"]),
-        baseline=Baseline(
-            seed=baseline["seed"],
-            lr=None if baseline["lr"] is None else LrSchedule.from_json(baseline["lr"]),
-            seqlen=None if baseline["seqlen"] is None else SeqlenSchedule.from_json(baseline["seqlen"]),
-            full_seqlen=baseline["full_seqlen"],
-        ),
+        baseline=Baseline.from_json(event["baseline"]),
         overrides_before=_overrides(event.get("overrides")),
     )
 
@@ -306,5 +331,6 @@ def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:
         decided_unix_s=time_unix_s,
         lost_steps=event["lost_steps"],
         lost_gpu_hours=event.get("lost_gpu_hours"),
+        unconfirmed=tuple(event.get("unconfirmed", ())),
         restart=event.get("restart", True),
     )

@@ -1,102 +1,95 @@
-"""The rungs of the ladder: what each changes at a restart, and which hypothesis it tests."""
+"""What a rung changes at a restart: from what the run ran with to what the trainer is to do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
 
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 
-__all__ = ["DEFAULT_LADDER", "Baseline", "Rung", "TargetRule", "changes", "overrides_for", "plain_overrides"]
-
-TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
-"""How far back a rung rolls: see `choose_target`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
-    """One mitigation, or a few together, and where it starts from. A `[[policy.ladder]]` table."""
-
-    name: str
-    hypothesis: str
-    """What is true if this rung helps."""
-
-    target: TargetRule = "near"
-    reseed: bool = False
-    """Permute the data that is not yet consumed with a new seed."""
-
-    seqlen_start: int | None = None
-    """Start SLW at this many tokens per sample; None leaves the sequence length alone."""
-
-    seqlen_total_steps: int | None = None
-    """T of the SLW in steps; None is three times the LR warmup (Li, Zhang & He: "a few multiples" of it)."""
-
-    lr_warmup_factor: float | None = None
-    """Length of the LR warmup, as a multiple of the run's own, counted from the target; None leaves it alone."""
-
-    lr_factor: float | None = None
-    """Peak LR, as a multiple of the run's own; None leaves it alone."""
-
-    def __post_init__(self) -> None:
-        if not (self.reseed or self.seqlen_start or self.lr_warmup_factor or self.lr_factor or self.target != "near"):
-            raise ConfigError(f"rung {self.name!r} changes nothing: the same run would diverge the same way again")
-        for key in ("seqlen_start", "seqlen_total_steps", "lr_warmup_factor", "lr_factor"):
-            value = getattr(self, key)
-            if value is not None and value <= 0:
-                raise ConfigError(f"rung {self.name!r}: {key} should be above 0, not {value}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What the run ran with when the incident began: each rung changes this, not what the last rung left."""
-
-    seed: int | None = None
-    lr: LrSchedule | None = None
-    seqlen: SeqlenSchedule | None = None
-    full_seqlen: int | None = None
-
-
-DEFAULT_LADDER: tuple[Rung, ...] = (
-    Rung(name="reseed", hypothesis="the order of the data did it", reseed=True),
-    Rung(
-        name="reseed + SLW",
-        hypothesis="long sequences are too much for weights this young",
-        reseed=True,
-        seqlen_start=8,
-    ),
-    Rung(
-        name="earlier + reseed + LR warmup x8",
-        hypothesis="the learning rate rose faster than Adam's variance could settle",
-        target="earlier",
-        reseed=True,
-        lr_warmup_factor=8,
-    ),
-)
+__all__ = ["changes", "overrides_for", "plain_overrides"]
 
 
 def overrides_for(
-    rung: Rung, baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor, new_seed: int
+    rung: Rung,
+    baseline: Baseline,
+    *,
+    incident: str,
+    rollback: str,
+    anchor: Anchor,
+    new_seed: int,
+    onset_past: int | None = None,
 ) -> Overrides:
-    """What the trainer is to do differently. ConfigError when the rung needs a schedule that nobody has reported."""
-    once = Once(id=rollback, seed=new_seed) if rung.reseed else None
-    standing = Standing(lr=_lr(rung, baseline, anchor), seqlen=_seqlen(rung, baseline, anchor))
-    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing, once=once)
+    """What the trainer is to do differently. ConfigError when the rung needs something that nobody has reported.
+
+    `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there.
+    """
+    if rung.wait_steps is not None or rung.page:
+        raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
+    once = Once(
+        id=rollback,
+        seed=new_seed if rung.reseed else None,
+        skip_samples=_skip_samples(rung, anchor, onset_past),
+        reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
+        loss_scale=_loss_scale(rung, baseline),
+    )
+    standing = replace(
+        _as_it_was(baseline),
+        lr=_lr(rung, baseline, anchor),
+        seqlen=_seqlen(rung, baseline, anchor),
+        clip_grad=_clip_grad(rung, baseline),
+        free=_free(rung, baseline),
+    )
+    for key in ("adam_beta1", "adam_beta2", "weight_decay"):
+        if (value := getattr(rung, key)) is not None:
+            standing = replace(standing, **{key: value})
+    return Overrides(
+        incident=incident,
+        rollback=rollback,
+        anchor=anchor,
+        standing=standing,
+        once=None if once == Once(id=rollback) else once,
+    )
 
 
 def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:
-    """A rollback that changes nothing but the checkpoint: the run's own schedules hold, named so that it is seen."""
-    standing = Standing(lr=baseline.lr, seqlen=baseline.seqlen)
-    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing)
+    """A rollback that changes nothing but the checkpoint: the run's own settings hold, named so that it is seen."""
+    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=_as_it_was(baseline))
+
+
+def _as_it_was(baseline: Baseline) -> Standing:
+    """What the run ran with, so that nothing an earlier incident changed is lost when overrides.json is replaced."""
+    return Standing(
+        lr=baseline.lr,
+        seqlen=baseline.seqlen,
+        adam_beta1=baseline.adam_beta1,
+        adam_beta2=baseline.adam_beta2,
+        weight_decay=baseline.weight_decay,
+        clip_grad=baseline.clip_grad,
+        skipped=baseline.skipped or (),
+        free=baseline.free if baseline.free != Free() else None,
+    )
 
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     """What is changed, each as a phrase that a person reads."""
     said = []
-    if overrides.once is not None and overrides.once.seed is not None:
-        said.append(f"seed {baseline.seed} -> {overrides.once.seed} for the data not yet consumed")
-    lr, seqlen = overrides.standing.lr, overrides.standing.seqlen
+    once, standing = overrides.once, overrides.standing
+    if once is not None and once.skip_samples is not None:
+        begin = overrides.anchor.consumed_samples
+        where = "" if begin is None else f": {begin} to {begin + once.skip_samples - 1}"
+        said.append(f"{once.skip_samples} samples of the data skipped{where}")
+    if once is not None and once.seed is not None:
+        said.append(f"seed {baseline.seed} -> {once.seed} for the data not yet consumed")
+    if once is not None and once.reset_moments:
+        said.append("Adam's moments and step count set to 0, once")
+    if once is not None and once.loss_scale is not None:
+        said.append(f"loss scale set to {once.loss_scale:g}, once")
+    lr, seqlen = standing.lr, standing.seqlen
     if lr is not None and baseline.lr is not None:
         if lr.peak != baseline.lr.peak:
             said.append(f"peak lr {baseline.lr.peak:g} -> {lr.peak:g}")
@@ -104,7 +97,68 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
             said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
     if seqlen is not None and seqlen != baseline.seqlen:
         said.append(f"seqlen {seqlen.start} -> {seqlen.full} over {seqlen.total_steps} steps from {seqlen.anchor_step}")
-    return tuple(said)
+    said += [
+        f"{words} {_known(getattr(baseline, key))} -> {getattr(standing, key):g}"
+        for key, words in _WORDS.items()
+        if getattr(standing, key) != getattr(baseline, key)
+    ]
+    return (*said, *_free_words(standing.free, baseline.free))
+
+
+_WORDS = {
+    "adam_beta1": "Adam's beta1",
+    "adam_beta2": "Adam's beta2",
+    "weight_decay": "weight decay",
+    "clip_grad": "gradient clipping",
+}
+"""Key of Standing and Baseline -> what a person calls it."""
+
+
+def _known(value: float | None) -> str:
+    return "(not reported)" if value is None else f"{value:g}"
+
+
+def _free_words(now: Free | None, before: Free | None) -> Sequence[str]:
+    now, before = now or Free(), before or Free()
+    added = [f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value]
+    return [*added, *(option for option in now.options if option not in before.options)]
+
+
+def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | None:
+    if rung.skip_samples != "past_onset":
+        return rung.skip_samples
+    if anchor.consumed_samples is None or onset_past is None:
+        what = "the target" if anchor.consumed_samples is None else "the onset"
+        raise ConfigError(f"rung {rung.name!r} skips data past the onset, and consumed_samples at {what} is unknown")
+    if onset_past <= anchor.consumed_samples:
+        raise ConfigError(f"rung {rung.name!r} skips data past the onset, and the target is past it already")
+    return onset_past - anchor.consumed_samples
+
+
+def _loss_scale(rung: Rung, baseline: Baseline) -> float | None:
+    if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
+        raise ConfigError(
+            f"rung {rung.name!r} sets the loss scale, which only fp16 has; the run is {baseline.precision}"
+        )
+    return rung.loss_scale
+
+
+def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
+    if rung.clip_grad_factor is None:
+        return rung.clip_grad if rung.clip_grad is not None else baseline.clip_grad
+    if not baseline.clip_grad:
+        why = "the trainer has not reported its own" if baseline.clip_grad is None else "the run does not clip"
+        raise ConfigError(f"rung {rung.name!r} multiplies the gradient clipping, and {why}: give clip_grad")
+    return baseline.clip_grad * rung.clip_grad_factor
+
+
+def _free(rung: Rung, baseline: Baseline) -> Free | None:
+    before = baseline.free or Free()
+    added = dict(variable.split("=", 1) for variable in rung.environment)
+    replaced = {option.partition("=")[0] for option in rung.options}
+    kept = tuple(option for option in before.options if option.partition("=")[0] not in replaced)
+    made = Free(environment=dict(before.environment) | added, options=(*kept, *rung.options))
+    return None if made == Free() else made
 
 
 def _lr(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from sentinel.plan.mitigations import DEFAULT_LADDER, Rung
+from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Mode", "Policy"]

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from sentinel.plan.incident import Rollback
+from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import RunState
 
 __all__ = ["Coming", "Price", "coming_saves", "gpu_hours", "price", "unconfirmed"]
@@ -93,15 +94,10 @@ def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
 def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
     """What the new attempt will not be able to prove, going by what the trainer has reported so far; sentences."""
     said = []
-    overrides, reported = decision.overrides, run.baseline
+    overrides = decision.overrides
     if not run.last_step:
         said.append("the trainer has reported nothing so far: that it restarts at all will show in its first report")
-    if overrides.once is not None and overrides.once.seed is not None and reported.seed is None:
-        said.append("the new seed: the trainer has never reported the one that it runs with")
-    if overrides.standing.lr is not None and reported.lr is None:
-        said.append("the LR schedule: the trainer has never reported the one that it runs with")
-    if overrides.standing.seqlen is not None and reported.seqlen is None and reported.full_seqlen is None:
-        said.append("the sequence length: the trainer has never reported the one that it runs with")
+    said += dict.fromkeys(unreported(overrides, run.baseline).values())
     if decision.target_step and overrides.anchor.consumed_samples is None:
         said.append(f"the first sample: consumed_samples at step {decision.target_step} stands in no journal")
     return tuple(said)

@@ -21,11 +21,15 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.incident import Incident, Rollback, rollback_id
-from sentinel.plan.mitigations import Baseline, Rung, changes, overrides_for
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Incident, Rollback, Wait, rollback_id
+from sentinel.plan.mitigations import changes, overrides_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.price import gpu_hours
+from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import Checkpoint, RunState
+from sentinel.plan.rung import Rung
+from sentinel.plan.waiting import begin_wait
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 
@@ -35,6 +39,7 @@ __all__ = [
     "choose_target",
     "decide",
     "no_room",
+    "onset_past",
     "plan_hang",
     "plan_recovery",
     "plan_restart",
@@ -61,6 +66,9 @@ class Plan:
     decision: Rollback | None = None
     """Made by this plan, and to be recorded before any of its actions; None when it was made before."""
 
+    wait: Wait | None = None
+    """Begun by this plan, and to be recorded: nothing is done but to watch."""
+
     refusal: str | None = None
     """Why nothing is done; a sentence. Then there are no actions."""
 
@@ -77,21 +85,37 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
         return Plan(reason=f"no incident is open: {verdict.reason}")
     if incident.current is not None:
         return plan_rollback(incident.current, run, policy)
+    if (wait := incident.waiting) is not None:
+        return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run heals")
     if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
         return Plan(reason=f"the run has not diverged: {verdict.reason}")
     return decide(incident, run, policy)
 
 
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal."""
-    if (refused := _waits(run, policy) or _refuses(incident, run, policy) or no_room(run)) is not None:
+    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
+
+    A rung that only watches is a wait to record: it has no actions, and no budget stands against it.
+    """
+    if (refused := _waits(run, policy)) is not None:
         return refused
-    rung = policy.ladder[len(incident.rollbacks)]
+    if incident.tried >= len(policy.ladder):
+        return Plan(refusal=f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped")
+    rung = policy.ladder[incident.tried]
+    if rung.page:
+        return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
+    if rung.wait_steps is not None:
+        wait = begin_wait(rung, rung.wait_steps, incident, run)
+        return Plan(wait=wait, reason=f"watch until step {wait.until_step} whether the run heals by itself")
+    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
+        return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
+    if (refused := no_room(run)) is not None:
+        return refused
     target = choose_target(incident, rung, run, policy)
     if (first := _not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
         return first
     try:
-        decision = _decision(incident, rung, target, run)
+        decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
         return Plan(refusal=str(error))
     if _lost_steps(run) + decision.lost_steps > policy.lost_steps_budget:
@@ -261,7 +285,7 @@ def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
     return schedule.anchor + schedule.warmup // 2
 
 
-def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> Rollback:
+def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
     rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
     if target.tag is None:
         anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
@@ -274,6 +298,7 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> 
         rollback=rollback,
         anchor=anchor,
         new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
+        onset_past=onset_past(incident, policy),
     )
     newest = max((c.global_step for c in run.checkpoints), default=0)
     return Rollback(
@@ -287,7 +312,15 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState) -> 
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - target.global_step),
         lost_gpu_hours=gpu_hours(max(0, newest - target.global_step), run),
+        unconfirmed=tuple(unreported(overrides, incident.baseline)),
     )
+
+
+def onset_past(incident: Incident, policy: Policy) -> int | None:
+    """The position in the data `margin_steps` past the late end of the onset; None where samples are not reported."""
+    if incident.onset_samples is None or incident.batch_samples is None:
+        return None
+    return incident.onset_samples + policy.margin_steps * incident.batch_samples
 
 
 _PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
@@ -305,15 +338,6 @@ def _waits(run: RunState, policy: Policy) -> Plan | None:
     left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
     if left_s > 0:
         return Plan(refusal=f"the last rollback was decided just now: {left_s:.0f} s of cooldown are left", waits=True)
-    return None
-
-
-def _refuses(incident: Incident, run: RunState, policy: Policy) -> Plan | None:
-    """What a person has to settle."""
-    if len(incident.rollbacks) >= len(policy.ladder):
-        return Plan(refusal=f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped")
-    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
-        return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     return None
 
 

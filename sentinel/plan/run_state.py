@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.plan.approval import Approval
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident
-from sentinel.plan.mitigations import Baseline
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = ["Checkpoint", "JobsSeen", "RunState", "WriterSeen"]

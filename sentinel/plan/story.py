@@ -59,6 +59,8 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
     "approved": lambda e: f"approved by {e['by']}, digest {e['digest'][:12]}",
     "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",
+    "waiting": lambda e: f"{e['rung']!r} watches until step {e['until_step']}; hypothesis: {e['hypothesis']}",
+    "wait_over": lambda e: f"{e['rung']!r} did not help: {e['reason']}",
     "shadow": _shadow,
     "decided": lambda e: f"decided {e['rollback']}: {_decision(e)}; hypothesis: {e['hypothesis']}",
     "intent": lambda e: _doing(e["action"]),

@@ -65,7 +65,7 @@ class Sample:
     """Samples in this step, over all ranks and micro-batches."""
 
     consumed_samples: int | None = None
-    """Samples consumed by the run, this step included."""
+    """Where the data order stands: samples consumed by the run, this step and the skipped ones included."""
 
     consumed_tokens: int | None = None
     """Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up."""
@@ -115,7 +115,14 @@ class RunStarted:
     """The seed that orders the data from here on."""
 
     first_sample_index: int | None = None
-    """consumed_samples before the first step."""
+    """Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
+    and past what is skipped there."""
+
+    skipped_samples: int | None = None
+    """Samples that mitigations have left out of the data so far, over the run's life, each once."""
+
+    skipped_ranges: tuple[dict[str, Any], ...] | None = None
+    """Which ones: SkippedRanges, as to_json gives them; kept in the checkpoint's client state."""
 
     consumed_tokens: int | None = None
     """consumed_tokens before the first step."""
@@ -134,6 +141,30 @@ class RunStarted:
 
     full_seqlen: int | None = None
     """The length that a validation loss is measured at."""
+
+    adam_beta1: float | None = None
+    """Decay of Adam's first moment, dimensionless, as the optimizer holds it (its first group's)."""
+
+    adam_beta2: float | None = None
+    """Decay of Adam's second moment, dimensionless, as the optimizer holds it (its first group's)."""
+
+    weight_decay: float | None = None
+    """The largest of the optimizer's groups: the others are as a rule not decayed at all."""
+
+    gradient_clipping: float | None = None
+    """Largest global L2 norm of the gradient, as the engine holds it; 0 does not clip."""
+
+    precision: str | None = None
+    """What the model computes in: fp32, bf16 or fp16."""
+
+    loss_scale: float | None = None
+    """fp16: the loss scale that the first step will be taken with; None where there is none."""
+
+    moments_reset_steps: tuple[int, ...] | None = None
+    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
+
+    free: dict[str, Any] | None = None
+    """The free-form changes that the trainer has made, as overrides.json gave them."""
 
     total_steps: int | None = None
     """The step at which the run ends by itself, or None."""
@@ -227,9 +258,10 @@ def _read(annotation: str, value: Any, key: str) -> Any:
             return value
         raise LineError(f"{key} should be a whole number, not {value!r}")
     if wanted.startswith("tuple"):
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        raise LineError(f"{key} should be a list of strings, not {value!r}")
+        item = wanted.removeprefix("tuple[").removesuffix(", ...]")
+        if not isinstance(value, list):
+            raise LineError(f"{key} should be a list, not {value!r}")
+        return tuple(_read(item, element, key) for element in value)
     kinds = {"str": str, "bool": bool, "dict[str, Any]": dict}
     if isinstance(value, kinds[wanted]):
         return value

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.config import Config, load_config, template
-from sentinel.plan.mitigations import DEFAULT_LADDER
 from sentinel.plan.policy import Policy
+from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 
 RUN = '[run]\nname = "a"\ncheckpoints = "c"\n'
@@ -41,6 +41,12 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
         (RUN + "[launcher]\ncommand = ['']\n", "command"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\n", "'x' changes nothing"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nlr_factor = -1.0\n", "lr_factor should be above 0"),
+        (
+            RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nskip_samples = 'all'\n",
+            r"policy.ladder\[0\].skip_samples should be a whole number or one of 'past_onset', not 'all'",
+        ),
+        (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nbeta2 = 0.95\n", "no key 'beta2'; .*adam_beta2"),
+        (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nadam_beta2 = 95.0\n", "'x': adam_beta2 should be"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nreseed = true\n", "needs the key 'hypothesis'"),
         ('[run]\nname = "a"\n', "needs the key 'checkpoints'"),
         ("", "needs the key 'run'"),
@@ -57,6 +63,26 @@ def test_a_wrong_configuration_is_named_with_what_would_be_right(tmp_path: Path,
 def test_a_file_that_is_not_there_is_said_with_the_way_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sentinel init"):
         load_config(tmp_path / "none.toml")
+
+
+def test_a_rung_takes_all_that_it_may_hold(tmp_path: Path) -> None:
+    table = "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\n"
+    config = load(
+        tmp_path,
+        f"{RUN}{table}skip_samples = 'past_onset'\nadam_beta2 = 0.95\nclip_grad_factor = 1\nreset_moments = true\n"
+        f"options = ['--eps=1e-6']\n{table}skip_samples = 4096\n{table}wait_steps = 200\n{table}page = true\n",
+    )
+    first, second, third, fourth = config.policy.ladder
+    assert (first.skip_samples, first.adam_beta2, first.clip_grad_factor) == ("past_onset", 0.95, 1.0)
+    assert (first.reset_moments, first.options) == (True, ("--eps=1e-6",))
+    assert (second.skip_samples, third.wait_steps, fourth.page) == (4096, 200, True)
+
+
+def test_init_explains_every_key_of_a_rung(tmp_path: Path) -> None:
+    text = template("a", checkpoints="c")
+    for field in dataclasses.fields(Rung):
+        assert f"#   {field.name}: " in text or field.name == "name"
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_what_init_writes_loads_and_is_the_default(tmp_path: Path) -> None:

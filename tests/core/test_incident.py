@@ -13,8 +13,8 @@ from sentinel.act.undo import undo_incident
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, fold
-from sentinel.plan.mitigations import Baseline
 from sentinel.plan.proof import Check, prove
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object

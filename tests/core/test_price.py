@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.mitigations import Baseline
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.price import coming_saves, price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, Standing
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule

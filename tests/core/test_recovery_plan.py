@@ -20,11 +20,12 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.mitigations import Baseline, Rung
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import choose_target, decide, plan_recovery, plan_restart, plan_rollback
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
+from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule

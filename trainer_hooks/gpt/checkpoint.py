@@ -24,6 +24,12 @@ class Progress:
     consumed_samples: int = 0
     consumed_tokens: int = 0
     reseeds: tuple[Reseed, ...] = ()
+    skipped: tuple[dict[str, Any], ...] = ()
+    """What was left out of the data: SkippedRanges as JSON, so that an untrusting reader needs no class of ours."""
+
+    moments_reset_steps: tuple[int, ...] = ()
+    """The steps after which Adam's moments were set to 0."""
+
     attempt: int | None = None
     """The attempt that saved it; None from scratch."""
 

@@ -1,7 +1,8 @@
 """The order of the data: a seeded permutation, addressed by consumed_samples.
 
 The same seeds and position give the same samples on any number of ranks, after any restart. A reseed permutes only what
-is not yet consumed of its epoch; later epochs follow the new seed alone.
+is not yet consumed of its epoch; later epochs follow the new seed alone. What is skipped is left out of its epoch: the
+samples themselves, wherever a later order puts them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
+from sentinel.vocabulary.skipping import SkippedRange
 
-__all__ = ["DataOrder"]
+__all__ = ["DataOrder", "Reseed"]
 
 Reseed = tuple[int, int]
 """(consumed_samples at which it took effect, seed)."""
@@ -23,17 +25,27 @@ Reseed = tuple[int, int]
 class DataOrder:
     """Which sample stands at which position of the run."""
 
-    def __init__(self, samples: int, seed: int, reseeds: Sequence[Reseed] = ()) -> None:
+    def __init__(
+        self, samples: int, seed: int, reseeds: Sequence[Reseed] = (), skipped: Sequence[SkippedRange] = ()
+    ) -> None:
         if samples < 1:
             raise DataError("there is no whole training sample")
         self._samples = samples
         self.reseeds: tuple[Reseed, ...] = ((0, seed),) if not reseeds else tuple((int(p), int(s)) for p, s in reseeds)
         """The seeds so far, from which position on; travels in the checkpoint's client state."""
+        self.skipped: tuple[SkippedRange, ...] = tuple(skipped)
+        """What is left out; travels in the checkpoint's client state."""
 
     @property
     def seed(self) -> int:
         """The seed in force at the end of `reseeds`."""
         return self.reseeds[-1][1]
+
+    @property
+    def skipped_samples(self) -> int:
+        """How many samples are left out, over all epochs, each once in its epoch."""
+        epochs = {e for r in self.skipped for e in range(r.begin // self._samples, (r.end - 1) // self._samples + 1)}
+        return sum(self._samples - len(self._kept_from(epoch, 0, self._samples)) for epoch in epochs)
 
     def reseed(self, position: int, seed: int) -> None:
         """Permutes what comes at and after the position anew; what came before stays as it was."""
@@ -41,18 +53,46 @@ class DataOrder:
             raise DataError(f"a reseed at sample {position} would change what was consumed by {self.reseeds[-1][0]}")
         self.reseeds = (*(r for r in self.reseeds if r[0] != position), (position, seed))
 
+    def skip(self, position: int, count: int) -> None:
+        """Leaves out the samples that stand, in the order of now, at the `count` positions from this one on."""
+        self.skipped = (*self.skipped, SkippedRange(begin=position, end=position + count, reseeds=self.reseeds))
+
     def indices(self, position: int, count: int) -> NDArray[np.int64]:
         """The `count` sample numbers from that position on."""
-        wanted = np.arange(position, position + count)
-        epochs = wanted // self._samples
-        parts = [self._epoch(int(e))[wanted[epochs == e] % self._samples] for e in np.unique(epochs)]
-        return np.concatenate(parts)
+        return self.take(position, count)[0]
 
-    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+    def first(self, position: int) -> int:
+        """The position of the next sample that is not left out."""
+        return self.take(position, 1)[1] - 1
+
+    def take(self, position: int, count: int) -> tuple[NDArray[np.int64], int]:
+        """The next `count` sample numbers that are not left out, and the position after the last of them."""
+        parts = []
+        while True:
+            epoch, offset = divmod(position, self._samples)
+            taken = self._kept_from(epoch, offset, count)
+            parts.append(_order(self._samples, epoch, self.reseeds)[taken])
+            count -= len(taken)
+            if not count:
+                return np.concatenate(parts), epoch * self._samples + int(taken[-1]) + 1
+            position = (epoch + 1) * self._samples
+
+    def _kept_from(self, epoch: int, offset: int, count: int) -> NDArray[np.int64]:
+        """Offsets in the epoch, ascending, of the next `count` samples that are not left out; fewer at its end."""
         begin, end = epoch * self._samples, (epoch + 1) * self._samples
-        before = [r for r in self.reseeds if r[0] <= begin]
-        within = [(at - begin, seed) for at, seed in self.reseeds if begin < at < end]
-        return _permuted(self._samples, epoch, before[-1][1], tuple(within))
+        ranges = tuple(r for r in self.skipped if r.begin < end and r.end > begin)
+        if not ranges:
+            return np.arange(offset, min(offset + count, self._samples))
+        kept = _offsets_kept(self._samples, epoch, self.reseeds, ranges)
+        return kept[np.searchsorted(kept, offset) :][:count]
+
+
+def _order(samples: int, epoch: int, reseeds: tuple[Reseed, ...]) -> NDArray[np.int64]:
+    """The epoch's sample numbers, as the reseeds order them."""
+    begin, end = epoch * samples, (epoch + 1) * samples
+    before = [r for r in reseeds if r[0] <= begin]
+    within = [(at - begin, seed) for at, seed in reseeds if begin < at < end]
+    return _permuted(samples, epoch, before[-1][1], tuple(within))
 
 
 @lru_cache(maxsize=2)
@@ -61,3 +101,14 @@ def _permuted(samples: int, epoch: int, seed: int, reseeds: tuple[Reseed, ...]) 
     for at, new in reseeds:
         order[at:] = np.random.default_rng([new, epoch, at]).permutation(order[at:])
     return order
+
+
+@lru_cache(maxsize=2)
+def _offsets_kept(
+    samples: int, epoch: int, reseeds: tuple[Reseed, ...], skipped: tuple[SkippedRange, ...]
+) -> NDArray[np.int64]:
+    left_out = np.zeros(samples, dtype=bool)  # by sample number
+    for part in skipped:
+        begin, end = max(part.begin - epoch * samples, 0), min(part.end - epoch * samples, samples)
+        left_out[_order(samples, epoch, part.reseeds or reseeds)[begin:end]] = True
+    return np.flatnonzero(~left_out[_order(samples, epoch, reseeds)])

@@ -5,19 +5,60 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.numbers import load_object
+from sentinel.vocabulary.overrides import Free
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from trainer_hooks.gpt.model import PRESETS, Shape
 
-__all__ = ["deepspeed_config", "lr_schedule", "parse", "seqlen_schedule", "shape"]
+__all__ = ["deepspeed_config", "lr_schedule", "parse", "seqlen_schedule", "shape", "with_free_options"]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
+    parser = _parser()
+    settings = parser.parse_args(argv)
+    if settings.steps is None and settings.tokens is None:
+        parser.error("say where the run ends: --steps or --tokens")
+    if settings.lr_decay is None and (settings.steps if settings.lr_unit == "steps" else settings.tokens) is None:
+        parser.error(f"--lr-decay is needed: the run does not end by {settings.lr_unit}, which the LR counts in")
+    if settings.state_dir is None:
+        settings.state_dir = Path(os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / settings.run)
+    return settings
+
+
+def with_free_options(settings: argparse.Namespace, free: Free | None) -> argparse.Namespace:
+    """The settings with the free-form options of overrides.json. OverridesError for any that this trainer won't take.
+
+    Environment variables would have to be set before the process starts, so it takes none.
+    """
+    if free is None:
+        return settings
+    if free.environment:
+        raise OverridesError(f"overrides.json: environment: this trainer takes none, so not {min(free.environment)!r}")
+    changed = dict(vars(settings))
+    for option in free.options:
+        name, equals, value = option.partition("=")
+        read = _FREE_OPTIONS.get(name)
+        if read is None or not equals:
+            known = ", ".join(f"{known}=…" for known in _FREE_OPTIONS)
+            raise OverridesError(f"overrides.json: options: this trainer takes {known}, not {option!r}")
+        try:
+            changed[name.removeprefix("--").replace("-", "_")] = read(value)
+        except ValueError as error:
+            raise OverridesError(f"overrides.json: options: {option!r}: {error}") from error
+    return argparse.Namespace(**changed)
+
+
+_FREE_OPTIONS: dict[str, Callable[[str], Any]] = {"--eps": float, "--dropout": float, "--micro-batch": int}
+"""Options that a restart may change and that sentinel has no word of its own for."""
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer_hooks.gpt", description=__doc__, allow_abbrev=False)
     model = parser.add_argument_group("model")
     model.add_argument("--preset", choices=PRESETS, default="tiny")
@@ -63,14 +104,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     files.add_argument("--save-on-stop", action="store_true", help="save when asked to stop")
     files.add_argument("--stop-exit-code", type=int, default=0, help="exit code after SIGTERM or the KILL file")
     files.add_argument("--metrics-port", type=int, default=0, help="of /metrics; 0 is any free one")
-    settings = parser.parse_args(argv)
-    if settings.steps is None and settings.tokens is None:
-        parser.error("say where the run ends: --steps or --tokens")
-    if settings.lr_decay is None and (settings.steps if settings.lr_unit == "steps" else settings.tokens) is None:
-        parser.error(f"--lr-decay is needed: the run does not end by {settings.lr_unit}, which the LR counts in")
-    if settings.state_dir is None:
-        settings.state_dir = Path(os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / settings.run)
-    return settings
+    return parser
 
 
 def shape(settings: argparse.Namespace) -> Shape:

@@ -20,13 +20,15 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import Overrides, decode_overrides
+from sentinel.vocabulary.overrides import Free, Overrides, Standing, decode_overrides
+from sentinel.vocabulary.skipping import SkippedRange
+from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.model import GPT
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.scalars import Scalars
-from trainer_hooks.gpt.settings import deepspeed_config, lr_schedule, seqlen_schedule, shape
+from trainer_hooks.gpt.settings import deepspeed_config, lr_schedule, seqlen_schedule, shape, with_free_options
 from trainer_hooks.hook import Position, attach
 
 __all__ = ["Trainer", "leave_out_unused_ops"]
@@ -45,13 +47,13 @@ class Trainer:
     """One attempt at a run."""
 
     def __init__(self, settings: argparse.Namespace) -> None:
-        self.settings = settings
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stop_asked = False
         self.overrides = _read_overrides(settings.state_dir)
-        standing = self.overrides.standing if self.overrides else None
-        self.lr = (standing.lr if standing else None) or lr_schedule(settings)
-        self.seqlen = (standing.seqlen if standing else None) or seqlen_schedule(settings)
+        self.standing = self.overrides.standing if self.overrides else Standing()
+        self.settings = settings = with_free_options(settings, self.standing.free)
+        self.lr = self.standing.lr or lr_schedule(settings)
+        self.seqlen = self.standing.seqlen or seqlen_schedule(settings)
 
         self.corpus: Corpus = load_corpus(
             settings.data,
@@ -71,9 +73,13 @@ class Trainer:
             position=self.position,
             port=settings.metrics_port,
         )
+        adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None
-        self.order = DataOrder(self.corpus.training_samples, settings.seed, self.progress.reseeds)
+        self._set_adam(adam)
+        skipped = [SkippedRange.from_json(r) for r in self.progress.skipped]
+        skipped += [r for r in self.standing.skipped if r not in skipped]
+        self.order = DataOrder(self.corpus.training_samples, settings.seed, self.progress.reseeds, skipped)
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:
             checkpoint.restore_rng(rng)
@@ -110,11 +116,11 @@ class Trainer:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = self.step_lr
         batch = self.settings.global_batch
-        samples = self.order.indices(self.progress.consumed_samples, batch)  # (global batch,)
+        samples, after = self.order.take(self.progress.consumed_samples, batch)  # (global batch,)
         micro = self.engine.train_micro_batch_size_per_gpu()
         micro_batches = samples.reshape(-1, self.world, micro)[:, self.rank]  # (accumulation, micro batch)
         self.progress.step = self.number
-        self.progress.consumed_samples += batch
+        self.progress.consumed_samples = after
         self.progress.consumed_tokens += batch * self.step_seqlen
         for indices in micro_batches:
             loss = self.engine(self._tokens(self.corpus.training(indices), self.step_seqlen))
@@ -164,6 +170,7 @@ class Trainer:
         """A checkpoint, and word of it."""
         progress = self.progress
         progress.reseeds = self.order.reseeds
+        progress.skipped = tuple(r.to_json() for r in self.order.skipped)
         progress.loss_minimum = self.hook.loss_minimum.state()
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
@@ -185,6 +192,17 @@ class Trainer:
     def _tokens(self, samples: np.ndarray[Any, Any], seqlen: int) -> Tensor:
         return torch.from_numpy(samples[:, : seqlen + 1]).to(self.engine.device)  # (B, T + 1)
 
+    def _set_adam(self, configured: AdamSettings) -> None:
+        """What is configured holds over what the checkpoint has brought back, and what sentinel decided over both."""
+        standing = self.standing
+        configured.impose(
+            self.engine,
+            beta1=standing.adam_beta1,
+            beta2=standing.adam_beta2,
+            weight_decay=standing.weight_decay,
+            clip_grad=standing.clip_grad,
+        )
+
     def _apply_once(self) -> None:
         """One-shot changes: only when resuming exactly at the anchor, and never a second time."""
         overrides, progress = self.overrides, self.progress
@@ -192,9 +210,22 @@ class Trainer:
             return
         if progress.step != overrides.anchor.global_step:
             return
-        if overrides.once.seed is not None:
-            self.order.reseed(progress.consumed_samples, overrides.once.seed)
-        progress.applied_once = (*progress.applied_once, overrides.once.id)
+        once = overrides.once
+        if once.skip_samples is not None:
+            self.order.skip(progress.consumed_samples, once.skip_samples)
+        if once.seed is not None:  # of what is left: the samples skipped at this position stay where they are
+            at = self.order.first(progress.consumed_samples) if once.skip_samples else progress.consumed_samples
+            self.order.reseed(at, once.seed)
+        if once.reset_moments and progress.step:
+            reset_moments(self.engine)
+            if not moments_are_zero(self.engine):
+                raise OverridesError("overrides.json: reset_moments: not all of Adam's state could be set to 0")
+            progress.moments_reset_steps = (*progress.moments_reset_steps, progress.step)
+        if once.loss_scale is not None:
+            if self.settings.precision != "fp16":
+                raise OverridesError(f"overrides.json: loss_scale: only fp16 has one, not {self.settings.precision}")
+            set_loss_scale(self.engine, once.loss_scale)
+        progress.applied_once = (*progress.applied_once, once.id)
 
     def _report_start(self) -> None:
         settings, progress = self.settings, self.progress
@@ -206,7 +237,11 @@ class Trainer:
             rollback=self.overrides.rollback if self.overrides else None,
             applied_once=progress.applied_once,
             seed=self.order.seed,
-            first_sample_index=progress.consumed_samples,
+            first_sample_index=self.order.first(progress.consumed_samples),
+            skipped_samples=self.order.skipped_samples,
+            skipped_ranges=tuple(r.to_json() for r in self.order.skipped),
+            moments_reset_steps=progress.moments_reset_steps,
+            free=(self.standing.free or Free()).to_json(),
             consumed_tokens=progress.consumed_tokens,
             lr=self.lr.lr(step=first, consumed_tokens=progress.consumed_tokens),
             lr_schedule=self.lr.to_json(),
@@ -219,7 +254,8 @@ class Trainer:
         )
         if self.rank == 0:
             whence = f"from global_step{self.resumed_from}" if self.resumed_from else "from scratch"
-            print(f"attempt {self.hook.attempt}, {whence}, seed {self.order.seed}", flush=True)
+            skipped = f", {self.order.skipped_samples} samples skipped" if self.order.skipped else ""
+            print(f"attempt {self.hook.attempt}, {whence}, seed {self.order.seed}{skipped}", flush=True)
 
     def _at_end(self) -> bool:
         settings, progress = self.settings, self.progress

@@ -1,0 +1,164 @@
+"""The proof of each change: what the trainer reports counts, and silence only where the plan foresaw it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Rollback
+from sentinel.plan.proof import Check, prove, unreported
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.skipping import SkippedRange
+
+ID = "incident-2-r1"
+OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
+NEW = SkippedRange(begin=640, end=900, reseeds=((0, 3),))
+FREE = Free(environment={"NCCL_ALGO": "Ring"}, options=("--eps=1e-6",))
+OVERRIDES = Overrides(
+    incident="incident-2",
+    rollback=ID,
+    anchor=Anchor(global_step=40, consumed_samples=640),
+    standing=Standing(adam_beta1=0.8, adam_beta2=0.95, weight_decay=0.1, clip_grad=0.3, skipped=(OLD,), free=FREE),
+    once=Once(id=ID, seed=4, skip_samples=260, reset_moments=True, loss_scale=512.0),
+)
+DECISION = Rollback(
+    id=ID,
+    rung="all of it",
+    hypothesis="…",
+    target_tag="global_step40",
+    target_step=40,
+    overrides=OVERRIDES,
+    changes=(),
+    decided_unix_s=7.0,
+    lost_steps=70,
+)
+STARTED = RunStarted(
+    attempt=2,
+    time_unix_s=9.0,
+    resumed_from=40,
+    rollback=ID,
+    applied_once=(ID,),
+    seed=4,
+    first_sample_index=900,
+    skipped_samples=292,
+    skipped_ranges=(OLD.to_json(), NEW.to_json()),
+    adam_beta1=0.8,
+    adam_beta2=0.95,
+    weight_decay=0.1,
+    gradient_clipping=0.3,
+    precision="fp16",
+    loss_scale=512.0,
+    moments_reset_steps=(40,),
+    free=FREE.to_json(),
+)
+
+
+def wrong(started: RunStarted, decision: Rollback = DECISION) -> list[str]:
+    return [check.what for check in prove(decision, started) if not check.holds]
+
+
+def test_a_report_that_is_what_was_decided_proves_every_change() -> None:
+    assert wrong(STARTED) == []
+    assert {check.what for check in prove(DECISION, STARTED)} >= {
+        "skipped_samples",
+        "moments_reset_steps",
+        "loss_scale",
+        "adam_beta1",
+        "adam_beta2",
+        "weight_decay",
+        "gradient_clipping",
+        "ranges skipped earlier",
+        "free",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"adam_beta1": 0.9}, "adam_beta1"),
+        ({"adam_beta2": 0.999}, "adam_beta2"),
+        ({"weight_decay": 0.01}, "weight_decay"),
+        ({"gradient_clipping": 1.0}, "gradient_clipping"),
+        ({"loss_scale": 65536.0}, "loss_scale"),
+        ({"moments_reset_steps": ()}, "moments_reset_steps"),
+        ({"moments_reset_steps": (30,)}, "moments_reset_steps"),
+        ({"skipped_ranges": (OLD.to_json(),)}, "skipped_samples"),
+        ({"skipped_ranges": (NEW.to_json(),)}, "ranges skipped earlier"),
+        ({"skipped_ranges": (OLD.to_json(), NEW.to_json() | {"end": 899})}, "skipped_samples"),
+        ({"first_sample_index": 640}, "first_sample_index of at least 900"),
+        ({"free": {"environment": {}, "options": ["--eps=1e-6"]}}, "free"),
+        ({"applied_once": ()}, f"one-shot changes of {ID}"),
+    ],
+)
+def test_a_change_that_was_silently_ignored_is_found(changed: dict[str, Any], what: str) -> None:
+    assert wrong(replace(STARTED, **changed)) == [what]
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        ("adam_beta1", "adam_beta1"),
+        ("adam_beta2", "adam_beta2"),
+        ("weight_decay", "weight_decay"),
+        ("gradient_clipping", "gradient_clipping"),
+        ("loss_scale", "loss_scale"),
+        ("moments_reset_steps", "moments_reset_steps"),
+        ("free", "free"),
+        ("seed", "seed"),
+    ],
+)
+def test_silence_fails_the_check_unless_the_plan_foresaw_it(field: str, what: str) -> None:
+    silent = replace(STARTED, **{field: None})
+    failed = next(check for check in prove(DECISION, silent) if not check.holds)
+    assert (failed.what, failed.reported) == (what, None)
+    foreseen = replace(DECISION, unconfirmed=(what,))
+    assert wrong(silent, foreseen) == []
+    if field not in ("moments_reset_steps", "free"):  # a report that contradicts the plan is no silence
+        assert wrong(replace(STARTED, **{field: 77}), foreseen) == [what]
+
+
+def test_that_it_has_read_the_overrides_at_all_has_to_be_confirmed_always() -> None:
+    everything = unreported(OVERRIDES, Baseline())
+    assert "rollback" not in everything
+    assert not any(what.startswith("one-shot") for what in everything)
+    silent = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, first_sample_index=900)
+    assert wrong(silent, replace(DECISION, unconfirmed=tuple(everything)))[:2] == [
+        "rollback",
+        f"one-shot changes of {ID}",
+    ]
+
+
+def test_a_trainer_that_counts_without_a_ledger_is_proved_by_the_count() -> None:
+    counting = replace(STARTED, skipped_ranges=None)
+    checks = {check.what: check for check in prove(DECISION, counting)}
+    assert checks["skipped_samples"].holds
+    assert not checks["ranges skipped earlier"].holds
+    assert not Check(what="skipped_samples", expected=292, reported=32).holds
+
+
+def test_a_requeue_after_the_anchor_still_has_it_all_on_the_record() -> None:
+    later = replace(STARTED, resumed_from=60, first_sample_index=1220, loss_scale=2048.0)
+    assert wrong(later) == []
+    assert wrong(replace(later, moments_reset_steps=())) == ["moments_reset_steps"]
+
+
+def test_what_the_trainer_has_reported_before_is_expected_again() -> None:
+    told = Baseline(
+        seed=3,
+        adam_beta1=0.9,
+        adam_beta2=0.999,
+        weight_decay=0.01,
+        clip_grad=1.0,
+        precision="fp16",
+        skipped=(),
+        moments_reset_steps=(),
+        free=Free(),
+    )
+    assert unreported(OVERRIDES, told) == {}
+    said = unreported(OVERRIDES, replace(told, adam_beta2=None, moments_reset_steps=None))
+    assert list(said) == ["moments_reset_steps", "adam_beta2"]
+    assert said["adam_beta2"] == "adam_beta2: the trainer has never reported the one that it runs with"

@@ -1,0 +1,196 @@
+"""Rungs that start nothing: one that watches whether the run heals, one that asks for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from sentinel.act.ledger import Ledger
+from sentinel.act.observe import Look, Observer
+from sentinel.act.recover import Done, Recoverer
+from sentinel.judge.history import History
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.by_hand import Wanted, plan_by_hand
+from sentinel.plan.incident import Incident, fold
+from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.recovery import decide, onset_past, plan_recovery
+from sentinel.plan.run_state import JobsSeen, RunState
+from sentinel.plan.rung import Rung
+from sentinel.plan.story import sentence
+from sentinel.vocabulary.numbers import dump_json, load_object
+from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
+
+PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=200)
+RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
+PAGE = Rung(name="the model", hypothesis="the model's shape is wrong", page=True)
+HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band")
+
+
+class Watched:
+    """A recoverer whose ledger is a list, and whose run is what the test says."""
+
+    def __init__(self, *ladder: Rung, mode: Mode = "act") -> None:
+        self.events: list[dict[str, Any]] = []
+        ledger = Ledger(self._append, clock=lambda: 7.0, say=lambda _: None)
+        self._recoverer = Recoverer(cast("Observer", None), self._perform, Policy(mode=mode, ladder=ladder), ledger)
+        opened = incident()
+        ledger.record(
+            {
+                "event": "opened",
+                "incident": opened.id,
+                "attempt": 1,
+                "onset_range": [47, 49],
+                "alarm_step": 88,
+                "onset_tokens": None,
+                "best_mean": 3.6,
+                "reason": "it does not come back",
+                "led_by": [],
+                "baseline": opened.baseline.to_json(),
+                "overrides": None,
+            }
+        )
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        self.events.append(load_object(dump_json(dict(event))))
+
+    def _perform(self, action: object) -> None:
+        raise AssertionError(f"nothing is done while it waits, and this was: {action}")
+
+    @property
+    def incident(self) -> Incident:
+        (only,) = fold(self.events)
+        return only
+
+    def turn(self, verdict: Verdict, **state: Any) -> Done | None:
+        seen: RunState = run(incidents=(self.incident,), **state)
+        look = Look(
+            history=History(), series=Series(Thresholds()), run=seen, verdict=verdict, events=tuple(self.events)
+        )
+        return self._recoverer.turn(self.incident, look)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.events[-1]
+
+
+def test_a_wait_is_recorded_and_has_no_actions() -> None:
+    plan = decide(incident(), run(last_step=90), Policy(ladder=(PATIENCE,), rollback_budget=0))
+    assert (plan.actions, plan.decision, plan.refusal) == ((), None, None)
+    assert plan.wait is not None
+    assert (plan.wait.rung, plan.wait.from_step, plan.wait.until_step) == ("patience", 90, 290)
+    assert plan.reason == "watch until step 290 whether the run heals by itself"
+
+
+@pytest.mark.parametrize("mode", ["observe", "approve", "act"])
+def test_a_run_that_heals_meanwhile_closes_the_incident(mode: Mode) -> None:
+    watched = Watched(PATIENCE, RESEED, mode=mode)
+    assert watched.turn(DIVERGED, last_step=90) is None
+    assert (watched.last["event"], watched.last["until_step"]) == ("waiting", 290)
+    assert watched.turn(DIVERGED, last_step=289) is None
+    assert watched.turn(Verdict(kind=VerdictKind.SPIKE, reason="…"), last_step=400) is None
+    assert watched.last["event"] == "waiting"
+    assert watched.turn(HEALTHY, last_step=401) is None
+    assert (watched.incident.status, watched.incident.outcome) == ("closed", "healed")
+
+
+def test_a_run_that_does_not_heal_gets_the_next_rung_without_a_rollback_spent() -> None:
+    watched = Watched(PATIENCE, PAGE)
+    watched.turn(DIVERGED, last_step=90)
+    assert watched.incident.waiting is not None
+    watched.turn(DIVERGED, last_step=290)
+    assert watched.last["event"] == "wait_over"
+    assert watched.last["reason"] == "still diverged at step 290: it does not come back"
+    assert (watched.incident.waiting, watched.incident.tried, watched.incident.rollbacks) == (None, 1, [])
+    assert watched.turn(DIVERGED, last_step=291) is Done.PERSON_NEEDED
+    assert watched.last["reason"] == "rung 'the model' asks for a person; its hypothesis: the model's shape is wrong"
+
+
+def test_the_rung_after_a_wait_is_decided_as_if_it_were_the_first() -> None:
+    waited = replace_waits(incident())
+    made = decide(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE, RESEED))).decision
+    assert made is not None
+    assert (made.rung, made.id) == ("reseed", "incident-1-r1")
+    spent = decide(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE,)))
+    assert spent.refusal == "the ladder's 1 rungs were all tried, and none helped"
+
+
+def replace_waits(opened: Incident) -> Incident:
+    plan = decide(opened, run(), Policy(ladder=(PATIENCE,)))
+    assert plan.wait is not None
+    return replace(opened, waits=[replace(plan.wait, failed="still diverged")])
+
+
+def test_a_job_that_is_gone_can_not_heal() -> None:
+    watched = Watched(PATIENCE, PAGE)
+    watched.turn(DIVERGED, last_step=90)
+    watched.turn(DIVERGED, last_step=100, jobs=JobsSeen(known=False))  # nobody knows: it may be alive
+    assert watched.last["event"] == "waiting"
+    watched.turn(Verdict(kind=VerdictKind.DOWN, reason="no process is left"), last_step=100, jobs=JobsSeen())
+    assert watched.last["reason"] == "the job is gone before step 290: no process is left"
+
+
+def test_a_wait_after_a_rung_that_failed_can_heal_too() -> None:
+    failed = incident(rollbacks=[replace(decision(), failed="diverged again")])
+    plan = decide(failed, run(incidents=(failed,), last_step=140), Policy(ladder=(RESEED, PATIENCE)))
+    assert plan.wait is not None
+    failed.waits.append(plan.wait)
+    assert plan_recovery(DIVERGED, run(incidents=(failed,)), Policy()).reason.startswith("'patience' watches until")
+
+
+def test_in_mode_observe_it_watches_and_then_says_what_it_would_do() -> None:
+    watched = Watched(PATIENCE, RESEED, mode="observe")
+    watched.turn(DIVERGED, last_step=90)
+    watched.turn(DIVERGED, last_step=290)
+    watched.turn(DIVERGED, last_step=291)
+    assert (watched.last["event"], watched.last["rung"]) == ("shadow", "reseed")
+
+
+def test_waits_are_told_as_sentences() -> None:
+    watched = Watched(PATIENCE, PAGE)
+    watched.turn(DIVERGED, last_step=90)
+    watched.turn(DIVERGED, last_step=290)
+    told = [sentence(event) for event in watched.events[1:]]
+    assert told == [
+        "'patience' watches until step 290; hypothesis: it heals by itself",
+        "'patience' did not help: still diverged at step 290: it does not come back",
+    ]
+
+
+@pytest.mark.parametrize("name", ["patience", "the model"])
+def test_a_rung_that_starts_nothing_is_no_rollback_by_hand(name: str) -> None:
+    plan = plan_by_hand(Wanted(to="global_step30", rung=name), DIVERGED, run(), Policy(ladder=(PATIENCE, PAGE)))
+    assert plan.refusal == f"rung {name!r} starts nothing: there is nothing to apply at a restart"
+
+
+PAST = Rung(name="skip", hypothesis="a few batches did it", skip_samples="past_onset")
+
+
+def test_the_data_of_the_onset_is_skipped_from_the_target_to_the_margin_past_it() -> None:
+    diverged = incident(onset_samples=49 * 16, batch_samples=16)
+    policy = Policy(ladder=(PAST,), margin_steps=10)
+    assert onset_past(diverged, policy) == 59 * 16
+    made = decide(diverged, run(incidents=(diverged,)), policy).decision
+    assert made is not None
+    assert made.target_step == 30
+    assert made.overrides.once is not None
+    assert made.overrides.once.skip_samples == (59 - 30) * 16
+    assert made.changes == ("464 samples of the data skipped: 480 to 943",)
+    assert set(made.unconfirmed) == {"skipped_samples"}
+
+
+def test_without_a_count_of_samples_the_rung_is_refused() -> None:
+    plan = decide(incident(), run(), Policy(ladder=(PAST,)))
+    assert plan.refusal == "rung 'skip' skips data past the onset, and consumed_samples at the onset is unknown"
+
+
+def test_by_hand_the_onset_is_that_of_the_verdict_and_a_seed_adds_to_the_rung() -> None:
+    plan = plan_by_hand(Wanted(to="global_step40", rung="skip", seed=9), DIVERGED, run(), Policy(ladder=(PAST,)))
+    assert plan.decision is not None
+    once = plan.decision.overrides.once
+    assert once is not None
+    assert (once.seed, once.skip_samples) == (9, (59 - 40) * 16)

@@ -1,0 +1,61 @@
+"""Adam's settings after a resume: what is decided holds over what the checkpoint brings back, for ZeRO 0 to 3."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
+from tests.hooks.torchrun import lines_of
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
+def cases(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return lines_of("adam_matrix.py", ranks=request.param)
+
+
+def test_a_checkpoint_brings_the_old_settings_back(cases: list[dict[str, Any]]) -> None:
+    assert len(cases) == 24
+    for case in cases:
+        assert case["brought_back"]["adam_beta2"] == FIRST["beta2"], case["case"]
+    clipping = {case["case"][:6]: case["brought_back"]["gradient_clipping"] for case in cases}
+    assert clipping == {"ZeRO 0": 0.5, "ZeRO 1": 0.1, "ZeRO 2": 0.1, "ZeRO 3": 0.5}
+
+
+def test_what_is_decided_holds_over_it_and_still_after_the_next_steps(cases: list[dict[str, Any]]) -> None:
+    for case in cases:
+        wanted = CHANGES[case["change"]]
+        told = {
+            "adam_beta1": wanted.get("beta1", 0.9),
+            "adam_beta2": wanted.get("beta2", SECOND["beta2"]),
+            "weight_decay": wanted.get("weight_decay", SECOND["weight_decay"]),
+            "gradient_clipping": wanted.get("clip_grad", SECOND["clip"]),
+            "precision": case["precision"],
+        }
+        for facts in (case["facts"], case["after"]):
+            assert {key: facts[key] for key in told} == told, case["case"]
+
+
+def test_the_losses_are_those_of_plain_torch_with_the_same_change(cases: list[dict[str, Any]]) -> None:
+    for case in cases:
+        tolerance = 1e-5 if case["precision"] == "fp32" else 2e-2
+        assert case["losses"] == pytest.approx(case["reference"], rel=tolerance), case["case"]
+    for stage in range(4):
+        ends = sorted(c["losses"][-1] for c in cases if c["case"].startswith(f"ZeRO {stage}, fp32"))
+        assert min(b - a for a, b in pairwise(ends)) > 1e-3  # the changes differ by far more than the tolerance
+
+
+def test_moments_that_were_reset_read_zero_and_others_do_not(cases: list[dict[str, Any]]) -> None:
+    for case in cases:
+        assert case["zero"] == [False, case["change"] == "reset"], case["case"]
+
+
+def test_a_loss_scale_is_set_and_survives_the_next_checkpoint(cases: list[dict[str, Any]]) -> None:
+    half = [case for case in cases if case["precision"] == "fp16"]
+    assert len(half) == 4
+    for case in half:
+        assert case["brought_back"]["loss_scale"] == 65536.0
+        assert case["facts"]["loss_scale"] == case["resumed"]["loss_scale"] == 512.0
+    assert all(case["facts"]["loss_scale"] is None for case in cases if case not in half)
