@@ -65,6 +65,10 @@ class Launcher:
     script: Path | None = None
     """slurm: what to submit when no job of the run was ever seen; else it is the script that Slurm holds."""
 
+    changes_in_script: bool = False
+    """slurm: make a rung's changes in a copy of the job script, for a trainer that takes options (Megatron-DeepSpeed's)
+    and does not read overrides.json. The original is never touched; `sentinel rollback --dry-run` shows the diff."""
+
     sbatch_arguments: tuple[str, ...] = ()
     """slurm: added to every submission, for what Slurm does not tell of a job, e.g. "--exclusive". In
     the long form, with its value behind a "="."""

@@ -157,6 +157,7 @@ class Hook:
                 "pid": os.getpid(),
                 "process_start_unix_s": _process_start_unix_s(),
                 "job_id": _job_id(),
+                "rollback": os.environ.get("SENTINEL_ROLLBACK"),
                 "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
                 "world_size": dist.get_world_size() if dist.is_initialized() else 1,
             }

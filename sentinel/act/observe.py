@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
-from sentinel.vocabulary.overrides import Anchor, Free
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.skipping import SkippedRange
@@ -50,8 +50,12 @@ class Launcher(Protocol):
         """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
         ...
 
-    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
-        """Makes ready, and has checked, what `start` will submit. SlurmRefused, ConfigError."""
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
+        """Makes ready, and has checked, what `start` will submit. SlurmRefused, ScriptRefused, ConfigError."""
+        ...
+
+    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
+        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
         ...
 
     def keep_stacks(self, folder: Path) -> None:
@@ -65,7 +69,9 @@ class Launcher(Protocol):
         """
         ...
 
-    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:
+    def start(
+        self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
+    ) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
         ...
 
@@ -180,8 +186,8 @@ class Observer:
             overrides=near.overrides.read(),
             tensorboard_past=near.tensorboard.last_step() if near.tensorboard else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=baseline_of(attempt.started if attempt else None),
-            seeds_used=frozenset(s.seed for s in started if s.seed is not None),
+            baseline=_filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
+            seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._positions(attempt),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             step_time_s=_step_time_s(attempt),
@@ -291,6 +297,14 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
+
+
+def _filled(reported: Baseline, script: Baseline | None) -> Baseline:
+    """What the trainer has reported, and for what it has not, what its script asks for."""
+    if script is None:
+        return reported
+    gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
+    return replace(reported, **gaps)
 
 
 def _step_time_s(attempt: Attempt | None) -> float | None:

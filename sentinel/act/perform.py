@@ -38,8 +38,8 @@ class Performer:
                 self._observer.verified(near.checkpoints.verify(tag))
             case RestorePinned(tag):
                 near.checkpoints.pins.restore(tag)
-            case PrepareJob(_, rollback):
-                near.launcher.prepare(rollback, started)
+            case PrepareJob(_, rollback, overrides):
+                near.launcher.prepare(rollback, started, overrides)
             case StopJob(_, spare, keep_stacks):
                 if keep_stacks:
                     near.launcher.keep_stacks(near.state_dir / "stacks")
@@ -58,8 +58,8 @@ class Performer:
             case WriteOverrides(overrides):
                 near.launcher.fenced(started, overrides.rollback)
                 near.overrides.write(overrides)
-            case StartJob(incident, rollback):
+            case StartJob(incident, rollback, follow_up):
                 near.launcher.fenced(started, rollback)
-                near.launcher.start(incident, rollback, started)
+                near.launcher.start(incident, rollback, started, follow_up=follow_up)
             case _:
                 assert_never(action)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Look, Observer, baseline_of
+from sentinel.act.observe import Look, Observer
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import Attempt
@@ -101,7 +101,7 @@ class Watch:
             self._ledger.opened(
                 len(look.run.incidents) + 1,
                 attempt,
-                baseline_of(attempt.started),
+                look.run.baseline,
                 look.run.overrides,
                 reason=look.verdict.reason,
                 verdict=look.verdict,

@@ -19,6 +19,7 @@ import psutil
 from sentinel.durable import os_errors_named
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["LocalJobs", "LocalLauncher", "Writer"]
@@ -76,14 +77,24 @@ class LocalLauncher:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{time.time():.0f}-{writer.pid}.txt").write_text(told.stdout + told.stderr, encoding="utf-8")
 
-    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Nothing: a command is there or it is not."""
+
+    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
+        """None: there is no job script."""
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Stops the run's processes but those of the spared rollback; JobStillAlive when some are not seen gone."""
         self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
 
-    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:  # noqa: ARG002
+    def start(
+        self,
+        incident: str | None,
+        rollback: str | None,
+        started: Sequence[RunStarted],  # noqa: ARG002
+        *,
+        follow_up: bool,  # noqa: ARG002
+    ) -> None:
         """Starts the command again. ConfigError when there is none, or it can't be started."""
         if not self._command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")

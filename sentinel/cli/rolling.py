@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from sentinel.act.observe import Look, baseline_of
+from sentinel.act.observe import Look
 from sentinel.act.undo import settle, take_back, undo_incident
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
@@ -19,6 +19,7 @@ from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.price import coming_saves, price, unconfirmed
 from sentinel.plan.recovery import Plan
 from sentinel.plan.run_state import RunState
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Wanted", "rollback", "undo"]
@@ -30,7 +31,12 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)
+    diff = _diff(parts, plan)
+    if isinstance(diff, SentinelError):
+        plan = Plan(refusal=str(diff))
     _show(plan, look.run, incident_id(len(look.run.incidents) + 1), as_json=as_json)
+    if isinstance(diff, str) and not as_json:
+        typer.echo(diff)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -49,6 +55,16 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return _carry_out(parts, look, plan.decision)
 
 
+def _diff(parts: wiring.Parts, plan: Plan) -> str | SentinelError | None:
+    """How the job script would be changed, or why it can't be; None where it is not."""
+    if plan.decision is None or not plan.decision.restart:
+        return None
+    try:
+        return parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
+    except (ScriptRefused, ConfigError) as error:
+        return error
+
+
 def _planned(parts: wiring.Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
     """What is true now, and the plan for it. Reading is no change: a dry run knows whether the target is whole."""
     look = parts.observer.look(wiring.clock(), room=True)
@@ -65,9 +81,8 @@ def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place")
-    baseline = baseline_of(attempt.started if attempt else None)
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
-    incident = ledger.opened(number, attempt, baseline, look.run.overrides, reason=reason)
+    incident = ledger.opened(number, attempt, look.run.baseline, look.run.overrides, reason=reason)
     ledger.decided(incident, decision)
     parts.recoverer.carry_out(decision, wiring.clock())
     if not decision.restart:

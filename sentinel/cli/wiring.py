@@ -88,6 +88,7 @@ def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
             job_name=launcher.job_name,
             script=launcher.script,
             working_directory=launcher.working_directory.resolve(),
+            changes_in_script=launcher.changes_in_script,
             sbatch_arguments=launcher.sbatch_arguments,
             own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),
             exclude_after_failures=launcher.exclude_after_failures,

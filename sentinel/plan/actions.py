@@ -45,6 +45,9 @@ class PrepareJob:
     rollback: str | None
     """None for a restart without a rollback."""
 
+    overrides: Overrides | None = None
+    """What the rollback changes, where that is to be done in the job script."""
+
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
@@ -99,6 +102,8 @@ class StartJob:
 
     incident: str | None
     rollback: str | None
+    follow_up: bool = False
+    """Whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done."""
 
 
 Action = (
@@ -138,7 +143,7 @@ def describe(action: Action) -> str:
             return f"read {tag} whole and check it"
         case RestorePinned(tag):
             return f"bring {tag} back from its pin"
-        case PrepareJob(_, rollback):
+        case PrepareJob(_, rollback, _):
             return f"write and check what {rollback or 'the restart'} will submit"
         case StopJob(jobs):
             return f"stop the job ({', '.join(jobs)}) and see it gone"
@@ -155,5 +160,5 @@ def describe(action: Action) -> str:
             return f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
         case WriteOverrides(overrides):
             return f"write overrides.json for {overrides.rollback}"
-        case StartJob(_, rollback):
+        case StartJob(_, rollback, _):
             return f"start the job again{f' as {rollback}' if rollback else ''}"

@@ -9,8 +9,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback, incident_id, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof import unreported
-from sentinel.plan.recovery import Plan, no_room, plan_rollback
+from sentinel.plan.recovery import Plan, no_room, plan_rollback, unconfirmable
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
@@ -59,7 +58,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         changes=changes(overrides, run.baseline),
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - step),
-        unconfirmed=tuple(unreported(overrides, run.baseline)),
+        unconfirmed=unconfirmable(overrides, run.baseline, run),
         restart=wanted.start,
     )
     plan = plan_rollback(decision, run, policy)

@@ -55,7 +55,14 @@ def prove(rollback: Rollback, started: RunStarted) -> tuple[Check, ...]:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
     checks += _schedules(overrides.standing, started)
     checks += _settings(overrides.standing, started)
-    return tuple(replace(check, unconfirmable=check.what in rollback.unconfirmed) for check in checks)
+    return tuple(_with_silence(check, rollback) for check in checks)
+
+
+def _with_silence(check: Check, rollback: Rollback) -> Check:
+    """A trainer of which the plan said that it keeps no record does not say no by not having one."""
+    if check.what not in rollback.unconfirmed:
+        return check
+    return replace(check, unconfirmable=True, reported=None if check.reported is False else check.reported)
 
 
 def _position(overrides: Overrides, started: RunStarted) -> Iterator[Check]:

@@ -6,6 +6,7 @@ The same function makes a plan and resumes one: it looks at the run, not at what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.judge.verdict import Verdict, VerdictKind
@@ -31,7 +32,7 @@ from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.plan.rung import Rung
 from sentinel.plan.waiting import begin_wait
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = [
     "Plan",
@@ -44,6 +45,7 @@ __all__ = [
     "plan_recovery",
     "plan_restart",
     "plan_rollback",
+    "unconfirmable",
 ]
 
 
@@ -150,7 +152,7 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         return first
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
-        actions.append(PrepareJob(incident, ours))
+        actions.append(PrepareJob(incident, ours, decision.overrides if run.jobs.rewrites_script else None))
     if others:
         actions.append(StopJob(others))
     if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
@@ -201,8 +203,12 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     incident = run.open_incident
     current = incident.current if incident else None
     rollback = run.overrides.rollback if run.overrides else None
-    start = StartJob(incident.id if incident else None, current.id if current else rollback)
     whole = [c for c in run.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
+    start = StartJob(
+        incident.id if incident else None,
+        current.id if current else rollback,
+        follow_up=_has_saved_since(run, whole),
+    )
     if not whole:
         return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
     last = whole[-1]
@@ -215,6 +221,11 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     return Plan(
         actions=(point, start), reason=f"`latest` says {run.latest_tag!r}, {last.tag} is the last that is whole"
     )
+
+
+def _has_saved_since(run: RunState, whole: Sequence[Checkpoint]) -> bool:
+    """Whether the rollback in force has saved a checkpoint of its own."""
+    return run.overrides is not None and bool(whole) and whole[-1].global_step > run.overrides.anchor.global_step
 
 
 def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
@@ -312,7 +323,7 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, pol
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - target.global_step),
         lost_gpu_hours=gpu_hours(max(0, newest - target.global_step), run),
-        unconfirmed=tuple(unreported(overrides, incident.baseline)),
+        unconfirmed=unconfirmable(overrides, incident.baseline, run),
     )
 
 
@@ -346,6 +357,13 @@ def no_room(run: RunState) -> Plan | None:
     if run.room_problem is None:
         return None
     return Plan(refusal=f"the coming saves would find no room: {run.room_problem}", waits=True)
+
+
+def unconfirmable(overrides: Overrides, baseline: Baseline, run: RunState) -> tuple[str, ...]:
+    """Names of checks that this trainer will not answer; one that takes options has no record of what it did once."""
+    said = tuple(unreported(overrides, baseline))
+    once = overrides.once if run.jobs.rewrites_script else None
+    return said if once is None else (*said, f"one-shot changes of {once.id}")
 
 
 def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:

@@ -71,6 +71,12 @@ class JobsSeen:
     incomplete: frozenset[str] = frozenset()
     """Rollbacks of whose jobs some were submitted and some are still missing."""
 
+    rewrites_script: bool = False
+    """Whether changes are made in the job script, for a trainer that does not read overrides.json."""
+
+    script_baseline: Baseline | None = None
+    """What the job script asks for, where changes are made in it."""
+
     was_seen: bool = False
     """Whether there was a job of this run before, of which more may be left than processes: a log, a record."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-__all__ = ["Mark", "SlurmJob", "Submission", "jobs_of_run", "mark_in", "marked", "resubmission"]
+__all__ = ["Mark", "SlurmJob", "Submission", "jobs_of_run", "mark_in", "marked", "resubmission", "with_own_head"]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _ENDED = frozenset(
@@ -170,6 +170,34 @@ def resubmission(jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
         )
         for group in order
     )
+
+
+def with_own_head(submissions: Sequence[Submission]) -> tuple[Submission, ...]:
+    """The same, with the first task of a leading array as a job of its own: it gets another script than the rest.
+
+    What is done once must not be done again by the tasks behind it. They wait for it; what waited for the array waits
+    for both.
+    """
+    first, *others = submissions
+    indices = _expanded(first.array)
+    if len(indices) < 2:
+        return tuple(submissions)
+    _, percent, throttle = first.array.partition("%")
+    rest = ",".join(map(str, indices[1:])) + percent + throttle
+    places = {0: "{0}:{1}"} | {n: f"{{{n + 1}}}" for n in range(1, len(submissions))}
+    moved = [replace(o, dependency=re.sub(r"\{(\d+)\}", lambda m: places[int(m[1])], o.dependency)) for o in others]
+    head = replace(first, array=str(indices[0]))
+    return (head, Submission(group=first.group, array=rest, dependency="afterany:{0}"), *moved)
+
+
+def _expanded(array: str) -> list[int]:
+    """`1,3-5,8-12:2%1` as a list of indices, in its order; empty for no array."""
+    found: list[int] = []
+    for part in array.partition("%")[0].split(",") if array else ():
+        span, _, step = part.partition(":")
+        begin, _, end = span.partition("-")
+        found += range(int(begin), int(end or begin) + 1, int(step or 1))
+    return found
 
 
 def _in_order(groups: dict[str, list[SlurmJob]]) -> list[str]:

@@ -75,7 +75,7 @@ def run(**changed: object) -> RunState:
 def apply(state: RunState, action: Action) -> RunState:
     """What the world looks like once the action has had its effect."""
     match action:
-        case PrepareJob(_, rollback):
+        case PrepareJob(_, rollback, _):
             return replace(state, jobs=replace(state.jobs, prepared=state.jobs.prepared | {rollback}))
         case StopJob():
             return replace(state, jobs=replace(state.jobs, writers=()))
@@ -87,7 +87,7 @@ def apply(state: RunState, action: Action) -> RunState:
             return replace(state, tensorboard_past=at.global_step)
         case WriteOverrides(overrides):
             return replace(state, overrides=overrides)
-        case StartJob(_, rollback):
+        case StartJob(_, rollback, _):
             return replace(state, jobs=replace(state.jobs, writers=(WriterSeen(id="process 43", rollback=rollback),)))
         case RestorePinned(tag):
             back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.checkpoints)

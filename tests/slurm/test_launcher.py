@@ -55,9 +55,9 @@ class Run:
 
     def cut_short_and_again(self, known: list[RunStarted]) -> None:
         """Prepare, stop, start, as a rollback does."""
-        self.launcher.prepare(ROLLBACK, known)
+        self.launcher.prepare(ROLLBACK, known, None)
         self.launcher.stop(known, ROLLBACK)
-        self.launcher.start("incident-1", ROLLBACK, known)
+        self.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_nothing_is_submitted_twice_when_the_reply_was_lost(run: Run) -> None:
     run.submit(f"--dependency=afterany:{first}")
     running(run, first)
     known = started(first)
-    run.launcher.prepare(ROLLBACK, known)
+    run.launcher.prepare(ROLLBACK, known, None)
     run.launcher.stop(known, ROLLBACK)
 
     def loses_replies(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
@@ -223,11 +223,11 @@ def test_nothing_is_submitted_twice_when_the_reply_was_lost(run: Run) -> None:
 
     deaf = run.another(run=loses_replies)
     with pytest.raises(SlurmUnavailable):
-        deaf.start("incident-1", ROLLBACK, known)
+        deaf.start("incident-1", ROLLBACK, known, follow_up=False)
     assert len(run.jobs()) == 1
     assert run.launcher.look(known).incomplete == {ROLLBACK}
-    run.launcher.start("incident-1", ROLLBACK, known)
-    run.launcher.start("incident-1", ROLLBACK, known)
+    run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
+    run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
     assert len(run.jobs()) == 2
     assert not run.launcher.look(known).incomplete
 
@@ -241,7 +241,7 @@ def test_a_successor_that_died_at_once_is_submitted_again(run: Run) -> None:
     run.cluster.slurm("scancel", again)
     until(lambda: not run.jobs(), within_s=20)
     assert not run.launcher.look(known).writers
-    run.launcher.start("incident-1", ROLLBACK, known)
+    run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
     assert run.jobs("%A") not in ([again], [])
 
 
@@ -258,7 +258,7 @@ def test_what_slurm_would_refuse_is_refused_while_the_old_job_still_runs(run: Ru
     running(run, job)
     refusing = run.another(sbatch_arguments=tuple(option.split()))
     with pytest.raises(SlurmRefused, match=f"(?i){says}"):
-        refusing.prepare(ROLLBACK, started(job))
+        refusing.prepare(ROLLBACK, started(job), None)
     assert run.jobs() == [f"{job} RUNNING"]
     assert not run.launcher.look(started(job)).prepared
 
@@ -267,14 +267,14 @@ def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run) -> None:
     job = run.submit()
     running(run, job)
     known = started(job)
-    run.launcher.prepare(ROLLBACK, known)
+    run.launcher.prepare(ROLLBACK, known, None)
     plan = run.state / "submissions" / ROLLBACK / "plan.json"
     told = json.loads(plan.read_text())
     told["submissions"][0]["properties"]["qos"] = "gpu-high"
     plan.write_text(json.dumps(told))
     run.launcher.stop(known, ROLLBACK)
     with pytest.raises(SlurmRefused, match="qos is '', not 'gpu-high'"):
-        run.launcher.start("incident-1", ROLLBACK, known)
+        run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
     until(lambda: not run.jobs(), within_s=20)
 
 
@@ -285,7 +285,7 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
     run.launcher.keep(known)
     run.cluster.slurm("scancel", array)
     until(lambda: not run.jobs(), within_s=20)
-    run.another().start(None, None, known)
+    run.another().start(None, None, known, follow_up=False)
     (again,) = set(run.jobs("%F"))
     running(run, f"{again}_4")
     assert len(run.jobs()) == 1
@@ -294,9 +294,9 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
 
 def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"\[launcher\] script"):
-        run.launcher.start(None, None, [])
+        run.launcher.start(None, None, [], follow_up=False)
     named = run.another(script=run.script, working_directory=run.folder, sbatch_arguments=("--job-name=tr8",))
-    named.start(None, None, [])
+    named.start(None, None, [], follow_up=False)
     (again,) = run.jobs("%A")
     running(run, again)
     assert run.jobs("%Z") == [str(run.folder)]
@@ -330,7 +330,7 @@ def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
     job = run.submit()
     running(run, job)
     known = started(job)
-    run.launcher.prepare(ROLLBACK, known)
+    run.launcher.prepare(ROLLBACK, known, None)
     run.cluster.stop_controller()
     client = SlurmClient(timeout_s=3)
     settings = SlurmSettings(run="tr8", state_dir=run.state, query_interval_s=0.0)
@@ -341,8 +341,8 @@ def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
     for call in (
         lambda: away.fenced(known, None),
         lambda: away.stop(known, None),
-        lambda: away.prepare("incident-1-r2", known),
-        lambda: away.start("incident-1", ROLLBACK, known),
+        lambda: away.prepare("incident-1-r2", known, None),
+        lambda: away.start("incident-1", ROLLBACK, known, follow_up=False),
     ):
         with pytest.raises(SlurmUnavailable):
             call()

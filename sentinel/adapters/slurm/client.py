@@ -62,7 +62,7 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], timeout_
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            errors="replace",
+            errors="surrogateescape",
             start_new_session=True,
         )
     except OSError as error:

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
@@ -14,9 +15,12 @@ from sentinel.adapters.slurm.preparing import Preparation, restart_of
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.durable import write_atomically
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.run_state import JobsSeen, WriterSeen
+from sentinel.plan.script_changes import baseline_of_script, new_scripts
 from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
-from sentinel.vocabulary.errors import JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["SlurmLauncher"]
@@ -47,6 +51,8 @@ class SlurmLauncher:
         self._submissions = Submissions(settings.state_dir / "submissions")
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._queue: tuple[SlurmJob, ...] | SlurmUnavailable = ()
+        self._baseline: Baseline | None = None
+        self._baseline_of: str | None = None
         self._ask_again_at: float | None = None
         self._pause_s = settings.query_interval_s
 
@@ -65,6 +71,8 @@ class SlurmLauncher:
             prepares=True,
             prepared=prepared,
             restart_prepared=restart_of(self._records.newest()) in prepared,
+            rewrites_script=self._settings.changes_in_script,
+            script_baseline=self._script_baseline(),
             was_seen=self._records.newest() is not None,
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
@@ -109,6 +117,17 @@ class SlurmLauncher:
             except (SlurmUnavailable, OSError) as error:
                 log.warning("the stacks of job %s can't be had: %s", job.shown, error)
 
+    def _script_baseline(self) -> Baseline | None:
+        """What the run's own script asks for, read once for each new job; None where it can't be read."""
+        group = self._records.newest() if self._settings.changes_in_script else None
+        if group is not None and group != self._baseline_of:
+            self._baseline_of, self._baseline = group, None
+            try:
+                self._baseline = baseline_of_script(self._preparation.original(group))
+            except ConfigError as error:
+                log.warning("the script of job %s: %s", group, error)
+        return self._baseline
+
     def _broken_off(self, started: Sequence[RunStarted]) -> str | None:
         last = next((s.job_id for s in reversed(started) if s.job_id), None)
         queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
@@ -130,14 +149,23 @@ class SlurmLauncher:
         if left:
             raise JobStillAlive(", ".join(f"job {job.shown} ({job.state})" for job in left))
 
-    def prepare(self, rollback: str | None, started: Sequence[RunStarted]) -> None:
+    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
+        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
+        if not self._settings.changes_in_script:
+            return None
+        self._fresh(started)
+        self.keep(started)
+        group = self._records.newest()
+        return None if group is None else new_scripts(self._preparation.original(group), overrides).first.diff
+
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
         jobs = [job for job in self._fresh(started) if rollback is None or _label(job) != rollback]
         self.keep(started)
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             last = self._preparation.last_job(self._fresh_queue(), started)
-            self._preparation.prepare(label, resubmission(jobs) or (last,))
+            self._preparation.prepare(label, resubmission(jobs) or (last,), overrides)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
@@ -179,8 +207,12 @@ class SlurmLauncher:
             return False
         return True
 
-    def start(self, incident: str | None, rollback: str | None, started: Sequence[RunStarted]) -> None:
+    def start(
+        self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
+    ) -> None:
         """Submits what was prepared, or what of it is missing: jobs of it that are there already are let be.
+
+        `follow_up`: the scripts without what is done once.
 
         Looks before each submission: sbatch may have submitted and lost its reply.
         """
@@ -190,7 +222,8 @@ class SlurmLauncher:
         extra = {"SENTINEL_STATE_DIR": str(self._settings.state_dir)}
         extra |= {k: v for k, v in (("SENTINEL_INCIDENT", incident), ("SENTINEL_ROLLBACK", rollback)) if v}
         ids: dict[int, str] = {}
-        for one in self._submissions.read(label):
+        for prepared in self._submissions.read(label):
+            one = replace(prepared, script=prepared.later) if follow_up and prepared.later else prepared
             ids[one.number] = here.get(one.number) or before.get(one.number) or self._submit(label, one, ids, extra)
             self._submissions.note(label, before | ids)
         self._ask_again_at = None

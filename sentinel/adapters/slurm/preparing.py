@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +11,19 @@ from pathlib import Path
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
-from sentinel.plan.slurm_jobs import SlurmJob, Submission
+from sentinel.plan.job_script.syntax import to_bytes
+from sentinel.plan.script_changes import new_scripts
+from sentinel.plan.slurm_jobs import SlurmJob, Submission, mark_in, with_own_head
 from sentinel.plan.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Preparation", "restart_of"]
 
-_BASH = ("#!/bin/bash", "#!/usr/bin/bash", "#!/usr/bin/env bash", "#!/bin/sh", "#!/usr/bin/sh")
+log = logging.getLogger(__name__)
+
+_BASH = (b"#!/bin/bash", b"#!/usr/bin/bash", b"#!/usr/bin/env bash", b"#!/bin/sh", b"#!/usr/bin/sh")
 
 
 class Preparation:
@@ -37,16 +43,51 @@ class Preparation:
         self._failures = failures
         self._submissions = submissions
 
-    def prepare(self, label: str, submissions: Sequence[Submission]) -> None:
-        """Makes the submissions ready under the label. SlurmRefused when bash or Slurm would not have them."""
+    def prepare(self, label: str, submissions: Sequence[Submission], overrides: Overrides | None = None) -> None:
+        """Makes the submissions ready under the label, with a rollback's changes where they belong in the script.
+
+        SlurmRefused when bash or Slurm would not have them; ScriptRefused, ConfigError for what can't be changed.
+        """
+        changed = overrides if self._settings.changes_in_script else None
         room = self._submissions.room(label)
-        prepared = [self._made_ready(number, one, room) for number, one in enumerate(submissions)]
+        if changed is not None:
+            submissions = with_own_head(submissions)
+        prepared = [self._made_ready(number, one, room, changed) for number, one in enumerate(submissions)]
         for one in prepared:
-            _check_syntax(one.script)
+            for script in (one.script, one.later):
+                if script is not None:
+                    check_script(script)
             self._client.test(one.arguments, one.script, one.script_arguments)
         self._submissions.publish(label, room, prepared)
 
-    def _made_ready(self, number: int, submission: Submission, room: Path) -> Prepared:
+    def original(self, group: str) -> str:
+        """The run's own script behind a job: what it was before any rollback changed it."""
+        recorded, _ = self._records.recorded(group)
+        mark = mark_in(recorded.comment)
+        before = self._submissions.original(mark.label, mark.number) if mark else None
+        return before if before is not None else self._records.script(group)
+
+    def _write(self, number: int, group: str, room: Path, changed: Overrides | None) -> tuple[Path, Path | None]:
+        """The script, and the one for later starts, where they are two."""
+        script = room / f"{number}.sh"
+        if changed is None:
+            script.write_bytes(to_bytes(self._records.script(group)))
+            return script, None
+        original = self.original(group)
+        new = new_scripts(original, changed)
+        for remark in new.remarks:
+            log.warning("the changed run: %s", remark)
+        mine = new.first if number == 0 else new.later
+        script.write_bytes(to_bytes(mine.text))
+        (room / f"{number}.original.sh").write_bytes(to_bytes(original))
+        (room / f"{number}.diff").write_bytes(to_bytes(mine.diff))
+        if new.later.text == mine.text:
+            return script, None
+        later = room / f"{number}.later.sh"
+        later.write_bytes(to_bytes(new.later.text))
+        return script, later
+
+    def _made_ready(self, number: int, submission: Submission, room: Path, changed: Overrides | None) -> Prepared:
         script = room / f"{number}.sh"
         more = list(self._settings.sbatch_arguments)
         if not submission.group:
@@ -54,7 +95,7 @@ class Preparation:
                 raise ConfigError(
                     "no job of this run was ever seen in Slurm; [launcher] script can name what to submit"
                 )
-            script.write_text(self._settings.script.read_text(encoding="utf-8"), encoding="utf-8")
+            script.write_bytes(self._settings.script.read_bytes())
             return Prepared(
                 number=number,
                 arguments=(f"--chdir={self._settings.working_directory or Path.cwd()}", *more),
@@ -66,7 +107,9 @@ class Preparation:
             )
         recorded, _ = self._records.recorded(submission.group)
         recorded = replace(recorded, properties=self._without_failed_nodes(recorded.properties))
-        script.write_text(self._records.script(submission.group), encoding="utf-8")
+        script, later = self._write(number, submission.group, room, changed)
+        if later is not None:  # a requeue would do once more what is done once
+            recorded = replace(recorded, properties=replace(recorded.properties, requeue=False))
         arguments = recorded.properties.arguments()
         arguments += [f"--output={recorded.output}"] if recorded.output else []
         arguments += [f"--error={recorded.error}"] if recorded.error else []
@@ -75,6 +118,7 @@ class Preparation:
             number=number,
             arguments=(*arguments, *more),
             script=script,
+            later=later,
             script_arguments=recorded.script_arguments,
             comment=recorded.comment,
             dependency=submission.dependency,
@@ -111,8 +155,9 @@ def restart_of(group: str | None) -> str:
     return f"restart-of-{'none' if group is None else group}"
 
 
-def _check_syntax(script: Path) -> None:
-    if not script.read_text(encoding="utf-8").startswith(_BASH):
+def check_script(script: Path) -> None:
+    """Has bash read a script of its own without running it. SlurmRefused when it does not understand it."""
+    if not script.read_bytes().startswith(_BASH):
         return
     try:
         command = ["/bin/bash", "-n", str(script)]

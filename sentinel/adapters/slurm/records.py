@@ -39,12 +39,12 @@ class JobRecords:
     def keep(self, group: str, script: str, recorded: Recorded, tasks: str) -> None:
         """Writes a job down. `tasks` are those of its array that were seen; "" for none."""
         self._folder.mkdir(exist_ok=True)
-        write_atomically(self._folder / f"{group}.sh", script)
+        write_atomically(self._folder / f"{group}.sh", script.encode("utf-8", "surrogateescape"))
         write_atomically(self._folder / f"{group}.json", dump_json(asdict(recorded) | {"tasks": tasks}, indent=2))
 
     def script(self, group: str) -> str:
         """The batch script, as Slurm had spooled it."""
-        return (self._folder / f"{group}.sh").read_text(encoding="utf-8")
+        return (self._folder / f"{group}.sh").read_bytes().decode("utf-8", "surrogateescape")
 
     def recorded(self, group: str) -> tuple[Recorded, str]:
         """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
@@ -107,6 +107,9 @@ class Prepared:
     comment: str
     """The user's own, without our mark."""
 
+    later: Path | None = None
+    """The script for a start that goes on from the rollback's own checkpoints: without what is done once."""
+
     dependency: str
     """With {0}, {1} … for the ids of the earlier ones; "" for none."""
 
@@ -134,7 +137,10 @@ class Submissions:
 
     def publish(self, label: str, room: Path, prepared: Sequence[Prepared]) -> None:
         """Makes the folder with its scripts the label's, whole."""
-        rows = [asdict(one) | {"script": one.script.name} for one in prepared]
+        rows = [
+            asdict(one) | {"script": one.script.name, "later": one.later.name if one.later else None}
+            for one in prepared
+        ]
         write_atomically(room / "plan.json", dump_json({"submissions": rows}, indent=2))
         room.rename(self._folder / label)
         sync_folder(self._folder)
@@ -147,6 +153,11 @@ class Submissions:
             return tuple(_prepared(row, path.parent) for row in rows)
         except (LineError, KeyError, TypeError, OSError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
+
+    def original(self, label: str, number: int) -> str | None:
+        """The run's own script that a rollback's was made from; None where that was not changed."""
+        path = self._folder / label / f"{number}.original.sh"
+        return path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else None
 
     def submitted(self, label: str) -> dict[int, str]:
         """Number -> job id, of what was handed in the last time."""
@@ -169,6 +180,7 @@ def _prepared(row: dict[str, Any], folder: Path) -> Prepared:
         | {
             "arguments": tuple(row["arguments"]),
             "script": folder / row["script"],
+            "later": folder / row["later"] if row.get("later") else None,
             "script_arguments": tuple(row["script_arguments"]),
             "properties": None if properties is None else JobProperties(**properties),
         }

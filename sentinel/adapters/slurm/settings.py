@@ -18,6 +18,9 @@ class SlurmSettings:
     script: Path | None = None
     """What is submitted when no job of the run was ever seen."""
 
+    changes_in_script: bool = False
+    """Whether a rollback's changes are made in the job script, for a trainer that does not read overrides.json."""
+
     working_directory: Path | None = None
     """Where that script is submitted from; a job that was seen starts where it did before."""
 

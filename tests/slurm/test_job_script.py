@@ -1,0 +1,152 @@
+"""A rung's changes in a copy of a job script, under a real Slurm: what the trainer really gets, task after task."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.vocabulary.errors import ScriptRefused
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.sample import RunStarted
+from tests.slurm.cluster import Cluster, until
+
+SCRIPT = Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh"
+RECORD = """#!/usr/bin/env python3
+import json, os, sys, time
+env = os.environ
+name = env.get("SLURM_ARRAY_JOB_ID", "") + "_" + env.get("SLURM_ARRAY_TASK_ID", env["SLURM_JOB_ID"])
+with open(os.path.join(os.environ["RECORDED"], name + ".json"), "w") as file:
+    json.dump(sys.argv[1:], file)
+time.sleep(600)
+"""
+SRUN = """#!/bin/bash
+until [ "$1" = bash ]; do shift; done
+SLURM_PROCID=0 exec "$@"
+"""
+ANCHOR = Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048)
+
+
+def overrides(number: int, *, peak: float = 3e-5, seed: int | None = 7) -> Overrides:
+    name = f"incident-1-r{number}"
+    lr = LrSchedule(peak=peak, warmup=423, decay_end=0)
+    once = Once(id=name, seed=seed) if seed is not None else None
+    standing = Standing(lr=lr, adam_beta2=0.95, free=Free(environment={"SAVE_INTERVAL": "100"}))
+    return Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing, once=once)
+
+
+class Run:
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        (folder / "bin").mkdir()
+        for name, text in (("python", RECORD), ("srun", SRUN)):
+            program = folder / "bin" / name
+            program.write_text(text)
+            program.chmod(0o755)
+        (folder / "seen").mkdir()
+        (folder / "state").mkdir()
+        text = SCRIPT.read_text().replace("#SBATCH --nodes=4", "#SBATCH --nodes=1")
+        head, rest = text.split("set -e", 1)
+        exports = f"export PATH={folder}/bin:$PATH RECORDED={folder}/seen\n"
+        self.script = folder / "train.sh"
+        self.script.write_text(f"{head}{exports}set -e{rest}")
+        settings = SlurmSettings(run="wide", state_dir=folder / "state", changes_in_script=True, query_interval_s=0.0)
+        self.launcher = SlurmLauncher(SlurmClient(), settings)
+
+    def submit(self, *options: str) -> str:
+        return self.cluster.slurm("sbatch", "--parsable", *options, str(self.script), cwd=self.folder)
+
+    def got(self, task: str) -> list[str]:
+        path = self.folder / "seen" / f"{task}.json"
+        until(lambda: path.exists() and path.stat().st_size > 0, within_s=30)
+        return list(json.loads(path.read_text()))
+
+    def rolled_back(self, number: int, known: list[RunStarted]) -> None:
+        name = f"incident-1-r{number}"
+        peak = 3e-5 if number == 1 else 1.5e-5
+        self.launcher.prepare(name, known, overrides(number, peak=peak))
+        self.launcher.stop(known, name)
+        self.launcher.start("incident-1", name, known, follow_up=False)
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> Run:
+    return Run(cluster, tmp_path)
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+def started(job: str) -> list[RunStarted]:
+    return [RunStarted(attempt=1, time_unix_s=0.0, job_id=job)]
+
+
+def test_the_task_at_the_anchor_gets_what_is_done_once_and_those_behind_it_do_not(run: Run) -> None:
+    array = run.submit("--array=1-3%1")
+    before = run.got(f"{array}_1")
+    assert (value(before, "--lr"), value(before, "--seed"), value(before, "--adam-beta2")) == ("6e-5", "43", "0.999")
+    original = run.script.read_bytes()
+    run.rolled_back(1, started(f"{array}_1"))
+    head, behind = sorted(set(run.cluster.jobs("%F")), key=int)
+    first = run.got(f"{head}_1")
+    assert (value(first, "--lr"), value(first, "--seed"), value(first, "--adam-beta2")) == ("3e-05", "7", "0.95")
+    assert value(first, "--save-interval") == "100"
+    assert "--override-lr-scheduler" in first
+    run.cluster.slurm("scancel", head)
+    second = run.got(f"{behind}_2")
+    assert "--override-lr-scheduler" not in second
+    assert (value(second, "--lr"), value(second, "--seed")) == ("3e-05", "7")
+    assert {word for word in set(first) - set(second) if "ds_config" not in word} == {"--override-lr-scheduler"}
+    changed = {"--lr", "--seed", "--adam-beta2", "--save-interval", "--override-lr-scheduler", "--deepspeed_config"}
+    unchanged = [(a, b) for a, b in pairwise(before) if a.startswith("--") and a not in changed]
+    assert all(b in second for _, b in unchanged)
+    assert run.script.read_bytes() == original
+
+
+def test_the_next_rung_changes_the_runs_own_script_and_not_what_the_last_one_left(run: Run) -> None:
+    job = run.submit()
+    run.got(f"_{job}")
+    run.rolled_back(1, started(job))
+    (again,) = run.cluster.jobs("%A")
+    run.got(f"_{again}")
+    known = [*started(job), *started(again)]
+    run.rolled_back(2, known)
+    (third,) = run.cluster.jobs("%A")
+    words = run.got(f"_{third}")
+    assert value(words, "--lr") == "1.5e-05"
+    assert words.count("--override-lr-scheduler") == 1
+    folder = run.folder / "state" / "submissions" / "incident-1-r2"
+    assert (folder / "0.original.sh").read_bytes() == run.script.read_bytes()
+    assert "+    --lr 1.5e-05" in (folder / "0.diff").read_text()
+    assert run.launcher.preview(known, overrides(3, peak=1e-5)) is not None
+
+
+def test_after_a_crash_past_the_first_save_the_follow_up_is_submitted(run: Run) -> None:
+    job = run.submit("--requeue")
+    run.got(f"_{job}")
+    run.rolled_back(1, started(job))
+    (again,) = run.cluster.jobs("%A")
+    run.got(f"_{again}")
+    assert "Requeue=0" in run.cluster.slurm("scontrol", "show", "job", again)  # it would do once more what is done once
+    run.cluster.slurm("scancel", again)
+    until(lambda: not run.cluster.jobs(), within_s=20)
+    run.launcher.start("incident-1", "incident-1-r1", started(again), follow_up=True)
+    (third,) = run.cluster.jobs("%A")
+    assert "--override-lr-scheduler" not in run.got(f"_{third}")
+
+
+def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays_as_it_is(run: Run) -> None:
+    text = run.script.read_text()
+    run.script.write_text(text.replace("    --seed 43 \\\n", "    --seed 43 \\ \n"))
+    line = 1 + run.script.read_text()[: run.script.read_text().index("--seed 43")].count("\n")
+    job = run.submit()
+    until(lambda: run.cluster.jobs("%T") == ["RUNNING"], within_s=20)
+    with pytest.raises(ScriptRefused, match=rf"line {line}"):
+        run.launcher.prepare("incident-1-r1", started(job), overrides(1))
+    assert run.cluster.jobs("%A") == [job]
+    assert not run.launcher.look(started(job)).prepared
