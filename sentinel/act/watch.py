@@ -7,10 +7,12 @@ import logging
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer, baseline_of
 from sentinel.act.recover import Done, Recoverer
+from sentinel.act.troubles import Troubles
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import plan_restart
+from sentinel.plan.trouble import Severity, unsettled
 from sentinel.vocabulary.errors import ConfigError, PermanentError, TemporaryError
 
 __all__ = ["Watch"]
@@ -26,26 +28,38 @@ class Watch:
         self._recoverer = recoverer
         self._policy = policy
         self._ledger = ledger
+        self._troubles = Troubles(ledger)
         self._announced: tuple[VerdictKind, int | None] | None = None
         self.last: Look | None = None
         """What the last turn saw."""
 
     def tick(self, now_unix_s: float) -> Done | None:
-        """One turn. A TemporaryError is logged and tried again; on a PermanentError sentinel stops acting."""
+        """One turn. A TemporaryError is tried again, and told when it lasts; on a PermanentError sentinel stops."""
         look = self.last = self._observer.look(now_unix_s)
         self._announce(look)
+        self._troubles.take_up(look.events)
         incident = look.run.open_incident
         try:
             self._observer.keep_jobs()
-            return self._without_incident(look) if incident is None else self._with_incident(look)
+            done = self._without_incident(look) if incident is None else self._with_incident(look)
         except TemporaryError as error:
             log.warning("%s; trying again", error)
+            self._notice(look, str(error))
+            return None
         except (PermanentError, ConfigError) as error:
             if incident is None:
                 raise
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
-        return None
+        self._notice(look, None if look.run.jobs.known else f"nobody can say what runs: {look.run.jobs.why_unknown}")
+        return done
+
+    def failed(self, error: Exception, now_unix_s: float) -> None:
+        """A turn ended with what nobody foresaw: tried again, and told when it lasts."""
+        try:
+            self._struggle(f"the watch's turns fail: {error!r}", now_unix_s, self.last)
+        except OSError as failure:
+            log.error("and it can't be written down: %s", failure)
 
     def _with_incident(self, look: Look) -> Done | None:
         incident = look.run.open_incident
@@ -86,15 +100,53 @@ class Watch:
         asked_to = ended is not None and not ended.startswith("error")
         if self._policy.mode != "act" or asked_to:
             self._ledger.say(f"{look.verdict.reason}; waiting for the next attempt")
+            if not asked_to:
+                self._down(
+                    look, f"mode is {self._policy.mode}, so sentinel does not start it", within_s=self._patience_s
+                )
             return None
         plan = plan_restart(look.run, self._policy, restarts_spent=_fruitless_starts(look))
         if plan.refusal is not None:
             self._ledger.say(f"{look.verdict.reason}; {plan.refusal}")
+            if not (look.run.paused or look.run.kill_file):  # a person holds it: they know
+                self._down(look, plan.refusal)
             return None if plan.waits else Done.PERSON_NEEDED
         if plan.actions:
             self._ledger.say(f"{look.verdict.reason}; {plan.reason}")
             self._recoverer.do(plan, None, None)
         return None
+
+    def _notice(self, look: Look, failure: str | None) -> None:
+        """What is wrong beside the loss, and what is not any more."""
+        now_unix_s, kind = look.run.now_unix_s, look.verdict.kind
+        if failure is not None:
+            self._struggle(failure, now_unix_s, look)
+        elif not unsettled(look.events, now_unix_s, within_s=self._patience_s):
+            self._troubles.over("struggling", now_unix_s)
+        if kind is VerdictKind.BLIND:  # nothing is known: neither better nor worse
+            within_s = self._patience_s
+            self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
+            return
+        self._troubles.over("blind", now_unix_s)
+        if kind is VerdictKind.STALLED:
+            self._troubles.met("stalled", look.verdict.reason, now_unix_s, severity="critical")
+        else:
+            self._troubles.over("stalled", now_unix_s)
+        if kind is not VerdictKind.DOWN:
+            self._troubles.over("down", now_unix_s)
+
+    def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
+        severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
+        self._troubles.met("struggling", reason, now_unix_s, severity=severity, within_s=self._patience_s)
+
+    def _down(self, look: Look, why: str, *, within_s: float = 0.0) -> None:
+        severity: Severity = "critical" if self._policy.mode == "act" else "warning"
+        reason = f"{look.verdict.reason}; {why}"
+        self._troubles.met("down", reason, look.run.now_unix_s, severity=severity, within_s=within_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._policy.confirm_within_s
 
     def _announce(self, look: Look) -> None:
         """One line in the log when the verdict changes."""
