@@ -40,7 +40,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return 0
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir):
+    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
         return _carry_out(parts, look, plan.decision)
 
 
@@ -69,7 +69,7 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     typer.echo(f"undo {chosen.id}: {', '.join(r.id for r in reversed(chosen.rollbacks))}; the job is stopped first")
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir):
+    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
         take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
     return 0

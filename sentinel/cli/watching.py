@@ -8,15 +8,17 @@ from dataclasses import replace
 from threading import Event
 
 from rich.console import Console
+from rich.status import Status
 
 from sentinel.act.observe import Look
+from sentinel.act.paging import Paging
 from sentinel.act.recover import Done
 from sentinel.act.watch import Watch
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.judge.verdict import VerdictKind
-from sentinel.vocabulary.errors import SentinelError
+from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError
 
 __all__ = ["NOT_WELL", "headline", "watch"]
 
@@ -31,31 +33,54 @@ def watch(config: Config, *, observe: bool, once: bool) -> int:
     policy = replace(config.policy, mode="observe") if observe else config.policy
     console = Console(stderr=True, soft_wrap=True)
     parts = wiring.assemble(config, policy, say=lambda line: console.print(line, highlight=False, markup=False))
+    parts.paging.check()
     watching = Watch(parts.observer, parts.recoverer, policy, parts.ledger)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
-        log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
-        while not stop.is_set():
-            done = _turn(watching)
-            if watching.last is not None:
-                status.update(headline(watching.last))
-            if once or done is not None:
-                return _exit_code(watching, done)
-            lock.renew()
-            stop.wait(config.watch.poll_interval_s)
-    return 0
+    try:
+        with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
+            log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
+            parts.paging.start()
+            pause_s = None if once else config.watch.poll_interval_s
+            done = _until_done(watching, parts.paging, stop, lock, status, pause_s=pause_s)
+    except (PermanentError, ConfigError) as error:
+        parts.paging.ended(error, wiring.clock())
+        parts.paging.finish(config.paging.last_words_s, or_when=stop)
+        raise
+    if done is Done.PERSON_NEEDED:  # without the lock: the person may be at work already
+        parts.paging.finish(config.paging.last_words_s, or_when=stop)
+    else:
+        parts.paging.finish()
+    return 0 if stop.is_set() and done is None else _exit_code(watching, done)
+
+
+def _until_done(
+    watching: Watch, paging: Paging, stop: Event, lock: RunLock, status: Status, *, pause_s: float | None
+) -> Done | None:
+    """Turn after turn, or one where there is no pause; returns why it is over, or None when it was asked to end."""
+    while not stop.is_set():
+        done = _turn(watching)
+        paging.follow()
+        if watching.last is not None:
+            status.update(headline(watching.last))
+        if pause_s is None or done is not None:
+            return done
+        lock.renew()
+        stop.wait(pause_s)
+    return None
 
 
 def _turn(watching: Watch) -> Done | None:
     """One turn; what nobody foresaw is logged and tried again, since a daemon that is gone helps nobody."""
+    now_unix_s = wiring.clock()
     try:
-        return watching.tick(wiring.clock())
+        return watching.tick(now_unix_s)
     except SentinelError:
         raise
-    except Exception:
+    except Exception as error:
         log.exception("this turn failed; the next one looks again")
+        watching.failed(error, now_unix_s)
         return None
 
 
