@@ -121,12 +121,14 @@ def test_only_a_2xx_of_the_named_server_is_an_arrival(web: Receiver, answer: Any
     ("asked", "least_s", "most_s"),
     [
         ("7", 7, 7),
-        (format_datetime(datetime.now(UTC) + timedelta(seconds=500)), 400, 500),
+        ("in 500 s, as a date", 400, 500),
         ("99999999", 3600, 3600),
         ("Fri, 01 Jan 1999 00:00:00 GMT", 0, 0),
     ],
 )
 def test_a_server_may_ask_to_be_left_alone(web: Receiver, asked: str, least_s: float, most_s: float) -> None:
+    if asked.startswith("in 500 s"):
+        asked = format_datetime(datetime.now(UTC) + timedelta(seconds=500))
     web.answers = [says(429, Retry_After=asked), says(503, Retry_After="when I feel like it")]
     with pytest.raises(PagerError, match="429 Too Many Requests") as caught:
         webhook(web.url).send(page())

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.act.ledger import Ledger
+from sentinel.act.troubles import Troubles
 from sentinel.plan.page import TOPICS, Page, page_for, page_from_json, pages, trial_page
 from sentinel.plan.trouble import AGAIN_S, Trouble, struggling, troubles_of, unsettled
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -199,3 +201,37 @@ def test_a_turn_that_tries_nothing_is_no_success(kinds: list[str], answer: bool)
     events = [event(kind) for kind in kinds]
     assert unsettled(events, 200.0, within_s=900) is answer
     assert unsettled(events, 1200.0, within_s=900) is False
+
+
+def test_a_struggle_is_written_down_once_an_hour_and_when_it_is_over() -> None:
+    log: list[Any] = []
+    now = 0.0
+    ledger = Ledger(log.append, lambda: now, lambda _: None)
+    troubles = Troubles(ledger)
+    for minute in range(0, 150, 5):
+        if minute == 70:  # another daemon takes over
+            troubles = Troubles(ledger)
+        now = 60.0 * minute
+        troubles.take_up(log)
+        troubles.met("struggling", f"no answer at {minute}", now, severity="critical", within_s=900)
+    troubles.over("struggling", now)
+    troubles.over("struggling", now)
+    troubles.over("down", now)
+    assert [(e["event"], e["time_unix_s"] / 60) for e in log] == [
+        ("troubled", 15),
+        ("troubled", 75),
+        ("troubled", 135),
+        ("relieved", 145),
+    ]
+    assert log[0]["reason"] == "no answer at 15"
+    assert troubles_of(log) == {}
+
+
+def test_what_is_over_before_anybody_was_told_leaves_no_trace() -> None:
+    log: list[Any] = []
+    troubles = Troubles(Ledger(log.append, lambda: 0.0, lambda _: None))
+    for now in (0.0, 800.0):
+        troubles.met("struggling", "no answer", now, severity="warning", within_s=900)
+    troubles.over("struggling", 810.0)
+    troubles.met("struggling", "no answer", 1000.0, severity="warning", within_s=900)
+    assert not log
