@@ -15,6 +15,7 @@ from textwrap import wrap
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
+from sentinel.adapters.paging.settings import EXAMPLES, Channel, Paging
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.rung import Rung
@@ -23,6 +24,7 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["Config", "Launcher", "Run", "Watch", "load_config", "template"]
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Channel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class Config:
     watch: Watch = field(default_factory=Watch)
     judge: Thresholds = field(default_factory=Thresholds)
     policy: Policy = field(default_factory=Policy)
+    paging: Paging = field(default_factory=Paging)
 
 
 def load_config(path: Path) -> Config:
@@ -142,7 +145,26 @@ def _resolved(config: Config, folder: Path) -> Config:
         watch=config.watch,
         judge=config.judge,
         policy=config.policy,
+        paging=_paging_resolved(config.paging, folder),
     )
+
+
+def _paging_resolved(paging: Paging, folder: Path) -> Paging:
+    def resolved(channels: tuple[C, ...]) -> tuple[C, ...]:
+        return tuple(replace(channel, **_absolute(channel, folder)) for channel in channels)
+
+    return replace(
+        paging,
+        webhook=resolved(paging.webhook),
+        mail=resolved(paging.mail),
+        command=resolved(paging.command),
+        alertmanager=resolved(paging.alertmanager),
+    )
+
+
+def _absolute(channel: Channel, folder: Path) -> dict[str, Any]:
+    paths = {f.name: getattr(channel, f.name) for f in fields(channel)}
+    return {name: folder / path for name, path in paths.items() if isinstance(path, Path)}
 
 
 def _build(cls: type[T], data: Mapping[str, Any], where: str) -> T:
@@ -174,9 +196,12 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key} should be one of {', '.join(map(repr, get_args(hint)))}, not {value!r}")
         return value
     if origin is tuple:
+        (item_hint, *_) = get_args(hint)
+        if isinstance(value, dict) and hasattr(item_hint, "__dataclass_fields__"):
+            raise ConfigError(f"{key} can be there several times, so write [[{key}]], not [{key}]")
         if not isinstance(value, list):
             raise ConfigError(f"{key} should be a list, not {value!r}")
-        return tuple(_value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+        return tuple(_value(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         if not isinstance(value, dict):
             raise ConfigError(f"{key} should be a table, not {value!r}")
@@ -218,13 +243,16 @@ def template(name: str, *, checkpoints: str, command: tuple[str, ...] = ()) -> s
         lines += [f"[{section.name}]"]
         docs = _field_docs(hint)
         for f in fields(hint):
-            if f.name == "ladder":
+            if f.name == "ladder" or (section.name == "paging" and f.name in EXAMPLES):
                 continue
             key = f"{section.name}.{f.name}"
             lines += [f"# {line}" for line in docs.get(f.name, "").splitlines() if line.strip()]
             default = f.default if f.default is not MISSING else None
             lines.append(f"{f.name} = {_toml(given[key])}" if key in given else f"# {f.name} = {_toml(default)}")
         lines.append("")
+    lines += ["# Who is paged: as many tables of each kind as you like. Tokens and passwords stay where they are.", ""]
+    for kind, example in EXAMPLES.items():
+        lines += [f"# [[paging.{kind}]]", *_shown(example), ""]
     lines += ["# The ladder: one table for each rung, in the order they are tried. What a rung may hold:", "#"]
     for key, doc in _field_docs(Rung).items():
         lines += wrap(f"{key}: {doc}", 120, initial_indent="#   ", subsequent_indent="#     ")
@@ -237,6 +265,16 @@ def template(name: str, *, checkpoints: str, command: tuple[str, ...] = ()) -> s
 
 
 _OFF = (None, False, ())
+
+
+def _shown(example: Channel) -> list[str]:
+    """One channel's keys, each with its meaning; those that it does not use are empty."""
+    docs = _field_docs(type(example))
+    lines = []
+    for f in fields(example):
+        lines += [f"#   {line}" for line in docs.get(f.name, "").splitlines() if line.strip()]
+        lines.append(f"# {f.name} = {_toml(getattr(example, f.name))}")
+    return lines
 
 
 def _field_docs(cls: type[Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
 from sentinel.cli.commands import app
 from sentinel.config import Config, Launcher, Run, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
@@ -25,6 +26,11 @@ TABLES = {
     "judge": Thresholds,
     "policy": Policy,
     "[policy.ladder]": Rung,
+    "paging": Paging,
+    "[paging.webhook]": Webhook,
+    "[paging.mail]": Mail,
+    "[paging.command]": Command,
+    "[paging.alertmanager]": Alertmanager,
 }
 REFUSERS = (
     "_stop",
@@ -37,6 +43,7 @@ REFUSERS = (
     "NotOurJob",
     "FilesystemRefused",
     "FilesystemUnavailable",
+    "PagerError",
 )
 
 
@@ -54,7 +61,7 @@ def test_commands_on_a_page_exist_with_their_options(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_configuration_keys_on_a_page_exist(page: Path) -> None:
-    assert set(TABLES) - {"[policy.ladder]"} == {f.name for f in fields(Config)}
+    assert {table for table in TABLES if not table.startswith("[")} == {f.name for f in fields(Config)}
     for table, key in re.findall(r"`\[(\[?[a-z.]+\]?)\] ([a-z0-9_]+)`", page.read_text()):
         assert key in {f.name for f in fields(TABLES[table])}, f"[{table}] {key}"
 

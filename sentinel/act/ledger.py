@@ -13,6 +13,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Wait, incident_id, overrides_to_json
 from sentinel.plan.proof import Check
 from sentinel.plan.recovery import Plan
+from sentinel.plan.trouble import Trouble
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample
 
@@ -164,6 +165,25 @@ class Ledger:
         """sentinel does not act on the incident any more."""
         self.record({"event": "stopped", "incident": incident.id, "reason": reason})
         self.say(f"{incident.id}: {reason}. A person is needed")
+
+    def troubled(self, trouble: Trouble) -> None:
+        """Something that is no divergence, and that somebody has to know of."""
+        self.record(
+            {
+                "event": "troubled",
+                "incident": None,
+                "topic": trouble.topic,
+                "severity": trouble.severity,
+                "reason": trouble.reason,
+                "since_unix_s": trouble.since_unix_s,
+            }
+        )
+        self.say(f"{trouble.topic}: {trouble.reason}")
+
+    def relieved(self, topic: str, reason: str) -> None:
+        """That it is over."""
+        self.record({"event": "relieved", "incident": None, "topic": topic, "reason": reason})
+        self.say(f"{topic} no more: {reason}")
 
     def closed(self, incident: str, outcome: str, reason: str) -> None:
         """The end of an incident."""

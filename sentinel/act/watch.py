@@ -9,11 +9,13 @@ from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
+from sentinel.act.troubles import Troubles
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan, plan_hang, plan_restart
+from sentinel.plan.trouble import Severity, unsettled
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, TemporaryError
 
 __all__ = ["Watch"]
@@ -39,28 +41,30 @@ class Watch:
         self._recoverer = recoverer
         self._policy = policy
         self._ledger = ledger
+        self._troubles = Troubles(ledger)
         self._announced: tuple[VerdictKind, int | None] | None = None
         self.last: Look | None = None
         """What the last turn saw."""
 
     def tick(self, now_unix_s: float) -> Done | None:
-        """One turn. A TemporaryError is logged and tried again; on a PermanentError sentinel stops acting."""
+        """One turn. A TemporaryError is tried again, and told when it lasts; on a PermanentError sentinel stops."""
         try:
             look = self.last = self._observer.look(now_unix_s)
         except TemporaryError as error:
             log.warning("%s; looking again", error)
+            self._struggle(str(error), now_unix_s, self.last)
             return None
         self._announce(look)
+        self._troubles.take_up(look.events)
         undoing = next((i for i in look.run.incidents if i.undoing), None)
         incident = look.run.open_incident if undoing is None else None
         try:
             self._observer.keep_jobs()
-            if undoing is not None:
-                return self._finish_undo(undoing)
-            self._pinning.keep(look)
-            return self._without_incident(look) if incident is None else self._with_incident(look)
+            done = self._turn(look, undoing, incident)
         except TemporaryError as error:
             log.warning("%s; trying again", error)
+            self._notice(look, str(error))
+            return None
         except FilesystemRefused:  # what was decided stands, and is taken up once a person has mended that
             raise
         except (PermanentError, ConfigError) as error:
@@ -68,7 +72,21 @@ class Watch:
                 raise
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
-        return None
+        self._notice(look, None if look.run.jobs.known else f"nobody can say what runs: {look.run.jobs.why_unknown}")
+        return done
+
+    def _turn(self, look: Look, undoing: Incident | None, incident: Incident | None) -> Done | None:
+        if undoing is not None:
+            return self._finish_undo(undoing)
+        self._pinning.keep(look)
+        return self._without_incident(look) if incident is None else self._with_incident(look)
+
+    def failed(self, error: Exception, now_unix_s: float) -> None:
+        """A turn ended with what nobody foresaw: tried again, and told when it lasts."""
+        try:
+            self._struggle(f"the watch's turns fail: {error!r}", now_unix_s, self.last)
+        except OSError as failure:
+            log.error("and it can't be written down: %s", failure)
 
     def _finish_undo(self, incident: Incident) -> Done | None:
         """What a person took back, and a crash cut short."""
@@ -123,6 +141,10 @@ class Watch:
         asked_to = ended is not None and not ended.startswith("error") and not hung and broken_off is None
         if self._policy.mode != "act" or asked_to:
             self._ledger.say(f"{look.verdict.reason}; waiting for the next attempt")
+            if not asked_to:
+                self._down(
+                    look, f"mode is {self._policy.mode}, so sentinel does not start it", within_s=self._patience_s
+                )
             return None
         plan = plan_restart(look.run, self._policy, restarts_spent=_fruitless_starts(look), hung=hung)
         return self._do_or_say(plan, look)
@@ -138,11 +160,45 @@ class Watch:
     def _do_or_say(self, plan: Plan, look: Look) -> Done | None:
         if plan.refusal is not None:
             self._ledger.say(f"{look.verdict.reason}; {plan.refusal}")
+            if not (look.run.paused or look.run.kill_file):  # a person holds it: they know
+                self._down(look, plan.refusal)
             return None if plan.waits else Done.PERSON_NEEDED
         if plan.actions:
             self._ledger.say(f"{look.verdict.reason}; {plan.reason}")
             self._recoverer.do(plan, None, None)
         return None
+
+    def _notice(self, look: Look, failure: str | None) -> None:
+        """What is wrong beside the loss, and what is not any more."""
+        now_unix_s, kind = look.run.now_unix_s, look.verdict.kind
+        if failure is not None:
+            self._struggle(failure, now_unix_s, look)
+        elif not unsettled(look.events, now_unix_s, within_s=self._patience_s):
+            self._troubles.over("struggling", now_unix_s)
+        if kind is VerdictKind.BLIND:  # nothing is known: neither better nor worse
+            within_s = self._patience_s
+            self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
+            return
+        self._troubles.over("blind", now_unix_s)
+        if kind is VerdictKind.STALLED:
+            self._troubles.met("stalled", look.verdict.reason, now_unix_s, severity="critical")
+        else:
+            self._troubles.over("stalled", now_unix_s)
+        if kind is not VerdictKind.DOWN:
+            self._troubles.over("down", now_unix_s)
+
+    def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
+        severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
+        self._troubles.met("struggling", reason, now_unix_s, severity=severity, within_s=self._patience_s)
+
+    def _down(self, look: Look, why: str, *, within_s: float = 0.0) -> None:
+        severity: Severity = "critical" if self._policy.mode == "act" else "warning"
+        reason = f"{look.verdict.reason}; {why}"
+        self._troubles.met("down", reason, look.run.now_unix_s, severity=severity, within_s=within_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._policy.confirm_within_s
 
     def _announce(self, look: Look) -> None:
         """One line in the log when the verdict changes."""

@@ -300,3 +300,16 @@ def lint(
     if paths:
         return linting.lint_paths(paths, told, as_json=as_json)
     return linting.lint_run(wiring.find_config(run, config_dir), told, as_json=as_json)
+
+
+@app.command()
+def page(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    test: Annotated[bool, typer.Option("--test", help="Send a test page through every channel, now.")] = False,
+) -> int:
+    """Say which pages wait to be delivered (exit 1 if any), or send a test page (exit 3 if it did not arrive)."""
+    from sentinel.cli import paging, wiring
+
+    config = wiring.find_config(run, config_dir)
+    return paging.test(config) if test else paging.waiting(config)

@@ -43,7 +43,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return 0
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir):
+    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
         look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
         if look.run.unfinished:
             settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
@@ -99,7 +99,7 @@ def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     typer.echo(f"undo {chosen.id}: {', '.join(r.id for r in reversed(chosen.rollbacks))}; the job is stopped first")
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir):
+    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
         chosen = undo_incident(parts.observer.look(wiring.clock()).run.incidents, chosen.id)
         take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")

@@ -21,7 +21,7 @@ from sentinel.adapters.own_pins import OwnPins
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.judge.verdict import VerdictKind
-from sentinel.vocabulary.errors import SentinelError
+from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError
 
 __all__ = ["NOT_WELL", "headline", "watch"]
 
@@ -42,21 +42,36 @@ def watch(load: Callable[[], Config], *, observe: bool, once: bool) -> int:
         _on(number, heard, nap)
     config = load()
     watching, parts = _assembled(config, console, observe=observe)
-    with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
-        while not stop.is_set():
-            done = _turn(watching)
-            if watching.last is not None:
-                status.update(headline(watching.last))
-            if once or done is not None:
-                return _exit_code(watching, done)
-            lock.renew()
-            nap.wait(config.watch.poll_interval_s)
-            nap.clear()
-            if reload.is_set():
-                reload.clear()
-                config = _reloaded(load, config)
-                watching, parts = _assembled(config, console, observe=observe)
-    return 0
+    parts.paging.check()
+    done = None
+    try:
+        with RunLock(parts.near.state_dir) as lock, console.status("looking at the run") as status:
+            parts.paging.start()
+            while not stop.is_set():
+                done = _turn(watching)
+                parts.paging.follow()
+                if watching.last is not None:
+                    status.update(headline(watching.last))
+                if once or done is not None:
+                    break
+                lock.renew()
+                nap.wait(config.watch.poll_interval_s)
+                nap.clear()
+                if reload.is_set():
+                    reload.clear()
+                    parts.paging.finish()
+                    config = _reloaded(load, config)
+                    watching, parts = _assembled(config, console, observe=observe)
+                    parts.paging.start()
+    except (PermanentError, ConfigError) as error:
+        parts.paging.ended(error, wiring.clock())
+        parts.paging.finish(config.paging.last_words_s, or_when=stop)
+        raise
+    if done is Done.PERSON_NEEDED:  # without the lock: the person may be at work already
+        parts.paging.finish(config.paging.last_words_s, or_when=stop)
+    else:
+        parts.paging.finish()
+    return 0 if stop.is_set() and done is None else _exit_code(watching, done)
 
 
 def _on(number: signal.Signals, heard: Event, nap: Event) -> None:
@@ -92,12 +107,14 @@ def _reloaded(load: Callable[[], Config], config: Config) -> Config:
 
 def _turn(watching: Watch) -> Done | None:
     """One turn; what nobody foresaw is logged and tried again, since a daemon that is gone helps nobody."""
+    now_unix_s = wiring.clock()
     try:
-        return watching.tick(wiring.clock())
+        return watching.tick(now_unix_s)
     except SentinelError:
         raise
-    except Exception:
+    except Exception as error:
         log.exception("this turn failed; the next one looks again")
+        watching.failed(error, now_unix_s)
         return None
 
 

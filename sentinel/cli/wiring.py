@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.ledger import Ledger, Say
 from sentinel.act.observe import Launcher, Neighbours, Observer
+from sentinel.act.paging import Pager, Paging
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
 from sentinel.adapters.approvals import Approvals
@@ -18,13 +21,28 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.paging import settings
+from sentinel.adapters.paging.channels import channel_of
+from sentinel.adapters.paging.delivery import Delivery
+from sentinel.adapters.paging.outbox import Outbox
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Parts", "assemble", "clock", "config_path", "find_config", "log_to_stderr", "neighbours_of", "state_dir_of"]
+__all__ = [
+    "Parts",
+    "assemble",
+    "clock",
+    "config_path",
+    "delivering",
+    "find_config",
+    "log_to_stderr",
+    "neighbours_of",
+    "paging_of",
+    "state_dir_of",
+]
 
 clock = time.time
 """The one clock of the daemon: Unix seconds, since samples carry them."""
@@ -113,6 +131,7 @@ class Parts:
     observer: Observer
     ledger: Ledger
     recoverer: Recoverer
+    paging: Paging
 
 
 def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
@@ -121,8 +140,35 @@ def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = Observer(near, config.judge, room_for_saves=policy.room_for_saves)
     perform = Performer(near, observer)
-    ledger = Ledger(near.incident_log.append, clock, say)
-    return Parts(near=near, observer=observer, ledger=ledger, recoverer=Recoverer(observer, perform, policy, ledger))
+    paging = paging_of(config, near)
+    ledger = Ledger(paging.append, clock, say)
+    recoverer = Recoverer(observer, perform, policy, ledger)
+    return Parts(near=near, observer=observer, ledger=ledger, recoverer=recoverer, paging=paging)
+
+
+def paging_of(config: Config, near: Neighbours) -> Paging:
+    """Follows the incident log into one outbox for each channel."""
+    folder, of = near.state_dir / "pages", config.paging
+    pagers = [_pager(folder, of, channel) for channel in of.channels]
+    return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
+
+
+def _pager(folder: Path, of: settings.Paging, described: settings.Channel) -> Pager:
+    name = described.name
+    channel, outbox = channel_of(described, os.environ), Outbox(folder / name)
+    pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
+    delivery = Delivery(name, channel, outbox, **pace)
+    return Pager(name=name, severity=described.severity, channel=channel, outbox=outbox, delivery=delivery)
+
+
+@contextmanager
+def delivering(paging: Paging) -> Iterator[None]:
+    """Pages are delivered while the context lasts, and for a few seconds after it."""
+    paging.start()
+    try:
+        yield
+    finally:
+        paging.finish()
 
 
 def log_to_stderr(*, verbose: bool) -> None:

@@ -16,6 +16,9 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     rung_failed the restart diverged again, or did not recover (reason)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
+    troubled    no divergence, and somebody has to know of it: a turn that fails again and again, a job that is gone
+                (topic, severity, reason, since_unix_s; `incident` is null); again every hour while it struggles
+    relieved    that it is over (topic, reason)
     closed      outcome: recovered, proved (a person's own rollback), undone, superseded or healed
 """
 

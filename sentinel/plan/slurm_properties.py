@@ -54,6 +54,10 @@ class JobProperties:
         requeue = "--requeue" if self.requeue else "--no-requeue"
         return [f"{option}={value}" for option, value in given.items() if value not in (None, "")] + [requeue]
 
+    def _asks_nothing(self, name: str) -> bool:
+        """A time limit that was left to the partition shows only once the job begins."""
+        return name == "time_limit_min" and self.time_limit_min is None
+
     def differences(self, other: JobProperties, *, asked: Sequence[str] = ()) -> tuple[str, ...]:
         """What another job has otherwise, each as a phrase: `partition is 'long', not 'debug'`.
 
@@ -63,7 +67,9 @@ class JobProperties:
         return tuple(
             f"{f.name} is {getattr(other, f.name)!r}, not {getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.name not in changed and getattr(self, f.name) != getattr(other, f.name)
+            if f.name not in changed
+            and not self._asks_nothing(f.name)
+            and getattr(self, f.name) != getattr(other, f.name)
         )
 
 

@@ -70,6 +70,8 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "not_proved": _not_proved,
     "rung_failed": lambda e: f"{e['rollback']} did not help: {e['reason']}",
     "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
+    "troubled": lambda e: f"{e['topic']}: {e['reason']}",
+    "relieved": lambda e: f"{e['topic']} no more: {e['reason']}",
     "purged": lambda _: "a person had the quarantine deleted: this can't be undone any more",
     "closed": lambda e: f"closed, {e['outcome']}: {e['reason']}",
 }

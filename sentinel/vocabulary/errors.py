@@ -8,6 +8,7 @@
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
+    │   ├── PagerError           a pager did not take a page, which stays in the outbox
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
     │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
@@ -36,6 +37,7 @@ __all__ = [
     "LockHeld",
     "NotOurJob",
     "OverridesError",
+    "PagerError",
     "PermanentError",
     "QuarantineError",
     "ScriptRefused",
@@ -85,6 +87,15 @@ class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
     def __init__(self, holder: str) -> None:
         super().__init__(f"another sentinel watches this run: {holder}")
         self.holder = holder
+
+
+class PagerError(TemporaryError):
+    """A pager that could not be reached, or said no. Its text names a host or a program, and no secret."""
+
+    def __init__(self, said: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(said)
+        self.retry_after_s = retry_after_s
+        """Seconds that the pager asks to be left alone for; None where it asks for nothing."""
 
 
 class SlurmNotReady(TemporaryError):  # noqa: N818 - reads as what it says

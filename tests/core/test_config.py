@@ -14,6 +14,9 @@ from sentinel.vocabulary.errors import ConfigError
 
 RUN = '[run]\nname = "a"\ncheckpoints = "c"\n'
 
+HOOK = RUN + "[[paging.webhook]]\n"
+MAIL = RUN + "[[paging.mail]]\nhost = 'h'\nsender = 'a@a'\nto = ['b@b']\n"
+
 
 def load(tmp_path: Path, text: str) -> Config:
     path = tmp_path / "a.toml"
@@ -49,6 +52,28 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
         (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nadam_beta2 = 95.0\n", "'x': adam_beta2 should be"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nreseed = true\n", "needs the key 'hypothesis'"),
         ('[run]\nname = "a"\n', "needs the key 'checkpoints'"),
+        (
+            HOOK + "uri = 'x'\n",
+            r"\[paging.webhook\[0\]\] has no key 'uri'; the right ones are name, severity, url, ",
+        ),
+        (HOOK, "needs one of the keys 'url', 'url_env' and 'url_file'"),
+        (HOOK + "url = 'https://u:pw@example.com/'\n", "url has a user or a password in it: .*token_env or token_file"),
+        (HOOK + "url = 'ftp://example.com/'\n", "begins with https:// or http://"),
+        (HOOK + "url = 'https://example.com:port/'\n", "url is no address"),
+        (HOOK + "url = 'https://example.com/a b'\n", "url has a space"),
+        (HOOK + "url = 'https://hooks.slack.com/services/T/B/X'\n", "is a password: use url_env or url_file"),
+        (HOOK + "url = 'https://a.example'\nurl_env = 'A'\n", "url and url_env say the same thing twice"),
+        (HOOK + "url = 'https://a.example'\ntoken_env = 'xoxb-1'\n", "token_env should be the name of an environment"),
+        (HOOK + "url_env = 'A'\nname = '../x'\n", "name should be of letters"),
+        (HOOK + "url_env = 'A'\ntimeout_s = 0\n", "timeout_s should be above 0"),
+        (HOOK + "url_env = 'A'\n[[paging.webhook]]\nurl_env = 'B'\n", "two channels are called 'webhook'"),
+        (HOOK + "url_env = 'A'\nseverity = 'info'\n", "should be one of 'warning', 'critical'"),
+        (RUN + "[paging.webhook]\nurl = 'https://u:pw@example.com/'\n", r"write \[\[paging.webhook\]\]"),
+        (RUN + "[paging]\nretry_up_to_s = 0\n", "retry_up_to_s should be above 0"),
+        (RUN + "[[paging.command]]\ncommand = []\n", "its first element should name a program"),
+        (MAIL + "user = 'me'\n", "a user and a password go together"),
+        (MAIL + "user = 'me'\npassword_env = 'P'\nsecurity = 'none'\n", "in the clear"),
+        (MAIL.replace("'b@b'", ""), "to: name somebody"),
         ("", "needs the key 'run'"),
         ("[run\n", "a.toml"),
         (RUN.replace('"c"', "3"), "run.checkpoints should be a path"),
@@ -58,6 +83,8 @@ def test_a_wrong_configuration_is_named_with_what_would_be_right(tmp_path: Path,
     with pytest.raises(ConfigError, match=says) as caught:
         load(tmp_path, text)
     assert "a.toml" in str(caught.value)
+    assert "pw" not in str(caught.value)
+    assert "xoxb" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_said_with_the_way_to_make_one(tmp_path: Path) -> None:
@@ -99,3 +126,11 @@ def test_every_key_that_init_shows_can_be_switched_on_as_it_stands(tmp_path: Pat
     config = load(tmp_path, text)
     assert config.policy.ladder == DEFAULT_LADDER
     assert config.policy == Policy()
+    assert [channel.name for channel in config.paging.channels] == ["chat", "mail", "command", "alertmanager"]
+
+
+def test_files_that_hold_secrets_count_from_the_configuration(tmp_path: Path) -> None:
+    config = load(tmp_path, HOOK + "url_file = 'secrets/chat'\nca_file = '/etc/ca.pem'\n")
+    (chat,) = config.paging.webhook
+    assert (chat.url_file, chat.ca_file, chat.token_file) == (tmp_path / "secrets/chat", Path("/etc/ca.pem"), None)
+    assert load(tmp_path, RUN).paging.channels == ()

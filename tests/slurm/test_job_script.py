@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.plan.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
 
@@ -33,7 +34,9 @@ ANCHOR = Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_0
 
 def overrides(number: int, *, peak: float = 3e-5, seed: int | None = 7) -> Overrides:
     name = f"incident-1-r{number}"
-    lr = LrSchedule(peak=peak, warmup=423, decay_end=0)
+    own = baseline_of_script(SCRIPT.read_text()).lr
+    assert own is not None
+    lr = replace(own, peak=peak)
     once = Once(id=name, seed=seed) if seed is not None else None
     standing = Standing(lr=lr, adam_beta2=0.95, free=Free(environment={"SAVE_INTERVAL": "100"}))
     return Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing, once=once)

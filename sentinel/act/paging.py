@@ -1,0 +1,169 @@
+"""From the incident log to the outboxes: what of it concerns somebody, once.
+
+The log is followed by a number on the disk of the events that were turned into pages. So what a killed daemon had
+written to the log, and to no outbox, is paged by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.paging.channels import Channel
+from sentinel.adapters.paging.delivery import Delivery
+from sentinel.adapters.paging.outbox import Outbox
+from sentinel.durable import write_atomically
+from sentinel.plan.page import Page, ended, page_from_json, pages
+from sentinel.vocabulary.errors import IncidentLogError, LineError
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+__all__ = ["Pager", "Paging"]
+
+log = logging.getLogger(__name__)
+
+_LAST_SECONDS = 5.0
+"""What an end that needs nobody leaves the outboxes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pager:
+    """One channel with its outbox."""
+
+    name: str
+    severity: str
+    """warning takes every page; critical only those."""
+
+    channel: Channel
+    outbox: Outbox
+    delivery: Delivery
+
+
+class Paging:
+    """Nothing of it raises, and nothing waits for a pager but the end of a command."""
+
+    def __init__(
+        self, folder: Path, incident_log: IncidentLog, pagers: Sequence[Pager], *, run: str, runbook: str
+    ) -> None:
+        self._folder = folder
+        self._log = incident_log
+        self._pagers = pagers
+        self._run = run
+        self._runbook = runbook
+        self._started = False
+        self._failed: str | None = None
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Appends to the incident log, and pages whom it concerns. Raises what the log raises."""
+        self.follow()
+        self._log.append(event)
+        self.follow()
+
+    def check(self) -> None:
+        """ConfigError when a channel misses a secret: better said to the person who starts a watch than at night."""
+        for pager in self._pagers:
+            pager.channel.check()
+
+    def start(self) -> None:
+        """Starts delivering; takes up what the incident log tells and no outbox has."""
+        if self._started:
+            return
+        self._started = True
+        self.follow()
+        self._started_again()
+        for pager in self._pagers:
+            pager.delivery.start()
+
+    def follow(self) -> None:
+        """Turns into pages what is new in the incident log. What can't be written now is written the next time."""
+        if not self._pagers:
+            return
+        try:
+            self._follow()
+        except (OSError, IncidentLogError) as error:
+            self._say(f"pages can't be put into the outbox: {error}")
+        else:
+            self._failed = None
+
+    def ended(self, error: Exception, now_unix_s: float) -> None:
+        """The watch ends with what no incident tells, perhaps since its log can't be read."""
+        page = ended(self._run, str(error), now_unix_s, runbook=self._runbook)
+        try:
+            self._put(page)
+            if self._pagers:
+                write_atomically(self._folder / "ended.json", dump_json(page.to_json()))
+        except OSError as failure:
+            self._say(f"pages can't be put into the outbox: {failure}")
+
+    def finish(self, within_s: float = _LAST_SECONDS, *, or_when: Event | None = None) -> None:
+        """Waits until all is delivered, for so long at most, then ends the delivery; the rest is for the next one."""
+        if not self._started:
+            return
+        for pager in self._pagers:
+            pager.delivery.wake()
+        end = time.monotonic() + within_s
+        while self._left() and time.monotonic() < end and not (or_when is not None and or_when.is_set()):
+            time.sleep(0.05)
+        for pager in self._pagers:
+            pager.delivery.stop()
+        if left := self._left():
+            log.warning("not delivered: %s; the next watch of this run goes on with it", ", ".join(left))
+
+    def _left(self) -> list[str]:
+        """Channels that have not delivered all of theirs."""
+        try:
+            return [pager.name for pager in self._pagers if not pager.outbox.empty()]
+        except OSError as error:
+            self._say(f"the outboxes can't be looked at: {error}")
+            return []
+
+    def _follow(self) -> None:
+        events = self._log.read()
+        told = self._told(len(events))
+        if told == len(events):
+            return
+        for number, page in pages(events, self._run, runbook=self._runbook):
+            if number >= told:
+                self._put(page)
+        self._remember(len(events))
+
+    def _put(self, page: Page) -> None:
+        for pager in self._pagers:
+            if pager.severity == "warning" or page.severity == "critical":
+                pager.outbox.put(page)
+                pager.delivery.wake()
+
+    def _told(self, now: int) -> int:
+        """How many events were turned into pages. On the first call of all there is no past: nobody is paged for it."""
+        try:
+            told = int(load_object((self._folder / "followed.json").read_text(encoding="utf-8"))["events"])
+        except (FileNotFoundError, LineError, KeyError, TypeError, ValueError):
+            self._remember(now)
+            return now
+        return told if told <= now else 0  # another log stands in the place of the one that was followed
+
+    def _remember(self, events: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / "followed.json", dump_json({"events": events}))
+
+    def _started_again(self) -> None:
+        """A watch that had ended is there again."""
+        note = self._folder / "ended.json"
+        try:
+            page = page_from_json(load_object(note.read_text(encoding="utf-8")))
+            self._put(replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time()))
+            note.unlink()
+        except FileNotFoundError:
+            return
+        except (OSError, LineError) as error:
+            self._say(f"{note} can't be read: {error}")
+
+    def _say(self, line: str) -> None:
+        if line != self._failed:
+            log.error("%s", line)
+        self._failed = line

@@ -1,0 +1,115 @@
+"""One channel's worker thread: delivers what is in its outbox, in order, for as long as it takes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from random import SystemRandom
+from threading import Event, Thread
+
+from sentinel.adapters.paging.channels import Channel
+from sentinel.adapters.paging.outbox import Outbox
+from sentinel.plan.page import Page
+from sentinel.vocabulary.errors import PagerError, SentinelError
+
+__all__ = ["Delivery"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 60.0
+"""Another command of the same run may have put a page into the outbox."""
+
+
+class Delivery:
+    """Delivers at least once. Nobody waits for it: a channel that hangs holds up its own pages and nothing else."""
+
+    def __init__(
+        self, name: str, channel: Channel, outbox: Outbox, *, retry_up_to_s: float, give_up_after_s: float
+    ) -> None:
+        self._name = name
+        self._channel = channel
+        self._outbox = outbox
+        self._retry_up_to_s = retry_up_to_s
+        self._give_up_after_s = give_up_after_s
+        self._wake = Event()
+        self._stopped = Event()
+        self._random = SystemRandom()
+        self._told: str | None = None
+        self._thread = Thread(target=self._run, name=f"page-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begins with what an earlier daemon has left."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is a new page."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends it without waiting; what it is just sending is sent again by the next one."""
+        self._stopped.set()
+        self._wake.set()
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._stopped.is_set():
+            self._wake.clear()
+            failed = self._round()
+            tries = 0 if failed is None else tries + 1
+            if failed is not None and failed.retry_after_s:  # it asks to be left alone, by new pages too
+                self._stopped.wait(failed.retry_after_s)
+            elif self._wake.wait(_LOOK_AGAIN_S if failed is None else self._pause_s(tries)):
+                tries = 0
+
+    def _pause_s(self, tries: int) -> float:
+        """Exponential, with jitter: many runs' daemons lose and find the same pager at the same time."""
+        longest = min(self._retry_up_to_s, 2.0 ** min(tries - 1, 30))
+        return longest * self._random.uniform(0.5, 1.0)
+
+    def _round(self) -> PagerError | None:
+        """Tries each page once; returns the last failure. What is behind a page of its own key waits for that."""
+        behind: set[str] = set()
+        last: PagerError | None = None
+        try:
+            for page in self._outbox.waiting():
+                if self._stopped.is_set():
+                    break
+                if page.key in behind or self._is_too_old(page):
+                    continue
+                failed = self._try(page)
+                if failed is not None:
+                    behind.add(page.key)
+                    last = failed
+        except OSError as error:  # the state folder's filesystem is away
+            last = PagerError(f"the outbox can't be used: {error}")
+            self._say(last)
+        return last
+
+    def _try(self, page: Page) -> PagerError | None:
+        try:
+            self._channel.send(page)
+        except SentinelError as error:
+            failed = error if isinstance(error, PagerError) else PagerError(str(error))
+        except Exception as error:  # noqa: BLE001 - the top of a thread: one that is gone pages nobody
+            failed = PagerError(f"{type(error).__name__}, which nobody foresaw")  # its text may quote what was sent
+        else:
+            self._outbox.delivered(page)
+            self._told = None
+            log.info("page %s has arrived by %s", page.id, self._name)
+            return None
+        self._say(failed)
+        return failed
+
+    def _say(self, failed: PagerError) -> None:
+        """One line when the reason changes."""
+        level = logging.DEBUG if str(failed) == self._told else logging.WARNING
+        self._told = str(failed)
+        log.log(level, "a page can't be delivered by %s: %s; trying again", self._name, failed)
+
+    def _is_too_old(self, page: Page) -> bool:
+        age_s = time.time() - page.time_unix_s
+        if age_s <= self._give_up_after_s:
+            return False
+        log.error("page %s is given up after %.0f s: %s never took it; it is kept", page.id, age_s, self._name)
+        self._outbox.give_up(page)
+        return True

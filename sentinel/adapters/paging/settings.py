@@ -1,0 +1,264 @@
+"""Who is paged, and through what: the `[paging]` table and its channels.
+
+No token and no password stands in it: only the name of the variable, or of the file, that holds one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+from sentinel.plan.page import RUNBOOK
+from sentinel.plan.trouble import Severity
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
+
+_SECRET_ADDRESSES = frozenset({"hooks.slack.com", "hooks.slack-gov.com", "discord.com", "discordapp.com"})
+"""Whoever has an incoming webhook's address of these can post: it is a password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A `[[paging.webhook]]` table: a POST of the page as JSON, with a `text` that chat programs show."""
+
+    name: str = "webhook"
+    """What logs and `sentinel page` call it; each channel has its own."""
+
+    severity: Severity = "warning"
+    """warning: every page; critical: only those that need a person now, and their ends."""
+
+    url: str | None = None
+    """http:// or https://, without a password in it. An address that is itself a secret, as Slack's are, does not
+    belong here but where url_env or url_file says."""
+
+    url_env: str | None = None
+    """The environment variable that holds the address."""
+
+    url_file: Path | None = None
+    """The file that holds the address; read anew for each page."""
+
+    token_env: str | None = None
+    """The environment variable that holds a bearer token; leave both out where none is wanted."""
+
+    token_file: Path | None = None
+    """The file that holds a bearer token; read anew for each page."""
+
+    ca_file: Path | None = None
+    """Certificates to trust beside the system's own."""
+
+    timeout_s: float = 10.0
+    """Seconds that one try may take, all in all."""
+
+    def __post_init__(self) -> None:
+        _one_of(self, "url", needed=True)
+        _one_of(self, "token")
+        _named_well(self)
+        if self.url is not None and split_address(self.url, "url").hostname in _SECRET_ADDRESSES:
+            raise ConfigError("url: who has this address can post there, so it is a password: use url_env or url_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """A `[[paging.mail]]` table: one mail for each page, by SMTP."""
+
+    name: str = "mail"
+    severity: Severity = "warning"
+    """warning: every page; critical: only those that need a person now, and their ends."""
+
+    host: str
+    """The mail server."""
+
+    port: int = 587
+    """587 for starttls, 465 for tls, 25 for none, as a rule."""
+
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """none sends in the clear, and takes no password."""
+
+    sender: str
+    to: tuple[str, ...]
+    user: str | None = None
+    """Leave all of user, user_env and user_file out where the server asks for none."""
+
+    user_env: str | None = None
+    user_file: Path | None = None
+    password_env: str | None = None
+    """The environment variable that holds the password."""
+
+    password_file: Path | None = None
+    """The file that holds the password; read anew for each mail."""
+
+    ca_file: Path | None = None
+    """Certificates to trust beside the system's own."""
+
+    timeout_s: float = 30.0
+    """Seconds that one try may take, all in all."""
+
+    def __post_init__(self) -> None:
+        _one_of(self, "user")
+        _one_of(self, "password")
+        _named_well(self)
+        if not self.to:
+            raise ConfigError("to: name somebody")
+        has_user, has_password = (_given(self, what) for what in ("user", "password"))
+        if bool(has_user) != bool(has_password):
+            raise ConfigError(
+                "a user and a password go together: user, user_env or user_file, and password_env or …_file"
+            )
+        if self.security == "none" and has_password:
+            raise ConfigError("security is 'none': the password would travel in the clear; use 'starttls' or 'tls'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A `[[paging.command]]` table: a program of yours, with the page as JSON on its standard input."""
+
+    name: str = "command"
+    severity: Severity = "warning"
+    """warning: every page; critical: only those that need a person now, and their ends."""
+
+    command: tuple[str, ...]
+    """The program and its arguments, as a list; run without a shell, with SENTINEL_PAGE_SUMMARY, _SEVERITY, _STATUS,
+    _KEY, _ID, _RUN, _INCIDENT, _TOPIC and _RUNBOOK set. Exit code 0 says that the page has arrived. Its output is
+    not kept."""
+
+    timeout_s: float = 30.0
+    """Seconds after which it and all that it started are killed, and it is tried again."""
+
+    def __post_init__(self) -> None:
+        _named_well(self)
+        if not self.command or not self.command[0]:
+            raise ConfigError("command: its first element should name a program")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alertmanager:
+    """A `[[paging.alertmanager]]` table: alerts with the labels alertname, run, incident, topic and severity."""
+
+    name: str = "alertmanager"
+    severity: Severity = "warning"
+    """warning: every page; critical: only those that need a person now, and their ends."""
+
+    url: str
+    """Its own address, without /api/v2/alerts; where there are several of a cluster, one table for each."""
+
+    token_env: str | None = None
+    """The environment variable that holds a bearer token; leave both out where none is wanted."""
+
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    """Certificates to trust beside the system's own."""
+
+    firing_for_s: float = 604_800.0
+    """Seconds after which an alert ends by itself that sentinel was never there to end."""
+
+    timeout_s: float = 10.0
+    """Seconds that one try may take, all in all."""
+
+    def __post_init__(self) -> None:
+        _one_of(self, "token")
+        _named_well(self)
+        split_address(self.url, "url")
+
+
+Channel = Webhook | Mail | Command | Alertmanager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paging:
+    """The `[paging]` table: who is told while nobody looks, and how hard it is tried."""
+
+    retry_up_to_s: float = 300.0
+    """Longest pause, in seconds, between two tries at a channel that does not take a page; it begins with one second
+    and doubles."""
+
+    give_up_after_s: float = 86_400.0
+    """Age in seconds at which a page is not tried any more; it is kept in STATE_DIR/pages/CHANNEL/given-up."""
+
+    last_words_s: float = 3_600.0
+    """When a person is needed and watch ends: seconds that it stays, without its lock, until the page is through. Any
+    other end waits a few seconds."""
+
+    runbook: str = RUNBOOK
+    """What pages name as the place that says what to do: the address at which you keep docs/PAGING.md."""
+
+    webhook: tuple[Webhook, ...] = ()
+    mail: tuple[Mail, ...] = ()
+    command: tuple[Command, ...] = ()
+    alertmanager: tuple[Alertmanager, ...] = ()
+
+    def __post_init__(self) -> None:
+        twice = [name for name, count in Counter(c.name for c in self.channels).items() if count > 1]
+        if twice:
+            raise ConfigError(f"two channels are called {twice[0]!r}: give each a name of its own")
+        for key in ("retry_up_to_s", "give_up_after_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigError(f"{key} should be above 0, not {getattr(self, key)}")
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All of them, of whatever kind."""
+        return (*self.webhook, *self.mail, *self.command, *self.alertmanager)
+
+
+def split_address(url: str, key: str) -> SplitResult:
+    """The parts of an address that may be used. ConfigError does not quote the address, which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        port_is_a_number = parts.port is None or parts.port >= 0
+    except ValueError as error:
+        raise ConfigError(f"{key} is no address: it should look like https://host/path") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_a_number:
+        raise ConfigError(f"{key} should be an address that begins with https:// or http:// and a host")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"{key} has a space or a character in it that an address can't have")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            f"{key} has a user or a password in it: they do not belong into an address; token_env or token_file says "
+            "where the token is, url_env or url_file where an address is that is secret as a whole"
+        )
+    return parts
+
+
+def _given(channel: Channel, what: str) -> list[str]:
+    keys = (what, f"{what}_env", f"{what}_file")
+    return [key for key in keys if getattr(channel, key, None) is not None]
+
+
+def _one_of(channel: Channel, what: str, *, needed: bool = False) -> None:
+    given = _given(channel, what)
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} say the same thing twice: leave one")
+    if needed and not given:
+        raise ConfigError(f"needs one of the keys {what!r}, '{what}_env' and '{what}_file'")
+    variable = getattr(channel, f"{what}_env", None)
+    if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise ConfigError(
+            f"{what}_env should be the name of an environment variable; what it holds does not belong here"
+        )
+
+
+def _named_well(channel: Channel) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", channel.name):
+        raise ConfigError(f"name should be of letters, digits, - and _, not {channel.name!r}: it names a folder")
+    if channel.timeout_s <= 0:
+        raise ConfigError(f"timeout_s should be above 0, not {channel.timeout_s}")
+
+
+EXAMPLES: dict[str, Channel] = {
+    "webhook": Webhook(name="chat", url_env="CHAT_WEBHOOK_URL"),
+    "mail": Mail(
+        host="smtp.example.com",
+        sender="sentinel@example.com",
+        to=("oncall@example.com",),
+        user="sentinel",
+        password_file=Path("/run/secrets/smtp"),
+    ),
+    "command": Command(command=("/usr/local/bin/page-oncall", "--team", "training"), severity="critical"),
+    "alertmanager": Alertmanager(url="http://alertmanager.example.com:9093"),
+}
+"""What `sentinel init` shows, commented out."""

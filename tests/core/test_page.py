@@ -1,0 +1,237 @@
+"""Which events page whom, and when what goes wrong again and again is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.act.ledger import Ledger
+from sentinel.act.troubles import Troubles
+from sentinel.plan.page import TOPICS, Page, page_for, page_from_json, pages, trial_page
+from sentinel.plan.trouble import AGAIN_S, Trouble, struggling, troubles_of, unsettled
+from sentinel.vocabulary.numbers import dump_json, load_object
+
+DECISION = {
+    "rollback": "incident-1-r1",
+    "rung": "reseed",
+    "hypothesis": "the order of the data did it",
+    "target": {"tag": "global_step40", "global_step": 40},
+    "changes": ["seed 0 -> 1 for the data not yet consumed"],
+    "overrides": {"secretly": "long"},
+    "lost_steps": 200,
+}
+
+
+def event(kind: str, time_unix_s: float = 100.0, incident: str | None = "incident-1", **facts: Any) -> dict[str, Any]:
+    return {"event": kind, "incident": incident, "time_unix_s": time_unix_s, **facts}
+
+
+OPENED = event(
+    "opened", onset_range=[41, 52], alarm_step=60, reason="the loss is nan", led_by=["loss_scale"], attempt=1
+)
+BY_HAND = event("opened", onset_range=None, alarm_step=None, reason="a person asked for global_step20", led_by=[])
+PROPOSED = event("proposed", digest="d" * 64, **DECISION)
+STOPPED = event("stopped", reason="rollback budget of 3 is spent")
+CLOSED = event("closed", outcome="recovered", reason="past the onset, and better than before")
+
+
+def troubled(topic: str = "struggling", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
+    return event("troubled", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0)
+
+
+def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str, Any]:
+    return event("relieved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
+
+
+@pytest.mark.parametrize(
+    ("happened", "key", "status", "severity", "says"),
+    [
+        (OPENED, "tr8/incident-1/divergence", "firing", "warning", "the loss is nan; led by loss_scale"),
+        (event("shadow", **DECISION), "tr8/incident-1/divergence", "firing", "warning", "would have applied 'reseed'"),
+        (PROPOSED, "tr8/incident-1/approval", "firing", "critical", "waits for `sentinel approve`"),
+        (event("expired", digest="d" * 64), "tr8/incident-1/approval", "firing", "critical", "nothing is done"),
+        (event("approved", digest="d" * 64, by="ann"), "tr8/incident-1/approval", "resolved", "warning", "ann"),
+        (
+            STOPPED,
+            "tr8/incident-1/divergence",
+            "firing",
+            "critical",
+            "a person is needed: rollback budget of 3 is spent",
+        ),
+        (
+            event("not_proved", rollback="incident-1-r1", attempt=2, checks=[{"what": "seed", "holds": False}]),
+            "tr8/incident-1/divergence",
+            "firing",
+            "critical",
+            "does not confirm incident-1-r1: seed",
+        ),
+        (CLOSED, "tr8/incident-1/divergence", "resolved", "warning", "closed, recovered"),
+        (troubled("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),
+        (relieved("down"), "tr8/down", "resolved", "warning", "it lasted 1950 s"),
+    ],
+)
+def test_what_concerns_somebody_is_a_page(
+    happened: dict[str, Any], key: str, status: str, severity: str, says: str
+) -> None:
+    page = page_for(happened, "tr8")
+    assert page is not None
+    assert (page.key, page.status, page.severity) == (key, status, severity)
+    assert says in page.summary
+    assert page.topic in TOPICS
+    assert page.runbook == f"docs/PAGING.md#{page.topic}"
+    assert "overrides" not in page.details
+
+
+@pytest.mark.parametrize("kind", ["decided", "intent", "done", "failed", "applied", "proved", "rung_failed", "purged"])
+def test_what_sentinel_does_by_itself_wakes_nobody(kind: str) -> None:
+    assert page_for(event(kind, **DECISION, action={"kind": "start_job"}, reason="x", checks=[]), "tr8") is None
+
+
+def test_a_persons_own_rollback_pages_nobody_unless_it_does_not_take_effect() -> None:
+    proved = event("closed", outcome="proved", reason="attempt 2 runs with what was asked for")
+    assert not list(pages([BY_HAND, proved], "tr8"))
+    told = [page.status for _, page in pages([BY_HAND, STOPPED, proved], "tr8")]
+    assert told == ["firing", "resolved"]
+
+
+def test_the_question_to_a_person_says_how_it_is_answered() -> None:
+    page = page_for(PROPOSED, "tr8")
+    assert page is not None
+    assert page.details["answer"] == "sentinel approve incident-1 --run tr8"
+    assert "lost_steps: 200" in page.text
+    assert page.title.startswith("[critical] tr8 incident-1: proposed 'reseed' from global_step40")
+
+
+def test_the_end_of_an_incident_ends_all_that_was_told_of_it() -> None:
+    told = [page for _, page in pages([OPENED, troubled(), PROPOSED, CLOSED], "tr8")]
+    ends = [(page.key, page.severity) for page in told if page.resolved]
+    assert ends == [("tr8/incident-1/divergence", "warning"), ("tr8/incident-1/approval", "critical")]
+
+
+def test_an_end_has_the_severity_that_its_story_had_so_that_it_finds_the_same_channels() -> None:
+    *_, (_, last) = pages([OPENED, STOPPED, OPENED, CLOSED], "tr8")
+    assert (last.resolved, last.severity) == (True, "critical")
+
+
+@given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, troubled(), relieved()]), max_size=12))
+def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
+    firing: set[str] = set()
+    for number, page in pages(events, "tr8"):
+        assert 0 <= number < len(events)
+        if page.resolved:
+            firing.remove(page.key)
+        else:
+            firing.add(page.key)
+    if events and events[-1] is CLOSED:
+        assert not any("incident-1" in key for key in firing)
+
+
+@given(
+    st.builds(
+        Page,
+        run=st.text(min_size=1),
+        incident=st.none() | st.text(min_size=1),
+        topic=st.sampled_from(TOPICS),
+        severity=st.sampled_from(["warning", "critical"]),
+        summary=st.text(),
+        details=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.integers())),
+        runbook=st.text(),
+        time_unix_s=st.floats(0, 4e9),
+        resolved=st.booleans(),
+    )
+)
+def test_a_page_comes_back_from_the_outbox_as_it_went_in(page: Page) -> None:
+    assert page_from_json(load_object(dump_json(page.to_json()))) == page
+
+
+def test_a_log_of_another_version_is_told_as_well_as_may_be() -> None:
+    page = page_for(event("stopped"), "tr8")
+    assert page is not None
+    assert page.summary == "stopped, in the words of another version"
+
+
+def test_a_test_page_says_that_nothing_is_wrong() -> None:
+    assert "nothing is wrong" in trial_page("tr8", 1.0).text
+
+
+def trouble(told_unix_s: float | None = None, topic: Any = "struggling") -> Trouble:
+    return Trouble(topic=topic, severity="warning", reason="no answer", since_unix_s=0.0, told_unix_s=told_unix_s)
+
+
+@pytest.mark.parametrize(
+    ("met", "now_unix_s", "told"),
+    [
+        (trouble(), 899, False),
+        (trouble(), 900, True),
+        (trouble(told_unix_s=900), 901, False),
+        (trouble(told_unix_s=900), 899 + AGAIN_S, False),
+        (trouble(told_unix_s=900), 900 + AGAIN_S, True),
+        (trouble(told_unix_s=900, topic="down"), 900 + 10 * AGAIN_S, False),
+    ],
+)
+def test_what_lasts_is_told_once_and_what_struggles_every_hour(met: Trouble, now_unix_s: float, told: bool) -> None:
+    assert struggling(met, now_unix_s, within_s=900) is told
+
+
+def test_a_daemon_that_is_started_again_knows_what_was_told() -> None:
+    told = troubles_of([troubled(), troubled("down"), relieved("down"), troubled(time_unix_s=4600)])
+    assert told == {"struggling": Trouble(**_facts(told["struggling"]))}
+    assert (told["struggling"].since_unix_s, told["struggling"].told_unix_s) == (50.0, 4600.0)
+
+
+def _facts(met: Trouble) -> dict[str, Any]:
+    return {key: getattr(met, key) for key in ("topic", "severity", "reason", "since_unix_s", "told_unix_s")}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "answer"),
+    [
+        ([], False),
+        (["intent", "failed"], True),
+        (["intent", "failed", "intent", "done"], False),
+        (["intent", "done", "intent", "failed"], True),
+        (["intent", "failed", "stopped"], False),
+        (["intent", "failed", "troubled"], True),
+    ],
+)
+def test_a_turn_that_tries_nothing_is_no_success(kinds: list[str], answer: bool) -> None:
+    events = [event(kind) for kind in kinds]
+    assert unsettled(events, 200.0, within_s=900) is answer
+    assert unsettled(events, 1200.0, within_s=900) is False
+
+
+def test_a_struggle_is_written_down_once_an_hour_and_when_it_is_over() -> None:
+    log: list[Any] = []
+    now = 0.0
+    ledger = Ledger(log.append, lambda: now, lambda _: None)
+    troubles = Troubles(ledger)
+    for minute in range(0, 150, 5):
+        if minute == 70:  # another daemon takes over
+            troubles = Troubles(ledger)
+        now = 60.0 * minute
+        troubles.take_up(log)
+        troubles.met("struggling", f"no answer at {minute}", now, severity="critical", within_s=900)
+    troubles.over("struggling", now)
+    troubles.over("struggling", now)
+    troubles.over("down", now)
+    assert [(e["event"], e["time_unix_s"] / 60) for e in log] == [
+        ("troubled", 15),
+        ("troubled", 75),
+        ("troubled", 135),
+        ("relieved", 145),
+    ]
+    assert log[0]["reason"] == "no answer at 15"
+    assert troubles_of(log) == {}
+
+
+def test_what_is_over_before_anybody_was_told_leaves_no_trace() -> None:
+    log: list[Any] = []
+    troubles = Troubles(Ledger(log.append, lambda: 0.0, lambda _: None))
+    for now in (0.0, 800.0):
+        troubles.met("struggling", "no answer", now, severity="warning", within_s=900)
+    troubles.over("struggling", 810.0)
+    troubles.met("struggling", "no answer", 1000.0, severity="warning", within_s=900)
+    assert not log
