@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.plan.lint import RULES, BatchRamp, DeepSpeedJson, Facts, Finding, lint, lint_before_restart
 from sentinel.plan.lint.derived import (
+    ParameterCount,
     embedding_rows,
     parameter_count,
     replicas,
@@ -86,6 +87,16 @@ def test_parameters_come_out_as_published(name: str, billions: float) -> None:
     count = parameter_count(PUBLISHED[name])
     assert count is not None
     assert count.least == count.most == pytest.approx(billions * 1e9, rel=0.005)
+
+
+def test_parameters_come_out_to_the_last_one() -> None:
+    """As the released weights of GPT-2 XL and LLaMA 7B have them."""
+    gpt2 = Facts(num_layers=48, hidden_size=1600, num_attention_heads=25, seq_length=1024, vocab_size=50257)
+    assert parameter_count(gpt2) == ParameterCount(1_557_611_200, 1_557_611_200)
+    assert parameter_count(PUBLISHED["LLaMA 7B"]) == ParameterCount(6_738_415_616, 6_738_415_616)
+    assert parameter_count(Facts(num_layers=1, hidden_size=8, num_experts=2)) is None
+    unsaid = replace(PUBLISHED["LLaMA 7B"], ffn_hidden_size=None)
+    assert parameter_count(unsaid) == parameter_count(replace(unsaid, ffn_hidden_size=8 * 4096 / 3))
 
 
 @given(n=st.integers(1, 200), h=st.integers(1, 500).map(lambda x: 64 * x), v=st.integers(1, 300_000))
