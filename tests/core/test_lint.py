@@ -72,6 +72,13 @@ def test_the_corrected_shapes_of_tr8_have_no_error() -> None:
     assert {finding.what for finding in lint(TR8B) if finding.severity == "warning"} == {"head_size"}
 
 
+def test_tr1_s_64_nodes_failed_until_its_batch_had_grown() -> None:
+    """Its chronicle, round 3: increments of 16 allow 16 replicas, 32 nodes; 64 once the batch had come to 1024."""
+    nodes_64 = replace(PUBLISHED["tr1-13B"], world_size=256)
+    assert {finding.severity for finding in said(nodes_64, "batch_ramp_divides")} == {"error"}
+    assert not said(replace(nodes_64, consumed_samples=5_000_000), "batch_ramp_divides")
+
+
 def test_steps_are_those_that_the_logs_of_the_runs_count() -> None:
     """`iteration 7000/ 159576` of tr8, `31214/ 115311` of tr11; tr8's LR reached its peak at iteration 6503."""
     assert total_steps(TR8) == pytest.approx(159_576, rel=1e-4)
