@@ -192,7 +192,7 @@ PUBLISHED = {
         exit_duration_min=5990,
         time_limit_min=6000,
     ),
-    # BigScience, train/tr1-13B-base/tr1-13B-round1.slurm
+    # BigScience, train/tr1-13B-base/tr1-13B-round1.slurm; on 32 nodes of 4 GPUs, as its chronicle has it for round 3
     "tr1-13B": shape(
         40,
         5120,

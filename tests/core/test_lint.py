@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.plan.lint import RULES, BatchRamp, DeepSpeedJson, Facts, Finding, lint, lint_before_restart
 from sentinel.plan.lint.derived import (
+    ParameterCount,
     embedding_rows,
     parameter_count,
     replicas,
@@ -71,6 +72,13 @@ def test_the_corrected_shapes_of_tr8_have_no_error() -> None:
     assert {finding.what for finding in lint(TR8B) if finding.severity == "warning"} == {"head_size"}
 
 
+def test_tr1_s_64_nodes_failed_until_its_batch_had_grown() -> None:
+    """Its chronicle, round 3: increments of 16 allow 16 replicas, 32 nodes; 64 once the batch had come to 1024."""
+    nodes_64 = replace(PUBLISHED["tr1-13B"], world_size=256)
+    assert {finding.severity for finding in said(nodes_64, "batch_ramp_divides")} == {"error"}
+    assert not said(replace(nodes_64, consumed_samples=5_000_000), "batch_ramp_divides")
+
+
 def test_steps_are_those_that_the_logs_of_the_runs_count() -> None:
     """`iteration 7000/ 159576` of tr8, `31214/ 115311` of tr11; tr8's LR reached its peak at iteration 6503."""
     assert total_steps(TR8) == pytest.approx(159_576, rel=1e-4)
@@ -86,6 +94,16 @@ def test_parameters_come_out_as_published(name: str, billions: float) -> None:
     count = parameter_count(PUBLISHED[name])
     assert count is not None
     assert count.least == count.most == pytest.approx(billions * 1e9, rel=0.005)
+
+
+def test_parameters_come_out_to_the_last_one() -> None:
+    """As the released weights of GPT-2 XL and LLaMA 7B have them."""
+    gpt2 = Facts(num_layers=48, hidden_size=1600, num_attention_heads=25, seq_length=1024, vocab_size=50257)
+    assert parameter_count(gpt2) == ParameterCount(1_557_611_200, 1_557_611_200)
+    assert parameter_count(PUBLISHED["LLaMA 7B"]) == ParameterCount(6_738_415_616, 6_738_415_616)
+    assert parameter_count(Facts(num_layers=1, hidden_size=8, num_experts=2)) is None
+    unsaid = replace(PUBLISHED["LLaMA 7B"], ffn_hidden_size=None)
+    assert parameter_count(unsaid) == parameter_count(replace(unsaid, ffn_hidden_size=8 * 4096 / 3))
 
 
 @given(n=st.integers(1, 200), h=st.integers(1, 500).map(lambda x: 64 * x), v=st.integers(1, 300_000))
@@ -356,6 +374,101 @@ def test_every_rule_has_a_case_where_it_speaks_and_one_where_it_is_silent() -> N
     names = {rule.__name__ for rule in RULES}
     assert {what for what, _, severity in CASES if severity} == names
     assert {what for what, _, severity in CASES if not severity} == names
+
+
+SAYS: list[tuple[str, dict[str, Any], str]] = [
+    ("ffn_size", {"hidden_size": 1000, "ffn_hidden_size": 5001, "gated_ffn": False}, "5 x hidden_size 1000: it should"),
+    ("ffn_size", {"hidden_size": 1000, "ffn_hidden_size": 5000, "gated_ffn": False}, "and 4 x 1250: it should be 4000"),
+    ("ffn_size", {"hidden_size": 3000, "ffn_hidden_size": 7000, "gated_ffn": True},
+        "2.33 x hidden_size 3000; for a gated"),
+    ("ffn_size", {"hidden_size": 3000, "ffn_hidden_size": 7000, "gated_ffn": True}, "about 8000 (8/3 x)"),
+    ("width_depth_ratio", {"hidden_size": 16384, "num_layers": 32},
+        "for 16384 wide, 150 to 200 means 82 to 109 layers"),
+    ("width_depth_ratio", {"hidden_size": 400, "num_layers": 1}, "150 to 200 means 2 to 2 layers"),
+    ("heads_divide_hidden", {"hidden_size": 11600, "num_attention_heads": 32}, "it should be 11584 or 11616"),
+    ("heads_divide_hidden", {"hidden_size": 20, "num_attention_heads": 32}, "it should be 32"),
+    ("padded_vocabulary", {"padded_vocab_size": 50257}, "not a multiple of 128: pad to 50304"),
+    ("padded_vocabulary", {"padded_vocab_size": 50304, "tensor_model_parallel_size": 4},
+        "128 x 4 tensor parallel ranks: pad to 50688"),
+    ("padded_vocabulary", {"padded_vocab_size": 50257, "tensor_model_parallel_size": 4},
+        "4 tensor parallel ranks: 50688 can"),
+    ("initial_weights", {"hidden_size": 11600, "init_method_std": 0.02, **BIG},
+        "3.4 x sqrt(2 / (5 x 11600)): about 0.0059 is"),
+    ("ranks_divide_into_replicas", {"world_size": 63, **STAGES},
+        "replicas of 8 (tensor 1 x pipeline 8): it takes 56 or 64"),
+    ("ranks_divide_into_replicas", {"world_size": 4, **STAGES}, "it takes at least 8"),
+    ("tensor_parallel_divides", {"tensor_model_parallel_size": 8, "num_attention_heads": 25},
+        "8 tensor parallel ranks: 32 can"),
+    ("layers_and_stages", {"num_layers": 63, **STAGES}, "8 pipeline stages: 56 or 64 layers can"),
+    ("layers_and_stages", {"num_layers": 7, **STAGES}, "it takes at most 7 stages"),
+    ("layers_and_stages", {"num_layers": 63, **STAGES, "pp_partition_method": "type:transformer|embedding"},
+        "all wait for those with 9, of 8.12 on average; 62 or 70 layers"),
+    ("batch_divides", {"global_batch_size": 1032, **RANKS},
+        "8 replicas x micro-batch 2: it should be a multiple of 16"),
+    ("batch_ramp_divides", {"global_batch_size": 1024, **ramp(16, 15)}, "1008 should be a multiple of the increment"),
+    ("batch_ramp_divides", {"global_batch_size": 1024, **RANKS, **ramp(24, 16)},
+        "start 24 is not a multiple of 8 replicas x micro-batch 2: 32 is"),
+    ("batch_ramp_divides", {"global_batch_size": 40, **RANKS, **ramp(8, 8), "consumed_samples": 499}, "increment 8 is"),
+    ("batch_ramp_ends", {"train_samples": 4000, **ramp(16, 16)}, "25% of the run"),
+    ("pipeline_bubble", {"global_batch_size": 8 * 2 * 20, **RANKS},
+        "idle 26% of the time: 20 micro-batches for 8 stages; from 21 micro-batches"),
+    ("warmup_against_total", {"train_iters": 1000, "lr_warmup_iters": 250}, "250 of 1000 steps (25%)"),
+    ("warmup_for_adam", {"train_iters": 10**5, "lr_warmup_iters": 39, "adam_beta2": 0.95}, "2 / (1 - beta2) = 40"),
+    ("warmup_for_adam", {"train_iters": 240, "lr_warmup_iters": 20, "adam_beta2": 0.999},
+        "= 2000, and a smaller beta2 fewer"),
+    ("decay_against_total", {"train_iters": 1000, "lr_decay_iters": 2000},
+        "over 2000 iterations, and the run takes 1000"),
+    ("lr_bounds", {"lr": 1e-4, "min_lr": 1.1e-4}, "a tenth of it, 1e-05, is usual"),
+    ("lr_for_size", {"lr": 6e-4, "declared_parameters": 350e6}, ""),
+    ("lr_for_size", {"lr": 1.2e-3, "declared_parameters": 350e6}, "4 x what GPT-3 took at 350M, 0.0003"),
+    ("lr_for_size", {"lr": 1e-3, "declared_parameters": 47.7e9}, "13 x what GPT-3 took at 47.7B, 7.7e-05"),
+    ("slw_ends_by_tokens", {**slw(), "train_iters": 1000, "global_batch_size": 10, "seq_length": 2048},
+        "say --train-tokens 20480000, and three times"),
+    ("slw_ends_by_tokens", {**slw(), "train_samples": 1000}, "say --train-tokens, and three times"),
+    ("slw_ends_by_tokens", {**ENDS, "train_samples": 1000},
+        "after 100 steps by its samples or iterations, and needs 200 for 3104000 tokens: raise them to 2200 samples"),
+    ("slw_decays_by_tokens", {**slw(), "lr_decay_samples": 1000, "seq_length": 2048},
+        "--lr-decay-samples 1000 by --lr-decay-tokens 2048000"),
+    ("slw_decays_by_tokens", {**slw(), "lr_decay_iters": 1000, "seq_length": 2048, "global_batch_size": 10},
+        "--lr-decay-tokens 20480000"),
+    ("slw_decays_by_tokens", {**slw(), "lr_decay_iters": 1000, "seq_length": 2048}, "by --lr-decay-tokens"),
+    ("slw_warms_up_by_samples", {**slw(), "lr_warmup_samples": 216_320, "global_batch_size": 2048, **BIG},
+        "13.8M tokens, GPT-3's saw 375M: --lr-warmup-samples 375M / 64 = 5859375"),
+    ("slw_warms_up_by_samples", {**slw(), "lr_warmup_tokens": 6400}, "--lr-warmup-samples 100, which"),
+    ("slw_duration", {**slw(total_steps=99), "lr_warmup_iters": 100}, "a few multiples of the warmup, 300 or more"),
+    ("slw_duration", {**slw(total_steps=150), "lr_warmup_iters": 100}, "150 steps are 1.5 x the LR warmup's 100"),
+    ("first_length", slw(min_difficulty=9), "ask for: 16 is"),
+    ("discrete_stages", {**discrete((8, 64, 128), (50, 151)), "lr_warmup_iters": 100},
+        "64 tokens are held for 101 steps"),
+    ("validation_under_slw", {**slw(total_steps=24_800), "eval_interval": 401},
+        "every 401 steps while the length changes every 100: let"),
+    ("validation_under_slw", {**slw(total_steps=24_800, difficulty_step=None), "eval_interval": 401}, "be near 100"),
+    ("loss_scale", {"precision": "fp16", "initial_loss_scale": 2.0**32}, "begins at 2^32: about 16 steps are skipped"),
+    ("work_at_stake", {"save_interval": 1500, "step_time_s": 18.7, "world_size": 256},
+        "loses 3.9 hours on average, 997 GPU-hours; save every 770 steps"),
+    ("interval_for_failures", {"save_interval": 100, "step_time_s": 100.0, "node_failures_per_day": 1.0},
+        "1 failures a day and 2.8 hours between saves lose 6% of the time: save every 86 steps"),
+    ("interval_for_failures", {"save_interval": 200, **YOUNG},
+        "lose 13.7% of the time, with saves of 432 s: every 86 steps would lose 10.0%"),
+    ("exits_before_the_limit", {"exit_duration_min": 1200.0, "time_limit_min": 1200.0},
+        "after 1200 minutes, and Slurm ends it after 1200: what it did"),
+    ("exits_before_the_limit", {"exit_duration_min": 1196.0, "time_limit_min": 1200.0},
+        "4 minutes are left for the last save before Slurm ends the job: say --exit-duration-in-mins 1195"),
+    ("exits_before_the_limit", {"exit_duration_min": 1200.0, "time_limit_min": 1200.0, "save_time_s": 600},
+        "--exit-duration-in-mins 1188"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "facts", "fragment"), SAYS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_sentence_has_the_numbers_and_what_would_be_right(what: str, facts: dict[str, Any], fragment: str) -> None:
+    sentences = [finding.sentence for finding in said(Facts(**facts), what)]
+    assert any(fragment in sentence for sentence in sentences) if fragment else not sentences, sentences
+
+
+@pytest.mark.parametrize(("consumed", "batch"), [(0, 8), (249, 8), (250, 24), (499, 24), (500, 40), (999, 56)])
+def test_a_run_that_resumes_is_asked_from_its_own_stage_on(consumed: int, batch: int) -> None:
+    facts = Facts(global_batch_size=72, **RANKS, **ramp(8, 16), consumed_samples=consumed)
+    assert [f"start {batch} is not" in finding.sentence for finding in said(facts, "batch_ramp_divides")] == [True]
 
 
 def test_nothing_known_is_nothing_said() -> None:

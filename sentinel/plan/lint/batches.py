@@ -109,7 +109,9 @@ def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
     (batch - start) % increment = 0, or Megatron refuses it; start and increment % (replicas x micro-batch) = 0, or it
     dies at the stage that does not divide. A run that resumes is asked from its own stage of the ramp on.
 
-    Source: Megatron-LM, megatron/microbatches.py; tr8-104B chronicle, experiments 6 and 7.
+    tr1-13B failed so when it went from 32 nodes to 64 before its ramp was over.
+
+    Source: Megatron-LM, megatron/microbatches.py; tr1-13B chronicle, round 3; tr8-104B chronicle, experiments 6 and 7.
     """
     ramp, batch, micro, copies = (
         facts.rampup_batch_size,

@@ -47,9 +47,9 @@ def embedding_rows(facts: Facts) -> int | None:
 def parameter_count(facts: Facts) -> ParameterCount | None:
     """n(12h^2 + 13h) + vh + sh + 2h, with what differs from GPT-2 counted as it is.
 
-    An FFN of width f has 2hf + f + h parameters, gated and without biases 3hf; keys and values of fewer heads have a
-    smaller matrix; positions count where they are learned, the output where it has weights of its own. With f = 4h
-    this is the formula. Experts are not counted: None.
+    An FFN of width f has 2hf + f + h parameters; a gated one 3hf, and no biases in the rest either (LLaMA). Keys and
+    values of fewer heads have a smaller matrix; positions count where they are learned, the output where it has
+    weights of its own. With f = 4h this is the formula. Experts are not counted: None.
 
     Source: tr8-104B-wide README, "Memory usage"; Narayanan et al. 2021, equation 2 (arXiv:2104.04473).
     """
@@ -67,7 +67,8 @@ def parameter_count(facts: Facts) -> ParameterCount | None:
         f = facts.ffn_hidden_size or 4 * h
         layer = 2 * h * queries + 2 * h * keys + 2 * h * f + (queries + 2 * keys + f + 6 * h)
     positions = facts.max_position_embeddings or facts.seq_length or 0
-    body = layers * layer + (0 if facts.learned_positions is False else positions * h) + 2 * h
+    last_norm = h if facts.gated_ffn else 2 * h
+    body = layers * layer + (0 if facts.learned_positions is False else positions * h) + last_norm
     rows = embedding_rows(facts)
     copies = 2 if facts.tied_embeddings is False else 1
     if rows is not None:

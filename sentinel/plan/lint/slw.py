@@ -37,7 +37,7 @@ def slw_ends_by_tokens(facts: Facts) -> Iterator[Remark]:
     if samples is None and facts.train_iters and facts.global_batch_size:
         samples = facts.train_iters * facts.global_batch_size
     if facts.train_tokens is None:
-        full = f", {samples * facts.seq_length}" if samples and facts.seq_length else ""
+        full = f" {samples * facts.seq_length}" if samples and facts.seq_length else ""
         yield warning(
             f"with SLW samples are short at first, and the run ends before it has seen its tokens: say "
             f"--train-tokens{full}, and three times the --train-samples or --train-iters"
