@@ -62,10 +62,10 @@ def missing() -> str | None:
         return "slurmd starts jobs for others, which needs root"
     host = socket.gethostname().partition(".")[0]
     try:
-        address = socket.gethostbyname(host)
+        socket.gethostbyname(host)
     except OSError:
         return f"this machine's own name, {host}, does not resolve"
-    return None if address.startswith("127.") else f"{host} resolves to {address}, and Slurm has to stay on loopback"
+    return None
 
 
 def _program(name: str) -> str | None:
