@@ -8,7 +8,7 @@ and 2 and with the fused Adam in half precision; so what was configured is read 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,11 @@ class AdamSettings:
         groups = tuple({k: g[k] for k in _GROUP_KEYS if k in g} for g in engine.optimizer.param_groups)
         return cls(groups=groups, clip_grad=gradient_clipping(engine))
 
+    @property
+    def largest_weight_decay(self) -> float | None:
+        """Over the groups; None where the optimizer has no such thing."""
+        return _largest_weight_decay(self.groups)
+
     def impose(
         self,
         engine: Any,
@@ -50,15 +55,17 @@ class AdamSettings:
     ) -> None:
         """Sets them on the engine, whatever a checkpoint has brought back; what is given replaces what was configured.
 
-        A group that is not decayed (biases, norms) stays so.
+        A group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
+        where what is given is no change.
         """
+        decays = weight_decay is not None and weight_decay != self.largest_weight_decay
         for optimizer in _with_groups(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
                 group.update(configured)
                 if "betas" in configured:
                     old1, old2 = configured["betas"]
                     group["betas"] = (old1 if beta1 is None else beta1, old2 if beta2 is None else beta2)
-                if weight_decay is not None and configured.get("weight_decay"):
+                if decays and configured.get("weight_decay"):
                     group["weight_decay"] = weight_decay
         _set_gradient_clipping(engine, self.clip_grad if clip_grad is None else clip_grad)
 
@@ -70,11 +77,15 @@ def facts(engine: Any) -> dict[str, Any]:
     return {
         "adam_beta1": betas[0],
         "adam_beta2": betas[1],
-        "weight_decay": max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None),
+        "weight_decay": _largest_weight_decay(groups),
         "gradient_clipping": gradient_clipping(engine),
         "precision": computes_in,
         "loss_scale": loss_scale(engine.optimizer) if computes_in == "fp16" else None,
     }
+
+
+def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
+    return max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None)
 
 
 def _precision(engine: Any) -> str:

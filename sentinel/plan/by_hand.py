@@ -89,8 +89,9 @@ def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, 
 
 
 def _onset_past(verdict: Verdict, run: RunState, policy: Policy) -> int | None:
-    """The position in the data `margin_steps` past the late end of the onset, as far as the journals know it."""
+    """The position in the data up to `margin_steps` past the late end of the onset, as far as the journals know it."""
     if verdict.onset_range is None:
         return None
-    at = run.positions.get(verdict.onset_range[1] + policy.margin_steps)
-    return at.consumed_samples if at else None
+    onset = verdict.onset_range[1]
+    known = [step for step in run.positions if onset <= step <= onset + policy.margin_steps]
+    return run.positions[max(known)].consumed_samples if known else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
+from trainer_hooks.adam_settings import AdamSettings
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
@@ -59,3 +61,15 @@ def test_a_loss_scale_is_set_and_survives_the_next_checkpoint(cases: list[dict[s
         assert case["brought_back"]["loss_scale"] == 65536.0
         assert case["facts"]["loss_scale"] == case["resumed"]["loss_scale"] == 512.0
     assert all(case["facts"]["loss_scale"] is None for case in cases if case not in half)
+
+
+def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> None:
+    groups = [{"betas": (0.9, 0.999), "weight_decay": decay} for decay in (0.1, 0.05, 0.0)]
+    optimizer = SimpleNamespace(param_groups=groups)
+    engine = SimpleNamespace(optimizer=optimizer, gradient_clipping=lambda: 1.0, _config=SimpleNamespace())
+    configured = AdamSettings.of(engine)
+    configured.impose(engine, weight_decay=0.1)  # as it was: sentinel names what it does not change, too
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.05, 0.0]
+    configured.impose(engine, weight_decay=0.2, beta2=0.95)
+    assert [group["weight_decay"] for group in groups] == [0.2, 0.2, 0.0]
+    assert [group["betas"] for group in groups] == [(0.9, 0.95)] * 3
