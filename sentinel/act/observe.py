@@ -159,6 +159,8 @@ class Observer:
             latest_tag=near.checkpoints.latest(),
             overrides=near.overrides.read(),
             tensorboard_past=near.tensorboard.last_step() if near.tensorboard else None,
+            tensorboard_samples=near.tensorboard.last_samples() if near.tensorboard else None,
+            tensorboard_git=_git_work_tree(near.tensorboard),
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=baseline_of(attempt.started if attempt else None),
             seeds_used=frozenset(s.seed for s in started if s.seed is not None),
@@ -236,6 +238,11 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
+
+
+def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
+    work_tree = tensorboard.git_work_tree() if tensorboard else None
+    return None if work_tree is None else str(work_tree)
 
 
 def _step_time_s(attempt: Attempt | None) -> float | None:

@@ -5,6 +5,7 @@ Before anything is moved it is looked once more whether the job is gone: the pla
 
 from __future__ import annotations
 
+import logging
 from typing import assert_never
 
 from sentinel.act.observe import Neighbours, Observer
@@ -21,6 +22,8 @@ from sentinel.plan.actions import (
 )
 
 __all__ = ["Performer"]
+
+log = logging.getLogger(__name__)
 
 
 class Performer:
@@ -49,7 +52,8 @@ class Performer:
             case CutTensorBoard(at, incident, rollback):
                 near.launcher.fenced(started, rollback)
                 if near.tensorboard is not None:
-                    near.tensorboard.cut(at, incident=incident, rollback=rollback)
+                    for sentence in near.tensorboard.cut(at, incident=incident, rollback=rollback).sentences():
+                        log.warning("TensorBoard: %s", sentence)
             case WriteOverrides(overrides):
                 near.launcher.fenced(started, overrides.rollback)
                 near.overrides.write(overrides)
