@@ -101,57 +101,76 @@ def _scalars(stretch: Stretch) -> Scalars:
     """Steps, axes and iterations of the events that are one scalar with a short tag; and which are not."""
     data = stretch.data
     octets = np.frombuffer(data, np.uint8)
-    words = np.ndarray((max(1, len(data) - 7),), "<u8", data.ljust(8), strides=(1,))
+    words = np.ndarray((max(1, len(data) - 7),), "<u8", data.ljust(8), strides=(1,))  # one that begins at each byte
     last = len(words) - 1
     starts, ends = stretch.starts + HEADER_BYTES, stretch.ends - 4
-
-    def word(at: NDArray[np.int64]) -> NDArray[np.uint64]:
-        return words[np.clip(at, 0, last)]  # what lies beyond belongs to no scalar: see `fits`
-
     step_at = starts + 10  # a double under its key is 9 bytes, the step's key is one
     has_step = octets[np.minimum(starts + 9, len(data) - 1)] == 0x10
-    steps, step_bytes = _varints(word(step_at))
+    steps, step_bytes = _varints(words[np.minimum(step_at, last)])
+    steps = np.where(has_step, steps, 0)
     summary_at = np.where(has_step, step_at + step_bytes, step_at - 1)
-    summary = word(summary_at)
-    tag_at = summary_at + 6
-    tag_bytes = ((summary >> np.uint64(40)) & np.uint64(0x7F)).astype(np.int64)
-    value_bytes = ((summary >> np.uint64(24)) & np.uint64(0x7F)).astype(np.int64)
-    summary_bytes = ((summary >> np.uint64(8)) & np.uint64(0x7F)).astype(np.int64)
-    read = (
+    summary = words[np.minimum(summary_at, last)]
+    summary_bytes, value_bytes, tag_bytes = (
+        ((summary >> np.uint64(shift)) & np.uint64(0x7F)).astype(np.int64) for shift in (8, 24, 40)
+    )
+    is_scalar = (
         (octets[starts] == 0x09)
         & (~has_step | (step_bytes > 0))
         & ((summary & _SCALAR_BITS) == _SCALAR)
         & (summary_bytes == value_bytes + 2)
         & (summary_at + 2 + summary_bytes == ends)
         & (tag_bytes + 2 <= value_bytes)
-        & (ends <= last)  # so that no word was clipped
+        & (ends <= last)  # so that no word that was looked at lies beyond the data
     )
-    tag_end = tag_at + tag_bytes
-
-    def matches(text: str, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = read & (tag_bytes >= len(text))
-        for place in (len(text) - 8, *range(0, len(text) - 8, 8)):
-            if not found.any():
-                break
-            found &= word(at + place) == np.frombuffer(text[place : place + 8].encode(), "<u8")[0]
-        return found
-
     axes = np.full(len(starts), Axis.ITERATION, np.uint8)
-    for prefix, axis in _PREFIXES.items():
-        axes[matches(prefix, tag_at)] = axis
-    for suffix, axis in _SUFFIXES.items():
-        axes[matches(suffix, tag_end - len(suffix))] = axis
     iterations = np.full(len(starts), -1, np.int64)
+    places = np.flatnonzero(is_scalar)
+    tags = _Tags(words, summary_at[places] + 6, tag_bytes[places])
+    for prefix, axis in _PREFIXES.items():
+        axes[places[tags.starting(prefix)]] = axis
+    for suffix, axis in _SUFFIXES.items():
+        axes[places[tags.ending(suffix)]] = axis
     for suffix in _SAYS_ITERATION:
-        said = matches(suffix, tag_end - len(suffix)) & (octets[np.minimum(tag_end, len(data) - 1)] == 0x15)
-        iterations[said] = _floats(word(tag_end[said] + 1))
-    return np.where(has_step, steps, 0), axes, iterations, ~read
+        found = tags.ending(suffix)
+        value = words[tags.end[found]]  # its key, and four bytes of a float
+        says = (value & np.uint64(0xFF)) == 0x15
+        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
+    return steps, axes, iterations, ~is_scalar
+
+
+class _Tags:
+    """Where the tags lie in a stretch, to be compared eight bytes at a time."""
+
+    def __init__(self, words: NDArray[np.uint64], start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+        self._words = words
+        self._start, self._length, self.end = start, length, start + length
+        self._first_word, self._last_word = words[start], words[self.end - 8]
+
+    def starting(self, text: str) -> NDArray[np.int64]:
+        """The numbers of the tags that begin with the text, of eight letters at least."""
+        found = np.flatnonzero(self._first_word == _word(text[:8]))
+        return self._same(found, self._start[found], text)
+
+    def ending(self, text: str) -> NDArray[np.int64]:
+        """The numbers of the tags that end with the text, of eight letters at least."""
+        found = np.flatnonzero(self._last_word == _word(text[-8:]))
+        return self._same(found, self.end[found] - len(text), text)
+
+    def _same(self, found: NDArray[np.int64], at: NDArray[np.int64], text: str) -> NDArray[np.int64]:
+        same = self._length[found] >= len(text)
+        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
+            same &= self._words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
+        return found[same]
+
+
+def _word(eight_letters: str) -> np.uint64:
+    return np.uint64(int.from_bytes(eight_letters.encode(), "little"))
 
 
 def _floats(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The whole numbers that the low four bytes hold as floats; -1 for what is none."""
     values = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
-    return np.where((values >= 0) & (values < 2**24), values, -1).astype(np.int64)
+    return np.where((values >= 0) & (values < 2**24) & (values == np.floor(values)), values, -1).astype(np.int64)
 
 
 def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

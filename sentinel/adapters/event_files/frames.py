@@ -126,11 +126,12 @@ def _by_pattern(data: bytes) -> Bounds | None:
         words = np.frombuffer(data, "<u4", (len(data) - shift) // 4, shift)
         is_zero[shift : shift + 4 * len(words) : 4] = words == 0
     starts = np.flatnonzero(is_zero[4 : len(data) - 7])
-    lengths = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))[starts].astype(np.int64)
-    starts, lengths = starts[(lengths > 0) & (lengths < _BY_PATTERN)], lengths[(lengths > 0) & (lengths < _BY_PATTERN)]
-    said = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))[starts + 8]
-    are_headers = _checksums_of_lengths(lengths) == said
-    starts, lengths = starts[are_headers], lengths[are_headers]
+    halves = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one that begins at each byte
+    lengths = halves[starts]
+    starts = starts[lengths - np.uint32(1) < np.uint32(_BY_PATTERN - 1)]
+    lengths = halves[starts]
+    are_headers = _checksums_of_lengths(lengths) == halves[starts + 8]
+    starts, lengths = starts[are_headers], lengths[are_headers].astype(np.int64)
     ends = starts + lengths + _FRAME_BYTES
     if len(ends) and ends[-1] > len(data):
         starts, ends = starts[:-1], ends[:-1]
@@ -169,8 +170,8 @@ _BYTE_TABLES = [
 """What each of a length's three low bytes adds to its checksum: a CRC is linear."""
 
 
-def _checksums_of_lengths(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _checksums_of_lengths(lengths: NDArray[np.uint32]) -> NDArray[np.uint32]:
     checksums = np.full(len(lengths), _OF_ZERO, np.uint32)
     for place, table in enumerate(_BYTE_TABLES):
-        checksums ^= table[(lengths >> 8 * place) & 0xFF]
+        checksums ^= table[(lengths >> np.uint32(8 * place)) & np.uint32(0xFF)]
     return _masked(checksums)
