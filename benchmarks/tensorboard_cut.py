@@ -65,7 +65,11 @@ def events(steps: range, seed: int) -> Iterator[Event]:
         at = 1.7e9 + step * 3.1
         for tag in TAGS:
             value = rng.random()
-            for suffix, x in ("", step), (" vs samples", step * SAMPLES_PER_STEP), (" vs tokens", step * TOKENS_PER_STEP):
+            for suffix, x in (
+                ("", step),
+                (" vs samples", step * SAMPLES_PER_STEP),
+                (" vs tokens", step * TOKENS_PER_STEP),
+            ):
                 event = Event(wall_time=at, step=x)
                 event.summary.value.add(tag=tag + suffix, simple_value=value)
                 yield event
@@ -105,9 +109,7 @@ def write_folder(folder: Path, files: int, steps_each: int) -> int:
 
 def anchor(step: int) -> Anchor:
     """The position at a step."""
-    return Anchor(
-        global_step=step, consumed_samples=step * SAMPLES_PER_STEP, consumed_tokens=step * TOKENS_PER_STEP
-    )
+    return Anchor(global_step=step, consumed_samples=step * SAMPLES_PER_STEP, consumed_tokens=step * TOKENS_PER_STEP)
 
 
 def cut(folder: Path, step: int, index: Path | None) -> dict[str, float]:
