@@ -114,6 +114,7 @@ class TensorBoard:
             for source in (room / _aside_name(name), aside / name):
                 if source.exists() and not live.exists():
                     _move(source, live)
+        _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):
                 _move(cut_off, room / "after" / _aside_name(str(cut_off.relative_to(aside))))
@@ -240,7 +241,7 @@ class _Cutting:
         elif parted.size != spans.size or not spans.is_of(path.stat()):
             self.report.kept_whole[name] = _GROWS
         if name in self.report.kept_whole:
-            self._put_by(kept_part, cut_part)
+            _put_by(self.room, kept_part, cut_part)
             return
         if parted.problem is not None:
             self.report.remarks.append(f"{name} was cut; {parted.problem.what}, which went with what was cut off")
@@ -257,17 +258,8 @@ class _Cutting:
         return parted["size"] if parted.get("name") == name else None
 
     def _give_up(self, name: str, kept: Path) -> None:
-        self._put_by(self.aside / f"{name}{_CUT}", kept)
+        _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
         self.report.kept_whole[name] = _GROWS
-
-    def _put_by(self, *parts: Path) -> None:
-        """Takes parts away that are not to be used: copies of ours, of which the last one is enough."""
-        for written in parts:
-            if written.exists():
-                place = self.room / "unused" / _aside_name(written.name)
-                place.parent.mkdir(exist_ok=True)
-                written.replace(place)
-                sync_folder(written.parent)
 
 
 def _inode(path: Path) -> int | None:
@@ -275,6 +267,16 @@ def _inode(path: Path) -> int | None:
         return path.lstat().st_ino
     except FileNotFoundError:  # somebody took it away since
         return None
+
+
+def _put_by(room: Path, *parts: Path) -> None:
+    """Takes parts away that are not to be used: copies of ours, of which the last one is enough."""
+    for written in parts:
+        if written.exists():
+            place = room / "unused" / _aside_name(written.name)
+            place.parent.mkdir(exist_ok=True)
+            written.replace(place)
+            sync_folder(written.parent)
 
 
 def _move(source: Path, destination: Path) -> None:

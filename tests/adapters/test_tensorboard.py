@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +210,57 @@ def test_a_folder_that_is_a_git_work_tree_keeps_its_repository(folder: Path) -> 
     board.cut(Anchor(global_step=0), **WHERE)
     assert branch.exists()
     assert board.git_work_tree() == folder.resolve()
+
+
+def test_a_cut_and_an_undo_killed_anywhere_are_taken_up(folder: Path, tmp_path: Path) -> None:
+    """Dies before each rename and each fsync in turn, until there is none left to die at."""
+    before = inventory(folder)
+    for killed_at in range(1, 200):
+        undone = tmp_path / f"undone-at-{killed_at}" / "tb"
+        shutil.copytree(folder, undone)
+        dies(killed_at, lambda undone=undone: TensorBoard(undone).cut(AT, **WHERE))
+        TensorBoard(undone).restore(**WHERE)
+        assert inventory(undone) == before
+        live = [p for place in undone.parent.glob("tb*") for p in place.rglob("*") if p.is_file()]
+        assert len(live) == len(before)  # and nothing half-written beside them
+        again = tmp_path / f"killed-at-{killed_at}" / "tb"
+        shutil.copytree(folder, again)
+        died = [dies(killed_at, lambda again=again: TensorBoard(again).cut(AT, **WHERE))]
+        if died[0]:
+            assert TensorBoard(again).last_step() > AT.global_step or read(again) == axes(range(1, 31))
+        TensorBoard(again).cut(AT, **WHERE)
+        assert read(again) == axes(range(1, 31))
+        assert read(again.with_name("tb-incident-1-r1")) == axes(range(31, 61))
+        died.append(dies(killed_at, lambda again=again: TensorBoard(again).restore(**WHERE)))
+        TensorBoard(again).restore(**WHERE)
+        assert inventory(again) == before
+        assert not list(again.rglob("*.sentinel-*"))
+        if not any(died):
+            assert killed_at > 20
+            return
+    pytest.fail("a cut has two hundred steps?")
+
+
+def dies(at: int, do: Callable[[], object]) -> bool:
+    """Whether it came to the Nth of its renames and fsyncs, before which it is killed."""
+    count = 0
+
+    def dying(real: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(Path, "replace", dying(Path.replace))
+        patch.setattr(os, "fsync", dying(os.fsync))
+        try:
+            do()
+        except KeyboardInterrupt:
+            return True
+    return False
