@@ -208,15 +208,13 @@ class _Cutting:
         name = str(live.relative_to(self.folder))
         original, size = self.room / _aside_name(name), self._size_read(name)
         if live.exists():
-            if size not in (None, live.stat().st_size):
-                self._give_up(name, kept)
-                return
             _move(live, original)
         if not original.exists():
             return
-        if size not in (None, original.stat().st_size):  # between the last look at it and its move
+        if size not in (None, original.stat().st_size):  # written to since it was read: the parts lack something
             _move(original, live)
-            self._give_up(name, kept)
+            _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
+            self.report.kept_whole[name] = _GROWS
             return
         kept.rename(live)
         sync_folder(live.parent)
@@ -256,10 +254,6 @@ class _Cutting:
         noted = self.room / "parted.json"
         parted = load_object(noted.read_text(encoding="utf-8")) if noted.exists() else {}
         return parted["size"] if parted.get("name") == name else None
-
-    def _give_up(self, name: str, kept: Path) -> None:
-        _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
-        self.report.kept_whole[name] = _GROWS
 
 
 def _inode(path: Path) -> int | None:

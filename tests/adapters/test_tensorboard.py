@@ -13,7 +13,7 @@ import pytest
 from sentinel.adapters.event_files import spans
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.overrides import Anchor
-from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, three, write, write_file
+from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, scalar, three, write, write_file
 
 
 @pytest.fixture
@@ -157,9 +157,14 @@ def test_a_file_that_grows_is_read_on_and_one_that_was_written_anew_is_read_agai
     with last.open("ab") as file:
         file.write(next(folder.glob("*.a")).read_bytes())
     assert board.last_step() == 60
-    last.write_bytes(next(folder.glob("*.a")).read_bytes())
     next(folder.glob("*.b")).unlink()
+    last.write_bytes(next(folder.glob("*.a")).read_bytes())
     assert board.last_step() == 20
+    next(folder.glob("*.a")).unlink()
+    write_file(last, [scalar("another tag", step) for step in range(1, 1000)])  # longer than what was there
+    assert board.last_step() == 999
+    write_file(last, [scalar("a third one", step) for step in range(1, 1500)][::-1][600:])
+    assert board.last_step() == 899
 
 
 def test_steps_that_go_back_within_a_file_are_cut_all_the_same(tmp_path: Path) -> None:

@@ -76,11 +76,13 @@ def test_a_file_that_spans_the_cut_and_is_corrupt_is_kept_whole_and_told(folder:
 
 def test_a_cut_that_kept_a_file_whole_is_not_asked_for_again(folder: Path) -> None:
     """Else the plan would have the same cut done for ever; a new process knows it, too, until it is taken back."""
-    spanning(folder).write_bytes(DAMAGED["garbage in the middle"][0](spanning(folder).read_bytes()))
-    TensorBoard(folder).cut(Anchor(global_step=25, consumed_samples=400, consumed_tokens=25 * 2048), **WHERE)
+    (folder / "events.out.tfevents.3.c").unlink()
+    spanning(folder).write_bytes(DAMAGED["zeros after the last record"][0](spanning(folder).read_bytes()))
+    assert TensorBoard(folder).last_step() == 40
+    TensorBoard(folder).cut(AT, **WHERE)
     assert TensorBoard(folder).last_step() == 20
     TensorBoard(folder).restore(**WHERE)
-    assert TensorBoard(folder).last_step() == 60
+    assert TensorBoard(folder).last_step() == 40
 
 
 def test_corrupt_files_that_do_not_span_the_cut_lie_where_they_lay(folder: Path) -> None:
@@ -129,6 +131,21 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
     monkeypatch.undo()
     assert TensorBoard(folder).cut(AT, **WHERE).cut == [spanning(folder).name]  # the writer is gone: it can be cut now
     assert TensorBoard(folder).last_step() == 30
+
+
+def test_a_file_after_the_cut_that_is_written_to_is_kept_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = folder / "events.out.tfevents.3.c"
+    real = tensorboard.part
+
+    def reading(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> object:
+        with last.open("ab") as file:
+            file.write(b"the beginning of a record")
+        return real(path, at, spans, kept, cut)
+
+    monkeypatch.setattr(tensorboard, "part", reading)
+    report = TensorBoard(folder).cut(AT, **WHERE)
+    assert report.kept_whole == {last.name: "it is being written to"}
+    assert last.exists()
 
 
 @pytest.mark.parametrize("rename", range(1, 6))

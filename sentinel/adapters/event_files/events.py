@@ -99,13 +99,13 @@ _SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
 
 def _scalars(stretch: Stretch) -> Scalars:
     """Steps, axes and iterations of the events that are one scalar with a short tag; and which are not."""
-    data = stretch.data
+    data = stretch.data + bytes(8)
     octets = np.frombuffer(data, np.uint8)
-    words = np.ndarray((max(1, len(data) - 7),), "<u8", data.ljust(8), strides=(1,))  # one that begins at each byte
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # one that begins at each byte
     last = len(words) - 1
     starts, ends = stretch.starts + HEADER_BYTES, stretch.ends - 4
     step_at = starts + 10  # a double under its key is 9 bytes, the step's key is one
-    has_step = octets[np.minimum(starts + 9, len(data) - 1)] == 0x10
+    has_step = octets[starts + 9] == 0x10
     steps, step_bytes = _varints(words[np.minimum(step_at, last)])
     steps = np.where(has_step, steps, 0)
     summary_at = np.where(has_step, step_at + step_bytes, step_at - 1)
@@ -120,7 +120,6 @@ def _scalars(stretch: Stretch) -> Scalars:
         & (summary_bytes == value_bytes + 2)
         & (summary_at + 2 + summary_bytes == ends)
         & (tag_bytes + 2 <= value_bytes)
-        & (ends <= last)  # so that no word that was looked at lies beyond the data
     )
     axes = np.full(len(starts), Axis.ITERATION, np.uint8)
     iterations = np.full(len(starts), -1, np.int64)

@@ -65,7 +65,7 @@ class _Sorting:
 
     Where the cut's value on an axis is not known, an event goes with the iteration that it says it belongs to, else
     with the one that was written before it (in a file's beginning: after it). Events without a tag are in both parts,
-    so that each is a file of its own; but a session start after the cut would have the part that stays forget.
+    so that each is a file of its own; but for session starts: TensorBoard forgets what it read before of their steps.
     """
 
     def __init__(self, at: Anchor, spans: Spans) -> None:
@@ -81,8 +81,8 @@ class _Sorting:
             if limit is not None:
                 stays = np.where(axes == axis, steps <= limit, stays)
         stays = np.where(axes == Axis.SESSION, steps <= self._at.global_step, stays)
-        goes = ~stays | (axes == Axis.SESSION) | (axes == Axis.NONE)
-        return stays | (axes == Axis.NONE), goes
+        in_both = axes == Axis.NONE
+        return stays | in_both, ~stays | in_both
 
     def _carried(self, iterations: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each event's iteration: its own, or that of the last event before it that says one."""
