@@ -185,6 +185,8 @@ class Observer:
             room_problem=self._room_problem(incidents),
             overrides=near.overrides.read(),
             tensorboard_past=near.tensorboard.last_step() if near.tensorboard else None,
+            tensorboard_samples=near.tensorboard.last_samples() if near.tensorboard else None,
+            tensorboard_git=_git_work_tree(near.tensorboard),
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=_filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
@@ -297,6 +299,11 @@ def warmup_end(started: RunStarted) -> int | None:
     if baseline.seqlen is not None:
         ends.append(baseline.seqlen.end_step)
     return max(ends, default=None)
+
+
+def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
+    work_tree = tensorboard.git_work_tree() if tensorboard else None
+    return None if work_tree is None else str(work_tree)
 
 
 def _filled(reported: Baseline, script: Baseline | None) -> Baseline:

@@ -5,6 +5,7 @@ Before anything is moved it is looked once more whether the job is gone: the pla
 
 from __future__ import annotations
 
+import logging
 from typing import assert_never
 
 from sentinel.act.observe import Neighbours, Observer
@@ -23,6 +24,8 @@ from sentinel.plan.actions import (
 
 __all__ = ["Performer"]
 
+log = logging.getLogger(__name__)
+
 
 class Performer:
     """The hands of a watch; `__call__` is a `Perform`."""
@@ -33,6 +36,7 @@ class Performer:
 
     def __call__(self, action: Action) -> None:
         near, started = self._near, self._observer.started
+        self._fence(action)
         match action:
             case VerifyCheckpoint(tag):
                 self._observer.verified(near.checkpoints.verify(tag))
@@ -45,21 +49,28 @@ class Performer:
                     near.launcher.keep_stacks(near.state_dir / "stacks")
                 near.launcher.stop(started, spare)
             case QuarantineCheckpoints(tags, incident, rollback):
-                near.launcher.fenced(started, rollback)
                 near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
                 self._observer.forget(tags)
             case PointLatest(tag, global_step, incident, rollback):
-                near.launcher.fenced(started, rollback)
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
-            case CutTensorBoard(at, incident, rollback):
-                near.launcher.fenced(started, rollback)
-                if near.tensorboard is not None:
-                    near.tensorboard.cut(at, incident=incident, rollback=rollback)
+            case CutTensorBoard():
+                self._cut(action)
             case WriteOverrides(overrides):
-                near.launcher.fenced(started, overrides.rollback)
                 near.overrides.write(overrides)
             case StartJob(incident, rollback, follow_up):
-                near.launcher.fenced(started, rollback)
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
             case _:
                 assert_never(action)
+
+    def _fence(self, action: Action) -> None:
+        """JobStillAlive before anything moves, or a second job begins, while another than the rollback's own lives."""
+        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | StartJob):
+            self._near.launcher.fenced(self._observer.started, action.rollback)
+        elif isinstance(action, WriteOverrides):
+            self._near.launcher.fenced(self._observer.started, action.overrides.rollback)
+
+    def _cut(self, action: CutTensorBoard) -> None:
+        if self._near.tensorboard is not None:
+            report = self._near.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
+            for sentence in report.sentences():
+                log.warning("TensorBoard: %s", sentence)

@@ -2,62 +2,101 @@
 
 What is cut off stays readable as a run of its own beside the folder, named after the rollback. The original of a file
 that spans the cut goes to the quarantine, under a name that TensorBoard does not load.
+
+A file is read once, while the run is looked at; a cut reads only those that span it. Where a file can't be read to its
+end, or is being written to, it is kept whole where it is, and the cut's report says so.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from sentinel.adapters.event_file import Event, read_events
-from sentinel.durable import os_errors_named, sync_folder, write_atomically
+from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
+from sentinel.durable import sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["TensorBoard"]
+__all__ = ["CutReport", "TensorBoard"]
 
 _LOADED = "tfevents"
 """TensorBoard loads files whose name contains this."""
 _ASIDE = "tf-events"
 _KEPT = ".sentinel-kept"
+_PART = ".sentinel-part"
+"""What is being written: overwritten by the next cut when this one is killed."""
 _CUT = ".cut-off"
+_GROWS = "it is being written to"
+
+
+@dataclass(slots=True, kw_only=True)
+class CutReport:
+    """What a cut did; files by their names in the folder."""
+
+    cut: list[str] = field(default_factory=list)
+    """Files that spanned the cut."""
+
+    moved: list[str] = field(default_factory=list)
+    """Files that lay wholly after it."""
+
+    kept_whole: dict[str, str] = field(default_factory=dict)
+    """Files that were left as they are though they may show steps past the cut: why, in words."""
+
+    remarks: list[str] = field(default_factory=list)
+    """What else a person should know, as sentences."""
+
+    def sentences(self) -> list[str]:
+        """What a person has to be told; empty when all went as it should."""
+        return [f"{name} was kept whole: {why}" for name, why in self.kept_whole.items()] + self.remarks
 
 
 class TensorBoard:
     """The folder that the trainer's SummaryWriter writes to, with its subfolders."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, index: Path | None = None) -> None:
         self.folder = folder
-        self._seen: dict[Path, tuple[int, int]] = {}  # bytes read, largest step on the iteration axis
+        self._index = Index(index)
 
     def last_step(self) -> int:
         """Largest step of the live event files on the iteration axis, 0 for none; maxsize while a cut is unfinished."""
-        if any(True for _ in self._unfinished()):
-            return sys.maxsize
-        return max((self._last_step(path) for path in self._event_files()), default=0)
+        return self._last(Axis.ITERATION)
 
-    def cut(self, at: Anchor, *, incident: str, rollback: str) -> None:
+    def last_samples(self) -> int:
+        """The same on the samples axis: what DeepSpeed's own monitor writes has no iterations."""
+        return self._last(Axis.SAMPLES)
+
+    def git_work_tree(self) -> Path | None:
+        """The git work tree that the folder lies in, None for none: something may commit and push what is moved."""
+        folder = self.folder.resolve()
+        return next((p for p in (folder, *folder.parents) if (p / ".git").exists()), None)
+
+    def cut(self, at: Anchor, *, incident: str, rollback: str) -> CutReport:
         """Cuts every event file at the target; takes a cut up again that was killed half-way."""
+        report = CutReport()
         if not self.folder.is_dir():
-            return
+            return report
         room = self._room(incident, rollback)
         room.mkdir(parents=True, exist_ok=True)
         listing = room / "files.json"
         if not listing.exists():
-            names = [str(p.relative_to(self.folder)) for p in self._event_files()]
+            names = [self._name(p) for p in self._event_files()]
             write_atomically(listing, dump_json({"files": names}))
+        cutting = _Cutting(self.folder, at, room, self._aside(rollback), report)
         for kept in list(self._unfinished()):
-            self._finish(kept, room)
-        for path in list(self._event_files()):
-            self._cut_file(path, at, room, self._aside(rollback))
+            cutting.finish(kept)
+        for name, spans in self._read().items():
+            cutting.cut_file(self.folder / name, spans)
+        cutting.look_back()
+        for path in self._links():
+            report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
+        kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
+        write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
         sync_folder(room)
-        self._seen.clear()
+        return report
 
     def restore(self, incident: str, rollback: str) -> None:
         """Brings the files of before the cut back, byte for byte; what was written since is moved aside."""
@@ -68,7 +107,7 @@ class TensorBoard:
         before = set(load_object(listing.read_text(encoding="utf-8"))["files"])
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
-            name = str(path.relative_to(self.folder))
+            name = self._name(path)
             if name not in before or (room / _aside_name(name)).exists():  # written since, or the kept part
                 _park(path, room / "after" / _aside_name(name))
         for name in sorted(before):
@@ -76,60 +115,54 @@ class TensorBoard:
             for source in (room / _aside_name(name), aside / name):
                 if source.exists() and not live.exists():
                     _move(source, live)
+        _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
-            for part in aside.rglob(f"*{_CUT}"):
-                _park(part, room / "after" / _aside_name(str(part.relative_to(aside))))
+            for cut_off in aside.rglob(f"*{_CUT}"):
+                _park(cut_off, room / "after" / _aside_name(str(cut_off.relative_to(aside))))
+        if (kept_whole := room / "kept-whole.json").exists():
+            kept_whole.rename(room / "kept-whole.restored.json")
         listing.rename(room / "files.restored.json")
-        self._seen.clear()
 
-    def _cut_file(self, path: Path, at: Anchor, room: Path, aside: Path) -> None:
-        name = path.relative_to(self.folder)
-        kept, cut = 0, 0
-        with path.open("rb") as file:
-            for event, keeps in _sorted_out(file, at):
-                if event.tag is not None:
-                    kept, cut = kept + keeps, cut + (not keeps)
-        if not cut:
-            return
-        if not kept:
-            _move(path, aside / name)
-            return
-        kept_path, cut_path = path.with_name(path.name.replace(_LOADED, _KEPT)), aside / f"{name}{_CUT}"
-        half = room / f"{_aside_name(str(name))}.new"  # among what is not live: a crash leaves nothing there
-        _copy(path, cut_path, half, at, lambda event, keeps: not keeps or event.tag is None)
-        _copy(path, kept_path, half, at, lambda event, keeps: keeps or event.tag is None)
-        self._finish(kept_path, room)
+    def _last(self, axis: Axis) -> int:
+        """Files that a cut has kept whole do not count: the same cut would be asked for again and again."""
+        if any(True for _ in self._unfinished()):
+            return sys.maxsize
+        kept_whole, read = self._kept_whole(), self._read()
+        return max((s.last(axis) for name, s in read.items() if (name, s.inode) not in kept_whole), default=0)
 
-    def _finish(self, kept: Path, room: Path) -> None:
-        """Original to the quarantine, kept part into its place. Taken up again at whichever of the two is missing."""
-        live = kept.with_name(kept.name.replace(_KEPT, _LOADED))
-        original = room / _aside_name(str(live.relative_to(self.folder)))
-        if live.exists():
-            _move(live, original)
-        if original.exists():
-            kept.rename(live)
-            sync_folder(live.parent)
+    def _read(self) -> dict[str, Spans]:
+        """How far each event file reaches, by its name; a file that went away meanwhile is none."""
+        read = {}
+        for path in self._event_files():
+            try:
+                read[self._name(path)] = self._index.of(self._name(path), path)
+            except FileNotFoundError:
+                continue
+        self._index.keep(set(read))
+        return read
 
-    def _last_step(self, path: Path) -> int:
-        read, largest = self._seen.get(path, (0, 0))
-        if path.stat().st_size < read:
-            read, largest = 0, 0
-        with path.open("rb") as file:
-            file.seek(read)
-            for event in read_events(file):
-                read += len(event.record)
-                if event.tag is not None and _axis(event.tag) == "global_step":
-                    largest = max(largest, event.step)
-        self._seen[path] = (read, largest)
-        return largest
+    def _kept_whole(self) -> set[tuple[str, int | None]]:
+        """Names and inodes of the files that some cut has kept whole."""
+        rooms = (self.folder.parent / ".sentinel-quarantine").glob("*/*")
+        listings = [room / f"{self.folder.name}-originals" / "kept-whole.json" for room in rooms]
+        files = [load_object(p.read_text(encoding="utf-8"))["files"] for p in listings if p.exists()]
+        return {(name, kept["inode"]) for one in files for name, kept in one.items()}
 
     def _event_files(self) -> Iterator[Path]:
-        if self.folder.is_dir():
-            yield from sorted(p for p in self.folder.rglob(f"*{_LOADED}*") if p.is_file() and not p.is_symlink())
+        yield from (p for p in self._matching(_LOADED) if p.is_file() and not p.is_symlink())
+
+    def _links(self) -> Iterator[Path]:
+        yield from (p for p in self._matching(_LOADED) if p.is_symlink())
 
     def _unfinished(self) -> Iterator[Path]:
+        yield from self._matching(_KEPT)
+
+    def _matching(self, part_of_name: str) -> Iterator[Path]:
         if self.folder.is_dir():
-            yield from sorted(self.folder.rglob(f"*{_KEPT}*"))
+            yield from sorted(p for p in self.folder.rglob(f"*{part_of_name}*") if ".git" not in p.parts)
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder))
 
     def _room(self, incident: str, rollback: str) -> Path:
         return self.folder.parent / ".sentinel-quarantine" / incident / rollback / f"{self.folder.name}-originals"
@@ -139,44 +172,106 @@ class TensorBoard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
-    suffix: str
-    field: str
+class _Cutting:
+    """One cut of a folder, file by file."""
+
+    folder: Path
+    at: Anchor
+    room: Path
+    aside: Path
+    report: CutReport
+    set_aside: dict[Path, int] = field(default_factory=dict)
+    """What was taken out of the folder, where it is now, and the bytes it had when it was read."""
+
+    def cut_file(self, path: Path, spans: Spans) -> None:
+        """One file, from where it lies as against the cut."""
+        name, side, problem = str(path.relative_to(self.folder)), spans.side(self.at), spans.problem
+        self.report.kept_whole.pop(name, None)  # a cut taken up may have given up on it
+        unreadable = None if problem is None or problem.torn else problem.what
+        if side is Side.UNKNOWN:
+            self.report.kept_whole[name] = "its steps are no iterations, and what they are at the target is not known"
+        elif side is Side.AFTER and not spans.is_of(path.stat()):
+            self.report.kept_whole[name] = _GROWS
+        elif side is Side.AFTER:
+            if unreadable:
+                self.report.remarks.append(f"{name} was moved whole, with all that can be read of it: {unreadable}")
+            _move(path, self.aside / name)
+            self.report.moved.append(name)
+            self.set_aside[self.aside / name] = spans.size
+        elif unreadable:
+            self.report.kept_whole[name] = unreadable
+        elif side is Side.STRADDLES:
+            self._part(path, name, spans)
+
+    def finish(self, kept: Path) -> None:
+        """Original to the quarantine, kept part into its place. Taken up again at whichever of the two is missing."""
+        live = kept.with_name(kept.name.replace(_KEPT, _LOADED))
+        name = str(live.relative_to(self.folder))
+        original, size = self.room / _aside_name(name), self._size_read(name)
+        if live.exists():
+            _move(live, original)
+        if not original.exists():
+            return
+        if size not in (None, original.stat().st_size):  # written to since it was read: the parts lack something
+            _move(original, live)
+            _put_by(self.room, self.aside / f"{name}{_CUT}", kept)
+            self.report.kept_whole[name] = _GROWS
+            return
+        kept.rename(live)
+        sync_folder(live.parent)
+        self.report.cut.append(name)
+        self.set_aside[original] = original.stat().st_size if size is None else size
+
+    def look_back(self) -> None:
+        """Says what was written to after it was taken out of the folder: a writer that nobody knew of."""
+        for path, size in self.set_aside.items():
+            if path.stat().st_size != size:
+                self.report.remarks.append(f"{path} is still written to; what was cut or moved is missing none of it")
+
+    def _part(self, path: Path, name: str, spans: Spans) -> None:
+        kept = path.with_name(path.name.replace(_LOADED, _KEPT))
+        cut_off = self.aside / f"{name}{_CUT}"
+        kept_part, cut_part = (p.with_name(p.name.replace(_LOADED, _PART)) for p in (path, cut_off))
+        cut_off.parent.mkdir(parents=True, exist_ok=True)
+        parted = part(path, self.at, spans, kept_part, cut_part)
+        torn = parted.problem is not None and parted.problem.torn
+        if parted.problem is not None and not torn:
+            self.report.kept_whole[name] = parted.problem.what
+        elif parted.size != spans.size or not spans.is_of(path.stat()):
+            self.report.kept_whole[name] = _GROWS
+        if name in self.report.kept_whole:
+            _put_by(self.room, kept_part, cut_part)
+            return
+        if parted.problem is not None:
+            self.report.remarks.append(f"{name} was cut; {parted.problem.what}, which went with what was cut off")
+        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": parted.size}))
+        for written, place in ((cut_part, cut_off), (kept_part, kept)):
+            written.rename(place)
+            sync_folder(place.parent)
+        self.finish(kept)
+
+    def _size_read(self, name: str) -> int | None:
+        """The bytes of the file that the kept part was made from; None where that was not noted."""
+        noted = self.room / "parted.json"
+        parted = load_object(noted.read_text(encoding="utf-8")) if noted.exists() else {}
+        return parted["size"] if parted.get("name") == name else None
 
 
-_AXES = (_Axis(" vs samples", "consumed_samples"), _Axis(" vs tokens", "consumed_tokens"))
-"""Megatron writes each scalar three times; the others' step is the iteration."""
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:  # somebody took it away since
+        return None
 
 
-def _axis(tag: str) -> str:
-    return next((axis.field for axis in _AXES if tag.endswith(axis.suffix)), "global_step")
-
-
-def _sorted_out(file: BinaryIO, at: Anchor) -> Iterator[tuple[Event, bool]]:
-    """Each event, and whether it is at or before the cut on its own axis.
-
-    Where the target's value on an axis is unknown, an event goes with the iteration that was written before it.
-    """
-    iteration = 0
-    for event in read_events(file):
-        axis = _axis(event.tag) if event.tag is not None else "global_step"
-        if event.tag is not None and axis == "global_step":
-            iteration = event.step
-        limit = getattr(at, axis)
-        yield event, (iteration <= at.global_step if limit is None else event.step <= limit)
-
-
-def _copy(source: Path, destination: Path, half: Path, at: Anchor, wanted: Callable[[Event, bool], bool]) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    half.parent.mkdir(parents=True, exist_ok=True)
-    with os_errors_named(half), source.open("rb") as file, half.open("wb") as copy:
-        for event, keeps in _sorted_out(file, at):
-            if wanted(event, keeps):
-                copy.write(event.record)
-        copy.flush()
-        os.fsync(copy.fileno())
-    half.rename(destination)
-    sync_folder(destination.parent)
+def _put_by(room: Path, *parts: Path) -> None:
+    """Takes parts away that are not to be used: copies of ours, of which the last one is enough."""
+    for written in parts:
+        if written.exists():
+            place = room / "unused" / _aside_name(written.name)
+            place.parent.mkdir(exist_ok=True)
+            written.replace(place)
+            sync_folder(written.parent)
 
 
 def _move(source: Path, destination: Path) -> None:

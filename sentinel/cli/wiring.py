@@ -83,6 +83,7 @@ def neighbours_of(config: Config) -> Neighbours:
     """The adapters of one run."""
     state_dir = state_dir_of(config)
     job_log = config.launcher.log or state_dir / "job.log"
+    index = state_dir / "tensorboard-index.json"
     return Neighbours(
         state_dir=state_dir,
         journals=Journals(state_dir),
@@ -91,7 +92,7 @@ def neighbours_of(config: Config) -> Neighbours:
         launcher=launcher_of(config, state_dir, job_log),
         approvals=Approvals(state_dir / "approvals"),
         overrides=OverridesFile(state_dir / "overrides.json"),
-        tensorboard=TensorBoard(config.run.tensorboard) if config.run.tensorboard else None,
+        tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
         job_log=job_log,
     )
 

@@ -87,6 +87,8 @@ class CutTensorBoard:
     at: Anchor
     incident: str
     rollback: str
+    git_work_tree: str | None = None
+    """The git work tree that the folder lies in, to be said in the plan; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,12 @@ def describe(action: Action) -> str:
             return "take `latest` away: start from scratch"
         case PointLatest(tag, _, _, _):
             return f"point `latest` at {tag}"
-        case CutTensorBoard(at, _, rollback):
-            return f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
+        case CutTensorBoard(at, _, rollback, work_tree):
+            git = f". Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
+            return (
+                f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
+                f"{f'{git}commits or pushes there should wait' if work_tree else ''}"
+            )
         case WriteOverrides(overrides):
             return f"write overrides.json for {overrides.rollback}"
         case StartJob(_, rollback, _):

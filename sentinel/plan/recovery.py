@@ -159,8 +159,8 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         actions.append(QuarantineCheckpoints(later, incident, ours))
     if run.latest_tag != decision.target_tag:
         actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
-    if run.tensorboard_past is not None and run.tensorboard_past > decision.target_step:
-        actions.append(CutTensorBoard(decision.overrides.anchor, incident, ours))
+    if _tensorboard_is_past(decision.overrides.anchor, run):
+        actions.append(CutTensorBoard(decision.overrides.anchor, incident, ours, run.tensorboard_git))
     if run.overrides != decision.overrides:
         actions.append(WriteOverrides(decision.overrides))
     if decision.restart:
@@ -168,6 +168,12 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
         actions.append(StartJob(incident, ours))
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
+
+
+def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
+    past = run.tensorboard_past is not None and run.tensorboard_past > at.global_step
+    samples = 0 if at.global_step == 0 else at.consumed_samples
+    return past or (samples is not None and (run.tensorboard_samples or 0) > samples)
 
 
 def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:

@@ -115,6 +115,12 @@ class RunState:
     tensorboard_past: int | None = None
     """The largest step that TensorBoard's live event files show; None when there is no TensorBoard."""
 
+    tensorboard_samples: int | None = None
+    """The largest step that they show of tags that are counted in samples; None when there is no TensorBoard."""
+
+    tensorboard_git: str | None = None
+    """The git work tree that TensorBoard's folder lies in: something may commit and push it; None for none."""
+
     started_rollbacks: frozenset[str] = frozenset()
     """Rollbacks that some attempt's run_started has reported."""
 

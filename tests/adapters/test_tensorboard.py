@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import warnings
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.adapters.event_files import spans
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.overrides import Anchor
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
-AT = Anchor(global_step=30, consumed_samples=480, consumed_tokens=61440)
-TAG = "lm-loss-training/lm loss"
-
-
-def write(folder: Path, steps: range, suffix: str = "") -> None:
-    writer = SummaryWriter(str(folder), filename_suffix=suffix)
-    for step in steps:
-        writer.add_scalar(TAG, step / 10, step)
-        writer.add_scalar(f"{TAG} vs samples", step / 10, step * 16)
-        writer.add_scalar(f"{TAG} vs tokens", step / 10, step * 2048)
-    writer.close()
-
-
-def read(folder: Path) -> dict[str, list[int]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        events: Any = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
-        return {tag: sorted(s.step for s in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
-
-
-def inventory(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*tfevents*")}
-
-
-def axes(steps: range) -> dict[str, list[int]]:
-    return {
-        TAG: list(steps),
-        f"{TAG} vs samples": [s * 16 for s in steps],
-        f"{TAG} vs tokens": [s * 2048 for s in steps],
-    }
+from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, scalar, three, write, write_file
 
 
 @pytest.fixture
@@ -160,3 +126,156 @@ def test_what_is_cut_and_brought_back_can_be_cut_and_brought_back_again(folder: 
         assert read(folder.with_name("tb-incident-1-r1")) == axes(range(31, 61))
         TensorBoard(folder).restore(**WHERE)
         assert inventory(folder) == before
+
+
+def test_a_file_is_read_once_however_many_look_at_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is written down; after that, a cut opens the file that spans it and no other."""
+    monkeypatch.setattr(spans, "_SAVE_AFTER_BYTES", 1)
+    index = tmp_path / "state" / "index.json"
+    TensorBoard(folder, index).last_step()
+    opened = []
+    real = Path.open
+
+    def noting(self: Path, *arguments: Any, **more: Any) -> Any:
+        if "tfevents" in self.name and "rb" in arguments:
+            opened.append(self.name)
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", noting)
+    board = TensorBoard(folder, index)
+    assert board.last_step() == 60
+    report = board.cut(AT, **WHERE)
+    assert opened == report.cut
+    assert len(opened) == 1
+    assert report.moved == [next(folder.with_name("tb-incident-1-r1").glob("*.c")).name]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": 0, "files": {"a": {}}}', '{"schema": 1, "files": {"a": {}}}']
+)
+def test_an_index_that_is_torn_or_of_another_version_is_no_index(folder: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "index.json").write_text(text)
+    assert TensorBoard(folder, tmp_path / "index.json").last_step() == 60
+
+
+def test_a_file_that_grows_is_read_on_and_one_that_was_written_anew_is_read_again(folder: Path) -> None:
+    board = TensorBoard(folder)
+    last = next(folder.glob("*.c"))
+    assert board.last_step() == 60
+    with last.open("ab") as file:
+        file.write(next(folder.glob("*.a")).read_bytes())
+    assert board.last_step() == 60
+    next(folder.glob("*.b")).unlink()
+    last.write_bytes(next(folder.glob("*.a")).read_bytes())
+    assert board.last_step() == 20
+    next(folder.glob("*.a")).unlink()
+    write_file(last, [scalar("another tag", step) for step in range(1, 1000)])  # longer than what was there
+    assert board.last_step() == 999
+    write_file(last, [scalar("a third one", step) for step in range(1, 1500)][::-1][600:])
+    assert board.last_step() == 899
+
+
+def test_steps_that_go_back_within_a_file_are_cut_all_the_same(tmp_path: Path) -> None:
+    """A trainer that went back without ending: the file's last step is before the cut, and some others are not."""
+    write(tmp_path / "tb", [*range(21, 41), *range(5, 29)])
+    board = TensorBoard(tmp_path / "tb")
+    assert board.last_step() == 40
+    board.cut(AT, **WHERE)
+    assert read(tmp_path / "tb")[TAG] == sorted([*range(21, 31), *range(5, 29)])
+    assert read(tmp_path / "tb-incident-1-r1")[TAG] == list(range(31, 41))
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "new\nline", "[abc]*?", "ümläut", "\udcff\udcfe", "a.new", "x.sentinel"]
+)
+def test_names_with_odd_characters_come_through(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name / "tb"
+    events = [event for step in range(21, 41) for event in three(step)]
+    write_file(folder / name / f"events.out.tfevents.1.{name}", events)
+    before = inventory(folder)
+    board = TensorBoard(folder, tmp_path / name / "index.json")
+    assert board.cut(AT, **WHERE).cut == [f"{name}/events.out.tfevents.1.{name}"]
+    for run, steps in ("tb", range(21, 31)), ("tb-incident-1-r1", range(31, 41)):
+        plain = tmp_path / f"plain-{run}"  # TensorBoard itself can't open a name that is not UTF-8
+        plain.mkdir()
+        next((tmp_path / name / run / name).iterdir()).rename(plain / "events.out.tfevents.1")
+        assert read(plain) == axes(steps)
+        (plain / "events.out.tfevents.1").rename(
+            tmp_path / name / run / name / f"events.out.tfevents.1.{name}{'.cut-off' * (run != 'tb')}"
+        )
+    board.restore(**WHERE)
+    assert inventory(folder) == before
+
+
+def test_a_git_work_tree_around_the_folder_is_found(folder: Path, tmp_path: Path) -> None:
+    assert TensorBoard(folder).git_work_tree() is None
+    (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # as in a submodule or a further work tree
+    assert TensorBoard(folder).git_work_tree() == tmp_path.resolve()
+    (tmp_path / "by-link").symlink_to(folder)
+    assert TensorBoard(tmp_path / "by-link").git_work_tree() == tmp_path.resolve()
+
+
+def test_a_folder_that_is_a_git_work_tree_keeps_its_repository(folder: Path) -> None:
+    (folder / ".git" / "refs" / "heads").mkdir(parents=True)
+    branch = folder / ".git" / "refs" / "heads" / "tfevents-kept"
+    branch.write_text("0" * 40)
+    board = TensorBoard(folder)
+    board.cut(Anchor(global_step=0), **WHERE)
+    assert branch.exists()
+    assert board.git_work_tree() == folder.resolve()
+
+
+def test_a_cut_and_an_undo_killed_anywhere_are_taken_up(folder: Path, tmp_path: Path) -> None:
+    """Dies before each rename and each fsync in turn, until there is none left to die at."""
+    before = inventory(folder)
+    for killed_at in range(1, 200):
+        undone = tmp_path / f"undone-at-{killed_at}" / "tb"
+        shutil.copytree(folder, undone)
+        dies(killed_at, lambda undone=undone: TensorBoard(undone).cut(AT, **WHERE))
+        TensorBoard(undone).restore(**WHERE)
+        assert inventory(undone) == before
+        live = [p for place in undone.parent.glob("tb*") for p in place.rglob("*") if p.is_file()]
+        assert len(live) == len(before)  # and nothing half-written beside them
+        again = tmp_path / f"killed-at-{killed_at}" / "tb"
+        shutil.copytree(folder, again)
+        died = [dies(killed_at, lambda again=again: TensorBoard(again).cut(AT, **WHERE))]
+        if died[0]:
+            assert TensorBoard(again).last_step() > AT.global_step or read(again) == axes(range(1, 31))
+        TensorBoard(again).cut(AT, **WHERE)
+        assert read(again) == axes(range(1, 31))
+        assert read(again.with_name("tb-incident-1-r1")) == axes(range(31, 61))
+        died.append(dies(killed_at, lambda again=again: TensorBoard(again).restore(**WHERE)))
+        TensorBoard(again).restore(**WHERE)
+        assert inventory(again) == before
+        assert not list(again.rglob("*.sentinel-*"))
+        if not any(died):
+            assert killed_at > 20
+            return
+    pytest.fail("a cut has two hundred steps?")
+
+
+def dies(at: int, do: Callable[[], object]) -> bool:
+    """Whether it came to the Nth of its renames and fsyncs, before which it is killed."""
+    count = 0
+
+    def dying(real: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(Path, "replace", dying(Path.replace))
+        patch.setattr(os, "fsync", dying(os.fsync))
+        try:
+            do()
+        except KeyboardInterrupt:
+            return True
+    return False

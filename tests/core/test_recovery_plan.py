@@ -19,6 +19,7 @@ from sentinel.plan.actions import (
     StopJob,
     VerifyCheckpoint,
     WriteOverrides,
+    describe,
 )
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
@@ -101,6 +102,31 @@ def decision() -> Rollback:
     made = decide(incident(), run(), POLICY).decision
     assert made is not None
     return made
+
+
+def test_a_tensorboard_folder_in_a_git_work_tree_is_said_in_the_plan() -> None:
+    plain, in_git = (
+        next(a for a in plan_rollback(decision(), run(tensorboard_git=tree), POLICY).actions if _cuts(a))
+        for tree in (None, "/shared/tr8-104B-logs")
+    )
+    assert "git" not in describe(plain)
+    assert "lies in the git work tree /shared/tr8-104B-logs" in describe(in_git)
+
+
+def test_what_is_counted_in_samples_alone_is_cut_too() -> None:
+    made = decision()
+    at = replace(made.overrides.anchor, consumed_samples=320)
+    made = replace(made, overrides=replace(made.overrides, anchor=at))
+
+    def cuts(samples: int) -> bool:
+        seen = run(tensorboard_past=0, tensorboard_samples=samples)
+        return any(map(_cuts, plan_rollback(made, seen, POLICY).actions))
+
+    assert [cuts(samples) for samples in (0, 320, 321)] == [False, False, True]
+
+
+def _cuts(action: Action) -> bool:
+    return isinstance(action, CutTensorBoard)
 
 
 def test_a_rollback_fences_before_it_moves_and_starts_last() -> None:

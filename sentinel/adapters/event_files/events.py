@@ -1,0 +1,245 @@
+"""What a cut needs of each event: its step, the axis that the step is counted on, and its iteration where it says so.
+
+An Event's field 2 is the step (varint), 5 the Summary, 7 the SessionLog; a Summary's repeated field 1 are Values, with
+the tag as field 1 and a scalar as field 2 (float). No copy of the schema is needed for that.
+Source: tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
+
+A scalar with a short tag always has the same bytes before its tag, so that all of a stretch are read at once; what
+does not look like one (histograms, images, text, long tags) is walked field by field.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sentinel.adapters.event_files.frames import HEADER_BYTES, Problem, Stretch
+
+__all__ = ["Axis", "Events", "axis_of", "read_events"]
+
+
+class Axis(IntEnum):
+    """What an event's step counts."""
+
+    ITERATION = 0
+    SAMPLES = 1
+    TOKENS = 2
+    OTHER = 3
+    """Something that no checkpoint knows of, such as gigaflos: its events go with the iterations around them."""
+
+    NONE = 4
+    """The event has no tag: file version, graph, metadata."""
+
+    SESSION = 5
+    """The event has no tag and tells TensorBoard to forget what came at its step and later."""
+
+
+_SUFFIXES = {
+    " vs samples": Axis.SAMPLES,
+    ",x=samples": Axis.SAMPLES,
+    " vs tokens": Axis.TOKENS,
+    ",x=tokens": Axis.TOKENS,
+    " vs gigaflos": Axis.OTHER,
+}
+"""As Megatron-DeepSpeed (Microsoft's and BigScience's) names what it does not write over iterations."""
+_PREFIXES = {"Train/Samples/": Axis.SAMPLES, "Train/Eigenvalues/": Axis.SAMPLES}
+"""As DeepSpeed's own monitor names what it writes; the step is the engine's global_samples."""
+_SAYS_ITERATION = ("y=steps,x=samples", "y=steps,x=tokens")
+"""Ends of tags whose value is the iteration."""
+
+
+def axis_of(tag: str) -> Axis:
+    """The axis that a tag's step is counted on."""
+    for suffix, axis in _SUFFIXES.items():
+        if tag.endswith(suffix):
+            return axis
+    return next((axis for prefix, axis in _PREFIXES.items() if tag.startswith(prefix)), Axis.ITERATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """The events of a stretch, one entry for each."""
+
+    steps: NDArray[np.int64]
+    axes: NDArray[np.uint8]
+    """Values of Axis."""
+
+    iterations: NDArray[np.int64]
+    """The iteration that the event belongs to, where it says so itself; -1 where it does not."""
+
+
+def read_events(stretch: Stretch) -> tuple[Events, Problem | None]:
+    """The stretch's events; with a problem, those before the first that is no event."""
+    count = len(stretch.starts)
+    steps, axes, iterations, unread = _scalars(stretch)
+    problem = None
+    for number in np.flatnonzero(unread).tolist():
+        start, end = int(stretch.starts[number]), int(stretch.ends[number])
+        try:
+            steps[number], axes[number] = _walked(stretch.data[start + HEADER_BYTES : end - 4])
+        except (IndexError, ValueError):
+            at = stretch.at + start
+            problem, count = Problem(at=at, what=f"the record at byte {at} holds no event"), number
+            break
+    iterations = np.where(axes == Axis.ITERATION, steps, iterations)
+    return Events(steps=steps[:count], axes=axes[:count], iterations=iterations[:count]), problem
+
+
+Scalars = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]
+
+_SCALAR = np.uint64(int.from_bytes(b"\x2a\x00\x0a\x00\x0a\x00", "little"))
+"""The keys of Summary, Value and tag, each before a length of one byte."""
+_SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
+
+
+def _scalars(stretch: Stretch) -> Scalars:
+    """Steps, axes and iterations of the events that are one scalar with a short tag; and which are not."""
+    data = stretch.data + bytes(8)
+    octets = np.frombuffer(data, np.uint8)
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # one that begins at each byte
+    last = len(words) - 1
+    starts, ends = stretch.starts + HEADER_BYTES, stretch.ends - 4
+    step_at = starts + 10  # a double under its key is 9 bytes, the step's key is one
+    has_step = octets[starts + 9] == 0x10
+    steps, step_bytes = _varints(words[np.minimum(step_at, last)])
+    steps = np.where(has_step, steps, 0)
+    summary_at = np.where(has_step, step_at + step_bytes, step_at - 1)
+    summary = words[np.minimum(summary_at, last)]
+    summary_bytes, value_bytes, tag_bytes = (
+        ((summary >> np.uint64(shift)) & np.uint64(0x7F)).astype(np.int64) for shift in (8, 24, 40)
+    )
+    is_scalar = (
+        (octets[starts] == 0x09)
+        & (~has_step | (step_bytes > 0))
+        & ((summary & _SCALAR_BITS) == _SCALAR)
+        & (summary_bytes == value_bytes + 2)
+        & (summary_at + 2 + summary_bytes == ends)
+        & (tag_bytes + 2 <= value_bytes)
+    )
+    axes = np.full(len(starts), Axis.ITERATION, np.uint8)
+    iterations = np.full(len(starts), -1, np.int64)
+    places = np.flatnonzero(is_scalar)
+    tags = _Tags(words, summary_at[places] + 6, tag_bytes[places])
+    for prefix, axis in _PREFIXES.items():
+        axes[places[tags.starting(prefix)]] = axis
+    for suffix, axis in _SUFFIXES.items():
+        axes[places[tags.ending(suffix)]] = axis
+    for suffix in _SAYS_ITERATION:
+        found = tags.ending(suffix)
+        value = words[tags.end[found]]  # its key, and four bytes of a float
+        says = (value & np.uint64(0xFF)) == 0x15
+        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
+    return steps, axes, iterations, ~is_scalar
+
+
+class _Tags:
+    """Where the tags lie in a stretch, to be compared eight bytes at a time."""
+
+    def __init__(self, words: NDArray[np.uint64], start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+        self._words = words
+        self._start, self._length, self.end = start, length, start + length
+        self._first_word, self._last_word = words[start], words[self.end - 8]
+
+    def starting(self, text: str) -> NDArray[np.int64]:
+        """The numbers of the tags that begin with the text, of eight letters at least."""
+        found = np.flatnonzero(self._first_word == _word(text[:8]))
+        return self._same(found, self._start[found], text)
+
+    def ending(self, text: str) -> NDArray[np.int64]:
+        """The numbers of the tags that end with the text, of eight letters at least."""
+        found = np.flatnonzero(self._last_word == _word(text[-8:]))
+        return self._same(found, self.end[found] - len(text), text)
+
+    def _same(self, found: NDArray[np.int64], at: NDArray[np.int64], text: str) -> NDArray[np.int64]:
+        same = self._length[found] >= len(text)
+        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
+            same &= self._words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
+        return found[same]
+
+
+def _word(eight_letters: str) -> np.uint64:
+    return np.uint64(int.from_bytes(eight_letters.encode(), "little"))
+
+
+def _floats(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The whole numbers that the low four bytes hold as floats; -1 for what is none."""
+    values = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+    return np.where((values >= 0) & (values < 2**24) & (values == np.floor(values)), values, -1).astype(np.int64)
+
+
+def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The varints that the words begin with, and their lengths in bytes; length 0 for one of more than eight."""
+    stops = ~words & np.uint64(0x8080808080808080)
+    stop = stops & (~stops + np.uint64(1))  # the top bit of the last byte, alone
+    kept = words & (stop | (stop - np.uint64(1)))
+    values = np.zeros(len(words), np.uint64)
+    for place in range(8):
+        values |= (kept >> np.uint64(place)) & np.uint64(0x7F << 7 * place)
+    return values.astype(np.int64), np.frexp(stop.astype(np.float64))[1].astype(np.int64) // 8
+
+
+_FLOAT = struct.Struct("<f")
+
+
+def _walked(data: bytes) -> tuple[int, Axis]:
+    """Step and axis of any event. IndexError, ValueError when it is none."""
+    step, tag, session = 0, None, False
+    for number, value in _fields(data):
+        if number == 2 and isinstance(value, int):
+            step = value - (1 << 64) if value >> 63 else value
+        elif number == 5 and isinstance(value, bytes) and tag is None:
+            tag = _first_tag(value)
+        session |= number == 7
+    if tag is not None:
+        return step, axis_of(tag)
+    return step, Axis.SESSION if session else Axis.NONE
+
+
+def _first_tag(summary: bytes) -> str | None:
+    for number, value in _fields(summary):
+        if number == 1 and isinstance(value, bytes):
+            for inner, text in _fields(value):
+                if inner == 1 and isinstance(text, bytes):
+                    return text.decode("utf-8")
+            return ""  # a value without a tag: TensorBoard shows it under the empty name
+    return None
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(field number, value) of a protobuf message: whole numbers for varints, bytes for everything else."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            length, at = _varint(data, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if at + length > len(data):
+            raise ValueError("a field is longer than its message")
+        yield key >> 3, data[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint is too long")
