@@ -22,10 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.adapters.event_file import read_events
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.plan.incident import Incident, fold
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, encode
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
 
 ERRORS = ("ENOSPC", "EIO", "EACCES", "EROFS", "ESTALE")
 TARGET = 20
@@ -260,8 +264,9 @@ def events(folder: Path, pattern: str) -> Counter[tuple[str, int]]:
     files = [p for board in folder.glob(pattern) for p in board.rglob("*tfevents*") if p.is_file()]
     seen: Counter[tuple[str, int]] = Counter()
     for path in files:
-        with path.open("rb") as file:
-            seen.update((e.tag, e.step) for e in read_events(file) if e.tag is not None)
+        for raw in RawEventFileLoader(str(path)).Load():
+            event = Event.FromString(raw)
+            seen.update((value.tag, event.step) for value in event.summary.value)
     return seen
 
 
