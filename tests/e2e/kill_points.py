@@ -249,7 +249,8 @@ def live(folder: Path) -> dict[str, str]:
     """Name and digest of everything that a trainer or TensorBoard sees of the run, and of what it starts with."""
     files = [p for part in ("checkpoints", "tensorboard") for p in (folder / part).rglob("*") if p.is_file()]
     files += [p for p in [folder / "state" / "overrides.json"] if p.exists()]
-    return {str(p.relative_to(folder)): _digest(p) for p in files if ".sentinel-quarantine" not in p.parts}
+    ours = {".sentinel-quarantine", ".sentinel-pinned"}  # a pin is a second name of what is there
+    return {str(p.relative_to(folder)): _digest(p) for p in files if not ours & set(p.parts)}
 
 
 def inventory(folder: Path) -> Counter[tuple[str, str]]:

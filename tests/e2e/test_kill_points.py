@@ -24,7 +24,7 @@ SAMPLE = [
     ("rollback", "rename", 1, "checkpoints/global_step60", "KILL", BY_HAND),
     ("rollback", "open", 1, "checkpoints/.latest.new", "ENOSPC", WATCH),
     ("rollback", "rename", 1, f"tensorboard/{KEPT}", "KILL", WATCH),  # the original is gone, its part not yet there
-    ("rollback", "write", 1, f"{ROOM}/{STRADDLES.replace('tfevents', 'tf-events')}.new", "ENOSPC", BY_HAND),
+    ("rollback", "write", 1, f"tensorboard/{STRADDLES.replace('tfevents', '.sentinel-part')}", "ENOSPC", BY_HAND),
     ("rollback", "rename", 1, f"tensorboard/{STRADDLES}", "EACCES", BY_HAND),
     ("rollback", "mkdir", 1, "checkpoints/.sentinel-quarantine", "EROFS", BY_HAND),
     ("rollback", "fsync", 1, "checkpoints", "EIO", UNDO),
