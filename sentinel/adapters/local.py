@@ -28,6 +28,10 @@ _SAME_START_S = 2.0
 """Two clocks' readings of one process's start differ by less than this."""
 
 
+_DIES_AT_ONCE_S = 1.0
+"""A job that has ended by then has not begun: the next look finds it gone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
     """A process of the run that may write to its folders."""
@@ -132,6 +136,8 @@ class LocalJobs:
         except OSError as error:
             raise ConfigError(f"[launcher] command {command[0]!r} could not be started: {error}") from error
         self._children.append(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_DIES_AT_ONCE_S)
         return process.pid
 
     def writers(self, also: tuple[str, int, float] | None = None) -> tuple[Writer, ...]:
