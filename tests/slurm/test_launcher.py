@@ -322,6 +322,29 @@ def test_another_users_job_is_asked_to_stop_by_the_kill_file(run: Run) -> None:
     assert not kill.exists()
 
 
+def test_a_job_whose_script_can_not_be_had_is_watched_and_stopped_and_not_prepared_for(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = run.submit()
+    running(run, job)
+    known = started(job)
+
+    def secretive(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        denied = Answer(1, "", "job script retrieval failed: Access/permission denied")
+        return denied if command[0] == "scontrol" else run_command(command, environment, timeout_s)
+
+    stranger = run.another(run=secretive)
+    assert [w.id for w in stranger.look(known).writers] == [job]
+    for _ in range(3):
+        stranger.keep(known)
+    assert caplog.text.count("can't be had") == 1
+    with pytest.raises(SlurmRefused, match=f"the script of job {job} can't be had"):
+        stranger.prepare(ROLLBACK, known, None)
+    assert run.jobs() == [f"{job} RUNNING"]
+    stranger.stop(known, None)
+    assert run.jobs() == []
+
+
 def _as_nobody(command: Sequence[str]) -> list[str]:
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
 

@@ -51,6 +51,7 @@ class SlurmLauncher:
         self._submissions = Submissions(settings.state_dir / "submissions")
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._queue: tuple[SlurmJob, ...] | SlurmUnavailable = ()
+        self._said: set[str] = set()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
         self._ask_again_at: float | None = None
@@ -80,12 +81,25 @@ class SlurmLauncher:
         )
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records script and properties of the run's jobs that are not recorded yet: Slurm soon forgets ended ones."""
-        for job in sorted(self._of_run(started), key=lambda job: job.waits):
-            if not self._records.has(job.group):
-                script, recorded = self._client.script(job.group), self._client.recorded(job.group)
-                self._records.keep(job.group, script, recorded, job.tasks)
+        """Records script and properties of the run's jobs that are not recorded yet: Slurm soon forgets ended ones.
+
+        What can't be recorded (another user's script) is said once: a run can be watched without it.
+        """
+        for job in self._not_recorded(started):
+            try:
+                self._record(job)
+            except SlurmRefused as error:
+                if job.group not in self._said:
+                    log.warning("%s; it could not be started again", error)
+                self._said.add(job.group)
         self._note_failed_nodes(started)
+
+    def _not_recorded(self, started: Sequence[RunStarted]) -> list[SlurmJob]:
+        return [j for j in sorted(self._of_run(started), key=lambda j: j.waits) if not self._records.has(j.group)]
+
+    def _record(self, job: SlurmJob) -> None:
+        script, recorded = self._client.script(job.group), self._client.recorded(job.group)
+        self._records.keep(job.group, script, recorded, job.tasks)
 
     def _note_failed_nodes(self, started: Sequence[RunStarted]) -> None:
         """A node that took a job with it is down now, and may be up again when the next job is placed."""
@@ -161,7 +175,8 @@ class SlurmLauncher:
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
         jobs = [job for job in self._fresh(started) if rollback is None or _label(job) != rollback]
-        self.keep(started)
+        for job in self._not_recorded(started):
+            self._record(job)
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             last = self._preparation.last_job(self._fresh_queue(), started)
@@ -171,7 +186,10 @@ class SlurmLauncher:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
         self._ask_again_at = None
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
-        self.keep(started)  # what a waiting job was to run is lost with it
+        self.keep(started)
+        for job in self._not_recorded(started):
+            if job.waits:  # what it was to run would be lost with it
+                self._record(job)
         for group in _waiting_first(left):
             self._cancel([job for job in left if job.group == group])
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
