@@ -36,7 +36,7 @@ check:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@echo "==> tests of the first tier (real DeepSpeed, real training: three to five minutes)"
+	@echo "==> tests of the first tier (real DeepSpeed, real training, a real Slurm: ten to twenty minutes)"
 	@$(BIN)/pytest -m 'not full and not soak' --durations=10
 
 full: setup

@@ -265,6 +265,14 @@ def _slurm(config: Config) -> Iterator[Finding]:
     yield Finding("ok", "submission", "sbatch --test-only takes the job as it is, with a comment of ours")
 
 
+def _paging(config: Config) -> Iterator[Finding]:
+    names = [channel.name for channel in config.paging.channels]
+    if names:
+        yield Finding("ok", "paging", f"{', '.join(names)}; `sentinel page --test` tries whether they arrive")
+    else:
+        yield Finding("note", "paging", "nobody is paged: [[paging.webhook]] and its kin say who (docs/PAGING.md)")
+
+
 def _look(config: Config) -> Look:
     return Observer(wiring.neighbours_of(config), config.judge).look(wiring.clock())
 
@@ -274,4 +282,4 @@ def _started(config: Config) -> list[RunStarted]:
     return [a.started for a in attempts if a.started is not None]
 
 
-_CHECKS = (_configuration, _state_folder, _save_folder, _tensorboard, _journal, _ladder, _launcher)
+_CHECKS = (_configuration, _state_folder, _save_folder, _tensorboard, _journal, _ladder, _launcher, _paging)
