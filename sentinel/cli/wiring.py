@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import time
@@ -102,7 +103,7 @@ def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
     launcher = config.launcher
     if launcher.kind == "slurm":
         settings = SlurmSettings(
-            run=config.run.name,
+            run=_unmistakable(config.run.name, state_dir),
             state_dir=state_dir,
             job_name=launcher.job_name,
             script=launcher.script,
@@ -122,6 +123,11 @@ def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
         log=log,
         stop_grace_s=launcher.stop_grace_s,
     )
+
+
+def _unmistakable(run: str, state_dir: Path) -> str:
+    """The run's name with a mark of its state folder: two projects of one user may each have a run called baseline."""
+    return f"{run}~{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.client import Answer, run_command
+from sentinel.cli.wiring import neighbours_of
+from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
@@ -205,6 +207,24 @@ def test_a_requeued_job_is_stopped_again_and_ours_is_let_be(run: Run) -> None:
         run.launcher.fenced(known, ROLLBACK)
     run.launcher.stop(known, ROLLBACK)
     assert run.jobs("%A") == [ours.id]
+
+
+def test_a_run_of_the_same_name_elsewhere_is_another_run(run: Run, tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.toml").write_text(
+            '[run]\nname = "baseline"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\nkind = "slurm"\n'
+        )
+    here, there = (neighbours_of(load_config(tmp_path / name / "a.toml")).launcher for name in ("here", "there"))
+    job = run.submit()
+    running(run, job)
+    (tmp_path / "here" / "s").mkdir()
+    here.prepare(ROLLBACK, started(job), None)
+    here.stop(started(job), ROLLBACK)
+    here.start("incident-1", ROLLBACK, started(job), follow_up=False)
+    (again,) = run.jobs("%A")
+    assert [w.id for w in here.look([]).writers] == [again]
+    assert there.look([]).writers == ()
 
 
 def test_nothing_is_submitted_twice_when_the_reply_was_lost(run: Run) -> None:

@@ -13,6 +13,8 @@ class SlurmSettings:
     """What the run's configuration says about its jobs."""
 
     run: str
+    """What its jobs are marked with: two runs that share a user must not share it."""
+
     state_dir: Path
     job_name: str | None = None
     script: Path | None = None
