@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
@@ -11,7 +14,7 @@ from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["manifest", "pin"]
+__all__ = ["manifest", "pin", "reading_bar"]
 
 
 def pin(config: Config, tag: str | None, *, release: bool) -> int:
@@ -33,6 +36,15 @@ def pin(config: Config, tag: str | None, *, release: bool) -> int:
     return 0
 
 
+@contextmanager
+def reading_bar(tag: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while a checkpoint is read whole: bytes done and in all go into what it gives."""
+    columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {tag}", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def manifest(config: Config, tag: str | None) -> int:
     """Digests a checkpoint (the last whole one if none is named) into STATE_DIR/manifests."""
     near = wiring.neighbours_of(config)
@@ -41,15 +53,8 @@ def manifest(config: Config, tag: str | None) -> int:
     chosen = tag or (whole[-1] if whole else None)
     if chosen is None:
         raise ConfigError(f"{near.checkpoints.folder} holds no whole checkpoint")
-    columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(chosen, total=None)
-        near.state_dir.mkdir(parents=True, exist_ok=True)
-        path = write_manifest(
-            near.checkpoints.folder,
-            chosen,
-            near.state_dir,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    near.state_dir.mkdir(parents=True, exist_ok=True)
+    with reading_bar(chosen) as progress:
+        path = write_manifest(near.checkpoints.folder, chosen, near.state_dir, progress=progress)
     typer.echo(f"wrote {path}")
     return 0

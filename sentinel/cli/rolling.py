@@ -12,6 +12,7 @@ from sentinel.act.observe import Look
 from sentinel.act.undo import settle, take_back, undo_incident
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
+from sentinel.cli.keeping import reading_bar
 from sentinel.config import Config
 from sentinel.plan.actions import Action, VerifyCheckpoint, describe, to_json
 from sentinel.plan.by_hand import Wanted, plan_by_hand
@@ -70,7 +71,8 @@ def _planned(parts: wiring.Parts, config: Config, wanted: Wanted) -> tuple[Look,
     look = parts.observer.look(wiring.clock(), room=True)
     target = look.run.checkpoint(wanted.to)
     if target is not None and target.complete and target.verified is None and not target.only_pinned:
-        parts.observer.verified(parts.near.checkpoints.verify(target.tag))
+        with reading_bar(target.tag) as progress:
+            parts.observer.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
         look = parts.observer.look(wiring.clock(), room=True)
     return look, plan_by_hand(wanted, look.verdict, look.run, config.policy)
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.slurm_jobs import Mark, SlurmJob, Submission, jobs_of_run, mark_in, marked, resubmission
+from sentinel.plan.slurm_jobs import (
+    Mark,
+    SlurmJob,
+    Submission,
+    jobs_of_run,
+    mark_in,
+    marked,
+    resubmission,
+    with_own_head,
+)
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")
@@ -100,3 +109,41 @@ def test_a_mark_is_read_as_it_was_written_whatever_the_names(run: str, label: st
     assert mark_in(comment) == mark
     assert marked(comment, mark) == comment
     assert comment.startswith(words.strip())
+
+
+@pytest.mark.parametrize(
+    ("state", "broken_off"),
+    [
+        ("TIMEOUT", True),
+        ("NODE_FAIL", True),
+        ("OUT_OF_MEMORY", True),
+        ("FAILED", True),
+        ("PREEMPTED", True),
+        ("COMPLETED", False),
+        ("CANCELLED", False),  # by a person, who will know why
+        ("RUNNING", False),
+        ("COMPLETING", False),
+    ],
+)
+def test_a_walltime_end_and_a_failed_node_are_no_persons_doing(state: str, broken_off: bool) -> None:
+    assert SlurmJob(id="5", state=state).broken_off is broken_off
+
+
+def test_the_task_at_the_anchor_becomes_a_job_of_its_own_before_the_rest() -> None:
+    submissions = (
+        Submission(group="7", array="1,3-5,8-12:2%2"),
+        Submission(group="9", dependency="afterok:{0}"),
+        Submission(group="10", dependency="afterany:{1},afterany:{0}"),
+    )
+    assert with_own_head(submissions) == (
+        Submission(group="7", array="1"),
+        Submission(group="7", array="3,4,5,8,10,12%2", dependency="afterany:{0}"),
+        Submission(group="9", dependency="afterok:{0}:{1}"),
+        Submission(group="10", dependency="afterany:{2},afterany:{0}:{1}"),
+    )
+
+
+@pytest.mark.parametrize("array", ["", "4", "4%1"])
+def test_what_is_a_single_job_stays_one(array: str) -> None:
+    alone = (Submission(group="7", array=array), Submission(group="9", dependency="afterok:{0}"))
+    assert with_own_head(alone) == alone
