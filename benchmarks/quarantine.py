@@ -23,8 +23,8 @@ from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.plan.incident import Incident
 from sentinel.plan.mitigations import Baseline, Rung
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import choose_target
 from sentinel.plan.run_state import RunState
+from sentinel.plan.target import choose_target
 
 STEPS_BETWEEN = 100
 LINKS_PER_INODE = 30_000  # ext4 takes 65,000

@@ -14,7 +14,8 @@ from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import Plan, plan_hang, plan_restart
+from sentinel.plan.recovery import Plan
+from sentinel.plan.restarts import plan_hang, plan_restart
 from sentinel.plan.trouble import Severity, unsettled
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, TemporaryError
 

@@ -6,7 +6,6 @@ The same function makes a plan and resumes one: it looks at the run, not at what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.judge.verdict import Verdict, VerdictKind
@@ -30,34 +29,22 @@ from sentinel.plan.price import gpu_hours
 from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.plan.rung import Rung
+from sentinel.plan.target import Target, choose_target
 from sentinel.plan.waiting import begin_wait
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = [
+    "KILL_FILE",
+    "PAUSED",
     "Plan",
-    "Target",
-    "choose_target",
     "decide",
     "no_room",
     "onset_past",
-    "plan_hang",
     "plan_recovery",
-    "plan_restart",
     "plan_rollback",
     "unconfirmable",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What is rolled back to."""
-
-    tag: str | None
-    """None is from scratch."""
-
-    global_step: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,113 +182,6 @@ def _not_yet_verified(target: Checkpoint | None) -> Plan | None:
     return None
 
 
-def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
-    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
-
-    A crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung.
-    """
-    if not (policy.restart_on_hang if hung else policy.restart_on_crash):
-        return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
-    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
-        return refused
-    if run.jobs.writers:
-        return Plan(reason="something of the job is still alive")
-    incident = run.open_incident
-    current = incident.current if incident else None
-    rollback = run.overrides.rollback if run.overrides else None
-    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
-    start = StartJob(
-        incident.id if incident else None,
-        current.id if current else rollback,
-        follow_up=_has_saved_since(run, whole),
-    )
-    if not whole:
-        return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
-    last = whole[-1]
-    if last.verified is None:
-        return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
-    if run.latest_tag == last.tag:
-        return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
-    where = incident.id if incident else "restart"
-    point = PointLatest(last.tag, last.global_step, where, rollback or "restart")
-    return Plan(
-        actions=(point, start), reason=f"`latest` says {run.latest_tag!r}, {last.tag} is the last that is whole"
-    )
-
-
-def _has_saved_since(run: RunState, whole: Sequence[Checkpoint]) -> bool:
-    """Whether the rollback in force has saved a checkpoint of its own."""
-    return run.overrides is not None and bool(whole) and whole[-1].global_step > run.overrides.anchor.global_step
-
-
-def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
-    """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
-
-    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody
-    has looked at.
-    """
-    if not policy.restart_on_hang:
-        return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
-    if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
-        return refused
-    if run.jobs.prepares and not run.jobs.restart_prepared:
-        return Plan(actions=(PrepareJob(None, None),), reason="its restart is prepared")
-    stop = StopJob(tuple(w.id for w in run.jobs.writers), keep_stacks=True)
-    return Plan(actions=(stop,), reason="it hangs: it is stopped, and started again from its last whole checkpoint")
-
-
-def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
-    if run.paused or run.kill_file:
-        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
-    if not run.jobs.known:
-        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
-    if restarts_spent >= policy.start_budget:
-        return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
-    return None
-
-
-def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
-    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide.
-
-    near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
-    risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
-    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target.
-    """
-    if rung.target == "scratch":
-        return Target(tag=None, global_step=0, reason="from scratch")
-    failed = len(incident.rollbacks)
-    onset = (
-        incident.onset_range[0] if incident.onset_range else run.checkpoints[-1].global_step if run.checkpoints else 0
-    )
-    limit, why = onset - policy.margin_steps, f"{policy.margin_steps} steps before the onset at {onset}"
-    if rung.target != "near":
-        margin = policy.margin_steps * (2**failed if rung.target == "earlier" else 1)
-        limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
-        ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
-        if ramp is not None and ramp < limit:
-            limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
-    if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
-        limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
-    usable = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
-    if not usable:
-        return Target(tag=None, global_step=0, reason=f"no checkpoint stands {why}: from scratch")
-    return Target(tag=usable[-1].tag, global_step=usable[-1].global_step, reason=f"{usable[-1].tag} is the last {why}")
-
-
-def _usable(checkpoint: Checkpoint) -> bool:
-    return checkpoint.complete and checkpoint.verified is not False
-
-
-def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
-    """The step that the upper half of the LR ramp begins at, or None where that is not known or not of interest."""
-    schedule = baseline.lr
-    if schedule is None or schedule.unit != "steps" or not schedule.warmup:
-        return None
-    if not anyway and onset > schedule.anchor + 3 * schedule.warmup:
-        return None
-    return schedule.anchor + schedule.warmup // 2
-
-
 def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
     rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
     if target.tag is None:
@@ -340,14 +220,14 @@ def onset_past(incident: Incident, policy: Policy) -> int | None:
     return incident.onset_samples + policy.margin_steps * incident.batch_samples
 
 
-_PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
-_KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
+PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
+KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
 
 def _waits(run: RunState, policy: Policy) -> Plan | None:
     """What has to pass before anything is decided."""
     if run.paused or run.kill_file:
-        return Plan(refusal=_PAUSED if run.paused else _KILL_FILE, waits=True)
+        return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
     span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
     if span is not None:
         return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)

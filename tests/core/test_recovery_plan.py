@@ -24,9 +24,11 @@ from sentinel.plan.actions import (
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import choose_target, decide, plan_recovery, plan_restart, plan_rollback
+from sentinel.plan.recovery import decide, plan_recovery, plan_rollback
+from sentinel.plan.restarts import plan_restart
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
 from sentinel.plan.rung import Rung
+from sentinel.plan.target import choose_target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule

@@ -1,0 +1,66 @@
+"""Which checkpoint a rung rolls back to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Incident
+from sentinel.plan.policy import Policy
+from sentinel.plan.run_state import Checkpoint, RunState
+from sentinel.plan.rung import Rung
+
+__all__ = ["Target", "choose_target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is rolled back to."""
+
+    tag: str | None
+    """None is from scratch."""
+
+    global_step: int
+    reason: str
+
+
+def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
+    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide.
+
+    near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
+    risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
+    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target.
+    """
+    if rung.target == "scratch":
+        return Target(tag=None, global_step=0, reason="from scratch")
+    failed = len(incident.rollbacks)
+    onset = (
+        incident.onset_range[0] if incident.onset_range else run.checkpoints[-1].global_step if run.checkpoints else 0
+    )
+    limit, why = onset - policy.margin_steps, f"{policy.margin_steps} steps before the onset at {onset}"
+    if rung.target != "near":
+        margin = policy.margin_steps * (2**failed if rung.target == "earlier" else 1)
+        limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
+        ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
+        if ramp is not None and ramp < limit:
+            limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
+    if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
+        limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
+    usable = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
+    if not usable:
+        return Target(tag=None, global_step=0, reason=f"no checkpoint stands {why}: from scratch")
+    return Target(tag=usable[-1].tag, global_step=usable[-1].global_step, reason=f"{usable[-1].tag} is the last {why}")
+
+
+def _usable(checkpoint: Checkpoint) -> bool:
+    return checkpoint.complete and checkpoint.verified is not False
+
+
+def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
+    """The step that the upper half of the LR ramp begins at, or None where that is not known or not of interest."""
+    schedule = baseline.lr
+    if schedule is None or schedule.unit != "steps" or not schedule.warmup:
+        return None
+    if not anyway and onset > schedule.anchor + 3 * schedule.warmup:
+        return None
+    return schedule.anchor + schedule.warmup // 2
