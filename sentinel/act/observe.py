@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, Protocol
 
+from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -22,15 +22,12 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
-from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
-from sentinel.vocabulary.overrides import Anchor, Free, Overrides
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.sample import RunStarted
-from sentinel.vocabulary.skipping import SkippedRange
 
-__all__ = ["Launcher", "Look", "Neighbours", "Observer", "baseline_of", "warmup_end"]
+__all__ = ["Launcher", "Look", "Neighbours", "Observer"]
 
 log = logging.getLogger(__name__)
 
@@ -188,11 +185,11 @@ class Observer:
             tensorboard_samples=near.tensorboard.last_samples() if near.tensorboard else None,
             tensorboard_git=_git_work_tree(near.tensorboard),
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=_filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
+            baseline=filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._positions(attempt),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
-            step_time_s=_step_time_s(attempt),
+            step_time_s=step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=incidents,
             approvals=near.approvals.read(),
@@ -268,55 +265,9 @@ class Observer:
         )
 
 
-def baseline_of(started: RunStarted | None) -> Baseline:
-    """What an attempt reported to run with, as mitigations change it. ConfigError for what is of another kind."""
-    if started is None:
-        return Baseline()
-    skipped = started.skipped_ranges
-    return Baseline(
-        seed=started.seed,
-        lr=LrSchedule.from_json(started.lr_schedule) if started.lr_schedule else None,
-        seqlen=SeqlenSchedule.from_json(started.seqlen_schedule) if started.seqlen_schedule else None,
-        full_seqlen=started.full_seqlen,
-        adam_beta1=started.adam_beta1,
-        adam_beta2=started.adam_beta2,
-        weight_decay=started.weight_decay,
-        clip_grad=started.gradient_clipping,
-        precision=started.precision,
-        loss_scale=started.loss_scale,
-        skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
-        moments_reset_steps=started.moments_reset_steps,
-        free=None if started.free is None else Free.from_json(started.free),
-    )
-
-
-def warmup_end(started: RunStarted) -> int | None:
-    """The step at which the attempt's LR and sequence length have warmed up; None where neither is known in steps."""
-    baseline = baseline_of(started)
-    ends = []
-    if baseline.lr is not None and baseline.lr.unit == "steps":
-        ends.append(baseline.lr.warmup_end)
-    if baseline.seqlen is not None:
-        ends.append(baseline.seqlen.end_step)
-    return max(ends, default=None)
-
-
 def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
     work_tree = tensorboard.git_work_tree() if tensorboard else None
     return None if work_tree is None else str(work_tree)
-
-
-def _filled(reported: Baseline, script: Baseline | None) -> Baseline:
-    """What the trainer has reported, and for what it has not, what its script asks for."""
-    if script is None:
-        return reported
-    gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
-    return replace(reported, **gaps)
-
-
-def _step_time_s(attempt: Attempt | None) -> float | None:
-    times = [s.step_time_s for s in attempt.samples[-100:] if s.step_time_s is not None] if attempt else []
-    return median(times) if times else None
 
 
 def _newest_entries(folder: Path) -> list[Path]:

@@ -7,7 +7,8 @@ from enum import IntEnum
 
 from sentinel.act.execute import Perform, execute
 from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Look, Observer, warmup_end
+from sentinel.act.observe import Look, Observer
+from sentinel.act.reported import warmup_end
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer, Danger, recovery

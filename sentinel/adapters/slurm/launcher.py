@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation, restart_of
+from sentinel.adapters.slurm.recording import Recording
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.durable import write_atomically
@@ -49,9 +50,9 @@ class SlurmLauncher:
         self._records = JobRecords(settings.state_dir / "jobs")
         self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
+        self._recording = Recording(client, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._queue: tuple[SlurmJob, ...] | SlurmUnavailable = ()
-        self._said: set[str] = set()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
         self._ask_again_at: float | None = None
@@ -81,43 +82,11 @@ class SlurmLauncher:
         )
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records script and properties of the run's jobs that are not recorded yet: Slurm soon forgets ended ones.
-
-        What can't be recorded (another user's script) is said once: a run can be watched without it.
-        """
-        for job in self._not_recorded(started):
-            try:
-                self._record(job)
-            except SlurmRefused as error:
-                if job.group not in self._said:
-                    log.warning("%s; it could not be started again", error)
-                self._said.add(job.group)
-        self._note_failed_nodes(started)
-
-    def _not_recorded(self, started: Sequence[RunStarted]) -> list[SlurmJob]:
-        return [j for j in sorted(self._of_run(started), key=lambda j: j.waits) if not self._records.has(j.group)]
-
-    def _record(self, job: SlurmJob) -> None:
-        script, recorded = self._client.script(job.group), self._client.recorded(job.group)
-        self._records.keep(job.group, script, recorded, job.tasks)
-
-    def _note_failed_nodes(self, started: Sequence[RunStarted]) -> None:
-        """A node that took a job with it is down now, and may be up again when the next job is placed."""
+        """Records what a later start of the run's jobs will need, and which nodes took one with them."""
+        self._recording.keep(self._of_run(started))
         ours = {word.partition("_")[0] for s in started if (word := s.job_id)}
         queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
-        for job in queue:
-            if (
-                job.state == "NODE_FAIL"
-                and job.nodes
-                and ours & {job.id, job.group}
-                and not self._failures.knows(job.id)
-            ):
-                self._failures.note(job.id, self._failed_under(job))
-
-    def _failed_under(self, job: SlurmJob) -> tuple[str, ...]:
-        if not re.search(r"[\[,]", job.nodes):
-            return (job.nodes,)
-        return self._client.failed_nodes(job.nodes) or ("unknown",)
+        self._recording.note_failed_nodes([job for job in queue if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
         """What py-spy shows of the running jobs' processes, where it is installed on their nodes. Never raises."""
@@ -175,8 +144,7 @@ class SlurmLauncher:
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
         jobs = [job for job in self._fresh(started) if rollback is None or _label(job) != rollback]
-        for job in self._not_recorded(started):
-            self._record(job)
+        self._recording.insist(self._of_run(started))
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             last = self._preparation.last_job(self._fresh_queue(), started)
@@ -187,9 +155,7 @@ class SlurmLauncher:
         self._ask_again_at = None
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
         self.keep(started)
-        for job in self._not_recorded(started):
-            if job.waits:  # what it was to run would be lost with it
-                self._record(job)
+        self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
         for group in _waiting_first(left):
             self._cancel([job for job in left if job.group == group])
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25

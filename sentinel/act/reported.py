@@ -1,0 +1,62 @@
+"""What the newest attempt has reported, as mitigations change it and as the judge needs it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from statistics import median
+
+from sentinel.judge.history import Attempt
+from sentinel.plan.baseline import Baseline
+from sentinel.vocabulary.overrides import Free
+from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.skipping import SkippedRange
+
+__all__ = ["baseline_of", "filled", "step_time_s", "warmup_end"]
+
+
+def baseline_of(started: RunStarted | None) -> Baseline:
+    """What an attempt reported to run with, as mitigations change it. ConfigError for what is of another kind."""
+    if started is None:
+        return Baseline()
+    skipped = started.skipped_ranges
+    return Baseline(
+        seed=started.seed,
+        lr=LrSchedule.from_json(started.lr_schedule) if started.lr_schedule else None,
+        seqlen=SeqlenSchedule.from_json(started.seqlen_schedule) if started.seqlen_schedule else None,
+        full_seqlen=started.full_seqlen,
+        adam_beta1=started.adam_beta1,
+        adam_beta2=started.adam_beta2,
+        weight_decay=started.weight_decay,
+        clip_grad=started.gradient_clipping,
+        precision=started.precision,
+        loss_scale=started.loss_scale,
+        skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
+        moments_reset_steps=started.moments_reset_steps,
+        free=None if started.free is None else Free.from_json(started.free),
+    )
+
+
+def warmup_end(started: RunStarted) -> int | None:
+    """The step at which the attempt's LR and sequence length have warmed up; None where neither is known in steps."""
+    baseline = baseline_of(started)
+    ends = []
+    if baseline.lr is not None and baseline.lr.unit == "steps":
+        ends.append(baseline.lr.warmup_end)
+    if baseline.seqlen is not None:
+        ends.append(baseline.seqlen.end_step)
+    return max(ends, default=None)
+
+
+def filled(reported: Baseline, script: Baseline | None) -> Baseline:
+    """What the trainer has reported, and for what it has not, what its script asks for."""
+    if script is None:
+        return reported
+    gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
+    return replace(reported, **gaps)
+
+
+def step_time_s(attempt: Attempt | None) -> float | None:
+    """Median seconds of the last hundred steps; None where they were not measured."""
+    times = [s.step_time_s for s in attempt.samples[-100:] if s.step_time_s is not None] if attempt else []
+    return median(times) if times else None
