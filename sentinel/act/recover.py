@@ -169,7 +169,8 @@ class Recoverer:
         attempt = look.history.latest
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
             return self._prove(incident, rollback, attempt)
-        if any(w.pending for w in look.run.jobs.writers):  # a queue's hours are nobody's delay
+        writers = look.run.jobs.writers
+        if writers and all(w.pending for w in writers):  # a queue's hours are nobody's delay
             return None
         asked = rollback.last_start_unix_s
         if asked is not None and look.run.now_unix_s - asked > self._policy.confirm_within_s:

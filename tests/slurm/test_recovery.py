@@ -191,3 +191,13 @@ def test_a_submission_that_slurm_refuses_leaves_the_old_job_running_and_asks_for
     assert "A person is needed" in watched.stderr
     assert sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"]
     assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
+
+
+def test_a_head_that_never_reports_its_start_is_not_excused_by_the_tasks_that_wait_behind_it(
+    cluster: Cluster, ill: Path
+) -> None:
+    text = (ill / "demo.toml").read_text()
+    (ill / "demo.toml").write_text(text.replace("[policy]\n", "[policy]\nconfirm_within_s = 4.0\n"))
+    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=90, check=False)
+    assert watched.returncode == 4, watched.stderr[-2000:]
+    assert "incident-1-r1 was started 4 s ago and has not reported its start" in watched.stderr
