@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,16 +12,16 @@ from tests.slurm.cluster import Cluster, missing, until
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def slurm() -> Iterator[Cluster]:
     if (why := missing()) is not None:
         pytest.skip(f"no Slurm here: {why}")
-    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
-    cluster.base.parent.chmod(0o755)
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        cluster.down()
+    with tempfile.TemporaryDirectory(prefix="sentinel-slurm-") as folder:  # not pytest's own, which others can't enter
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.up()
+            yield cluster
+        finally:
+            cluster.down()
 
 
 @pytest.fixture
