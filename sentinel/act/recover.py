@@ -169,10 +169,15 @@ class Recoverer:
         attempt = look.history.latest
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
             return self._prove(incident, rollback, attempt)
+        asked = rollback.last_start_unix_s
+        made = sum(s.time_unix_s > asked for s in attempt.samples) if attempt is not None and asked is not None else 0
+        if made >= self._policy.confirm_within_steps:
+            return self._stop(
+                incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
+            )
         writers = look.run.jobs.writers
         if writers and all(w.pending for w in writers):  # a queue's hours are nobody's delay
             return None
-        asked = rollback.last_start_unix_s
         if asked is not None and look.run.now_unix_s - asked > self._policy.confirm_within_s:
             within_s = self._policy.confirm_within_s
             return self._stop(

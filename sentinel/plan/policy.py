@@ -60,6 +60,9 @@ class Policy:
     confirm_within_s: float = 900.0
     """Seconds from the start of the job until it has to have confirmed the mitigation."""
 
+    confirm_within_steps: int = 100
+    """Optimizer steps that an attempt may make after a start without having confirmed the mitigation."""
+
     hold_steps: int = 500
     """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed."""
 

@@ -464,3 +464,28 @@ def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Pat
     (tmp_path / "state" / "job.log").write_text("loading …\n")
     assert "its first attempt had not begun" in sentinel(tmp_path, "watch").stderr
     assert max(losses(tmp_path)) == 20
+
+
+SILENT = """
+import sys, time
+from pathlib import Path
+from sentinel.vocabulary.sample import Sample, encode
+journal = Path(sys.argv[1]) / "attempts" / "0002.jsonl"
+with journal.open("x") as file:
+    for step in range(41, 101):
+        sample = Sample(attempt=2, global_step=step, time_unix_s=time.time(), loss=3.0, consumed_samples=16 * step,
+                        consumed_tokens=2048 * step)
+        file.write(encode(sample) + "\\n")
+time.sleep(60)
+"""
+
+
+def test_a_mitigation_that_is_not_confirmed_within_so_many_steps_stops_the_line(run: Path) -> None:
+    """A trainer that trains on and never says what it runs with."""
+    (run / "silent.py").write_text(SILENT)
+    command = json.dumps([sys.executable, str(run / "silent.py"), str(run / "state")])
+    edit(run, 'command = ["false"]', f"command = {command}")
+    edit(run, 'mode = "act"', 'mode = "act"\nconfirm_within_steps = 60')
+    watched = sentinel(run, "watch", expect=4)
+    assert "incident-1-r1 was started, 60 steps were made since, and nobody says with what" in watched.stderr
+    LocalJobs(run / "state").stop(grace_s=1)
