@@ -28,6 +28,10 @@ from sentinel.vocabulary.pacing import LrSchedule
 __all__ = ["NewScripts", "baseline_of_script", "new_scripts"]
 
 
+_MEGATRONS_WEIGHT_DECAY = 0.01
+"""Megatron's own, where the script gives none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewScripts:
     """The job script for the start at the anchor, and the one for all later starts: without what is done once."""
@@ -81,11 +85,24 @@ def baseline_of_script(text: str) -> Baseline:
 
 
 def _seed(text: str) -> int | None:
-    values = [o.values for o in given(text).options if o.flag == "--seed" and o.unread is None]
+    seed = _last(text, "--seed", None)
+    return None if seed is None else int(seed)
+
+
+def _last(text: str, flag: str, otherwise: float | None) -> float | None:
+    """The option's last value, which argparse goes by; None where it can't be read."""
+    found = [option for option in given(text).options if option.flag == flag]
+    if not found:
+        return otherwise
     try:
-        return int(values[-1][0]) if values else None
+        return None if found[-1].unread else float(found[-1].values[0].replace("_", ""))
     except (ValueError, IndexError):
         return None
+
+
+def _unless(wanted: float | None, script: float | None) -> float | None:
+    """What has to be written; None for what the script says already: what is in force goes into every decision."""
+    return None if wanted == script else wanted
 
 
 def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
@@ -101,12 +118,16 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
         peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
         lr_warmup=_lr_warmup(standing, facts, overrides.anchor.global_step),
         seqlen_warmup=_seqlen_warmup(standing, facts),
-        adam_beta2=standing.adam_beta2,
-        clip_grad=standing.clip_grad,
+        adam_beta2=_unless(standing.adam_beta2, facts.adam_beta2),
+        clip_grad=_unless(standing.clip_grad, facts.clip_grad),
     )
     if wanted != Wanted():
         yield from megatron_changes(wanted, _megatron_run(facts, text), overrides.anchor)
-    for flag, number in (("--adam-beta1", standing.adam_beta1), ("--weight-decay", standing.weight_decay)):
+    plain = {
+        "--adam-beta1": _unless(standing.adam_beta1, facts.adam_beta1),
+        "--weight-decay": _unless(standing.weight_decay, _last(text, "--weight-decay", _MEGATRONS_WEIGHT_DECAY)),
+    }
+    for flag, number in plain.items():
         if number is not None:
             yield Marked(change=SetOption(flag=flag, value=repr(number)))
     for option in standing.free.options if standing.free else ():
@@ -119,13 +140,18 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
 def _lr_warmup(standing: Standing, facts: Facts, step: int) -> LrWarmup | None:
     """A longer warmup, as Megatron has it: counted from the run's beginning, so that the LR at the anchor falls."""
     lr, warmup = standing.lr, warmup_steps(facts)
-    if lr is None or (warmup is not None and lr.warmup == round(warmup)):
+    if lr is None or not _is_another_warmup(lr, warmup):
         return None
     if step >= lr.warmup:
         raise ConfigError(
             f"Megatron counts the LR warmup from the run's beginning: one of {lr.warmup} steps is over at step {step}"
         )
     return LrWarmup(anchor_lr=lr.peak * max(step, 1) / lr.warmup)
+
+
+def _is_another_warmup(lr: LrSchedule, of_script: float | None) -> bool:
+    """Whether the schedule's warmup is not the script's own, which in steps is only known to a step or two."""
+    return lr.anchor > 0 or of_script is None or abs(lr.warmup - of_script) > max(2.0, 0.02 * of_script)
 
 
 def _seqlen_warmup(standing: Standing, facts: Facts) -> SeqlenWarmup | None:
@@ -136,7 +162,7 @@ def _seqlen_warmup(standing: Standing, facts: Facts) -> SeqlenWarmup | None:
     if warmup is None or facts.global_batch_size is None or facts.seq_length is None:
         raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
     tokens = round(warmup * facts.global_batch_size * facts.seq_length)
-    by_anchor = standing.lr is not None and standing.lr.warmup != round(warmup)
+    by_anchor = standing.lr is not None and _is_another_warmup(standing.lr, warmup)
     return SeqlenWarmup(
         start=seqlen.start, total_steps=seqlen.total_steps, lr_warmup_tokens=None if by_anchor else tokens
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +18,9 @@ from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
+from tests.slurm.test_recovery import for_slurm, handed_in, incidents
+
+SENTINEL = [sys.executable, "-m", "sentinel"]
 
 SCRIPT = Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh"
 RECORD = """#!/usr/bin/env python3
@@ -153,3 +159,40 @@ def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays
         run.launcher.prepare("incident-1-r1", started(job), overrides(1))
     assert run.cluster.jobs("%A") == [job]
     assert not run.launcher.look(started(job)).prepared
+
+
+def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged: Path, tmp_path: Path) -> None:
+    """From the verdict to what the trainer gets: a run that has diverged, whose job takes options."""
+    folder = tmp_path / "run"
+    shutil.copytree(diverged, folder, symlinks=True)
+    shutil.rmtree(folder / "seen", ignore_errors=True)
+    (folder / "state").rename(folder / "state-of-before")
+    run = Run(cluster, folder)
+    (folder / "state").rmdir()
+    (folder / "state-of-before").rename(folder / "state")
+    _says_nothing_of_its_schedules(folder / "state" / "attempts" / "0001.jsonl")
+    for_slurm(folder, changes_in_script=True)
+    array = run.submit("--array=1-3%1", "--job-name=demo")
+    assert value(run.got(f"{array}_1"), "--seed") == "43"
+    words = ("--to", "global_step40", "--rung", "reseed", "--dry-run", "--run", str(folder / "demo.toml"))
+    dry = subprocess.run([*SENTINEL, "rollback", *words], capture_output=True, text=True, timeout=60, check=False)
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert "-    --seed 43 \\\n+    --seed 44 \\" in dry.stdout
+    with subprocess.Popen([*SENTINEL, "watch", "--run", folder / "demo.toml"], stderr=subprocess.DEVNULL) as watch:
+        until(lambda: handed_in(folder), within_s=60)
+        watch.terminate()
+        assert watch.wait(20) == 0
+    head = min(set(cluster.jobs("%F")), key=int)
+    assert head != array
+    assert value(run.got(f"{head}_1"), "--seed") == "44"
+    (incident,) = incidents(folder)
+    assert "one-shot changes of incident-1-r1" in incident.rollbacks[0].unconfirmed
+
+
+def _says_nothing_of_its_schedules(journal: Path) -> None:
+    """As a trainer of which the job script is the only source: the journal is another run's."""
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        for key in ("seed", "lr_schedule", "seqlen_schedule", "full_seqlen"):
+            line.pop(key, None)
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))

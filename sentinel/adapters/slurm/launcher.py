@@ -74,7 +74,7 @@ class SlurmLauncher:
             prepared=prepared,
             restart_prepared=restart_of(self._records.newest()) in prepared,
             rewrites_script=self._settings.changes_in_script,
-            script_baseline=self._script_baseline(),
+            script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             was_seen=self._records.newest() is not None,
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
@@ -100,9 +100,11 @@ class SlurmLauncher:
             except (SlurmUnavailable, OSError) as error:
                 log.warning("the stacks of job %s can't be had: %s", job.shown, error)
 
-    def _script_baseline(self) -> Baseline | None:
+    def _script_baseline(self, jobs: Sequence[SlurmJob]) -> Baseline | None:
         """What the run's own script asks for, read once for each new job; None where it can't be read."""
-        group = self._records.newest() if self._settings.changes_in_script else None
+        with contextlib.suppress(SlurmUnavailable, OSError):
+            self._recording.keep(jobs)
+        group = self._records.newest()
         if group is not None and group != self._baseline_of:
             self._baseline_of, self._baseline = group, None
             try:
