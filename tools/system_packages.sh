@@ -12,6 +12,7 @@ python3 -c 'import ensurepip' 2>/dev/null || needed+=(python3-venv)
 command -v openssl >/dev/null || needed+=(openssl)
 command -v prometheus-alertmanager >/dev/null || command -v alertmanager >/dev/null || optional+=(prometheus-alertmanager)
 command -v systemd-analyze >/dev/null || optional+=(systemd)
+command -v shellcheck >/dev/null || optional+=(shellcheck)
 command -v strace >/dev/null || optional+=(strace)
 for program in slurmctld slurmd munged sbatch srun; do
   command -v $program >/dev/null || [ -x /usr/sbin/$program ] || { optional+=(slurmctld slurmd slurm-client munge); break; }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sentinel.adapters.slurm.checking import check_script
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
@@ -15,15 +15,13 @@ from sentinel.plan.job_script.syntax import to_bytes
 from sentinel.plan.script_changes import new_scripts
 from sentinel.plan.slurm_jobs import SlurmJob, Submission, mark_in, with_own_head
 from sentinel.plan.slurm_properties import JobProperties
-from sentinel.vocabulary.errors import ConfigError, SlurmRefused
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Preparation", "restart_of"]
 
 log = logging.getLogger(__name__)
-
-_BASH = (b"#!/bin/bash", b"#!/usr/bin/bash", b"#!/usr/bin/env bash", b"#!/bin/sh", b"#!/usr/bin/sh")
 
 
 class Preparation:
@@ -56,7 +54,7 @@ class Preparation:
         for one in prepared:
             for script in (one.script, one.later):
                 if script is not None:
-                    check_script(script)
+                    check_script(script, room / f"{one.number}.original.sh")
             self._client.test(one.arguments, one.script, one.script_arguments)
         self._submissions.publish(label, room, prepared)
 
@@ -153,16 +151,3 @@ class Preparation:
 def restart_of(group: str | None) -> str:
     """The label of a restart without a rollback, after the newest job that was recorded."""
     return f"restart-of-{'none' if group is None else group}"
-
-
-def check_script(script: Path) -> None:
-    """Has bash read a script of its own without running it. SlurmRefused when it does not understand it."""
-    if not script.read_bytes().startswith(_BASH):
-        return
-    try:
-        command = ["/bin/bash", "-n", str(script)]
-        checked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SlurmRefused(f"bash could not check {script}: {error}") from error
-    if checked.returncode:
-        raise SlurmRefused(f"bash does not understand the script: {checked.stderr.strip()}")
