@@ -168,8 +168,14 @@ def test_what_waits_is_cancelled_first_so_that_it_never_begins(run: Run) -> None
     first = run.submit("--nodes=2", "--exclusive")
     second = run.submit("--nodes=2", "--exclusive", "--dependency=singleton", f"--dependency=afterany:{first}")
     running(run, first)
-    run.launcher.keep(started(first))
-    run.launcher.stop(started(first), None)
+    cancelled: list[str] = []
+
+    def noting(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        cancelled.extend(command[1:] if command[0] == "scancel" else ())
+        return run_command(command, environment, timeout_s)
+
+    run.another(run=noting).stop(started(first), None)
+    assert cancelled == [second, first]
     assert run.jobs() == []
     assert not (run.folder / f"env.{second}").exists()
 
