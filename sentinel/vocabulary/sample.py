@@ -26,7 +26,7 @@ class Sample:
     """Completed optimizer updates, this one included (DeepSpeed's counter)."""
 
     time_unix_s: float
-    """When the step ended, on rank 0's clock."""
+    """When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps)."""
 
     loss: float
     """Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf."""
@@ -42,6 +42,12 @@ class Sample:
 
     grad_norm: float | None = None
     """Global L2 norm of the gradient before clipping. nan or inf when the gradient is."""
+
+    update_norm: float | None = None
+    """Root mean square over all parameters of the change that this update made, before it is scaled by lr."""
+
+    loss_spread: float | None = None
+    """Largest minus smallest loss over the ranks that reported this step, nats; None where only one did."""
 
     loss_scale: float | None = None
     """The loss scale of fp16 training; None where there is none."""
@@ -69,6 +75,9 @@ class Sample:
 
     consumed_tokens: int | None = None
     """Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up."""
+
+    epoch: float | None = None
+    """Passes over the data so far, fractions included, as the trainer counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
