@@ -62,7 +62,7 @@ stop_grace_s = 20
 poll_interval_s = 0.4
 
 [judge]
-patience_samples = 30
+patience_steps = 30
 
 [policy]
 mode = "act"

@@ -1,239 +1,326 @@
-"""What is kept of the past of one line of descent: bands, the best mean, and the episode that is under way."""
+"""What is kept of the past of one line of descent: bands, scales, the regime, and the episode that is under way."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from statistics import median
 
-from sentinel.judge.signals import BestMean, NoiseBand
+from sentinel.judge.episode import Episode
+from sentinel.judge.events import Event, EventKind
+from sentinel.judge.findings import Alarm, Findings
+from sentinel.judge.leading import Leading
+from sentinel.judge.outright import Hopeless, NotFinite, Overflows, rising_since
+from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.judge.regime import Change, Regime
+from sentinel.judge.scales import Climb, Scales
+from sentinel.judge.signals import BLOCK, NoiseBand, median
+from sentinel.judge.stretch import Stretch
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["Alarm", "Episode", "Series"]
+__all__ = ["Alarm", "Series"]
 
-LEADING_SIGNALS = ("adam_variance_l1", "adam_variance_max", "grad_norm")
-"""Signals that may move before the loss does; fields of Sample."""
+_RECENT_SAMPLES = 64
+"""Losses that an onset is looked for in, backwards."""
 
-_LENGTHENING_FLOOR = 0.15
-"""Width of the loss's band (share of its level) just after the sequence length grew: new positions are untrained."""
+_LEVEL_SAMPLES = 32
+"""Losses that a settled band's level comes from."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """Something that will not come back by itself."""
-
-    step: int
-    """The step at which it was known."""
-
-    onset_range: tuple[int, int]
-    """The first step of the episode: earliest and latest that it can have been."""
-
-    led_by: tuple[str, ...]
-    """Signals that left their band before the onset, the earliest first."""
-
-    reason: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Episode:
-    """The loss has left its band and has not come back yet."""
-
-    onset_range: tuple[int, int]
-    level: float
-    """The band's level before the onset, nats; frozen."""
-
-    sigma: float
-    """The band's noise before the onset, nats; frozen."""
-
-    peak: float
-    samples: int = 0
-    """Finite losses since the onset."""
-
-    recent: deque[float]
-    """The last finite losses since the onset, enough of them to see it heal."""
+_SUDDEN_FALL = 0.15
+"""Share of the loss that a block falls by at once to be doubted: more than learning does in 8 samples, once begun."""
 
 
 class Series:
-    """Folds the samples of one line of descent, in order. Ask `judge` what they mean."""
+    """Folds the samples of one line of descent, in order. Ask `judge` what they mean, or `events` what happened.
 
-    def __init__(self, thresholds: Thresholds, samples: Iterable[Sample] = ()) -> None:
-        self._thresholds = thresholds
-        self._loss = self._band()
-        self._leading = {name: self._band() for name in LEADING_SIGNALS}
-        self._departed: dict[str, int] = {}
-        self._last_inside: int | None = None
-        self._climbing_since: int | None = None
-        self._climbing_samples = 0
-        self._near_best_step = 0
-        self._not_finite_since: int | None = None
-        self._not_finite_steps = 0
-        self._lengthened_steps = thresholds.band_window_samples
-        self.skipped_run = 0
-        """Updates skipped in a row, up to now."""
-        self.mean = BestMean(thresholds.climb_window_samples)
-        """Moving mean of the loss at the present sequence length."""
+    What is kept does not grow with the samples, but for one line for each event. `planned` are steps at which a person
+    has said that something changes (other data, another stage): what the trainer reports itself need not be told.
+    """
+
+    def __init__(self, thresholds: Thresholds, samples: Iterable[Sample] = (), planned: Iterable[int] = ()) -> None:
+        self._thresholds = t = thresholds
+        self._band = NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor)
+        self._leading = Leading(t)
+        self._findings = Findings(self._leading)
+        self._regime = Regime(t, planned)
+        self._scales = Scales(sigmas=t.climb_sigmas, tolerance=t.climb_tolerance, patience_steps=t.patience_steps)
+        self._overflows = Overflows(t)
+        self._not_finite = NotFinite()
+        self._first = Hopeless(t)
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_SAMPLES)
+        self._block: list[tuple[int, float]] = []
+        self._inside: list[float] = []
+        self._middle: float | None = None
+        self._fallen_since: int | None = None
+        self._lr: float | None = None
         self.last: Sample | None = None
-        self.alarm: Alarm | None = None
-        """Set once the episode is a divergence; None again should it heal after all."""
+        """The newest sample that came by itself; None where they came as columns."""
+        self.last_step: int | None = None
         self.episode: Episode | None = None
-        self.healed: list[tuple[int, int]] = []
-        """(onset, healed at) of every spike that came back by itself."""
+        """The loss has left its band and has not come back yet."""
         for sample in samples:
             self.push(sample)
 
     @property
     def band_ready(self) -> bool:
         """Whether the loss's noise band has seen enough to judge by."""
-        return self._loss.ready
+        return self._band.ready
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """Set once something will not come back by itself; None again should it heal after all."""
+        return self._findings.alarm
+
+    @property
+    def skipped_run(self) -> int:
+        """Updates skipped in a row, up to now."""
+        return self._overflows.run
+
+    @property
+    def healed(self) -> list[tuple[int, int]]:
+        """(late end of the onset, step by which it was back) of the last 64 spikes that came back by themselves."""
+        return [(onset[1], end) for onset, end in self._findings.healed]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened so far, by onset; what lasts has no end."""
+        return self._findings.events(self.episode)
 
     def push(self, sample: Sample) -> None:
         """Takes the next sample."""
-        self._note_length(sample)
         self.last = sample
-        if sample.skipped:
-            self._note_skipped(sample)
-            return
-        self.skipped_run = 0
-        self._note_leading(sample)
-        if self._note_not_finite(sample):
-            return
-        self._note_episode(sample)
-        self._note_climb(sample)
+        self._take(sample.global_step, sample.skipped, {name: getattr(sample, name) for name in COLUMNS})
 
-    def _band(self) -> NoiseBand:
-        t = self._thresholds
-        return NoiseBand(
-            sigmas=t.band_sigmas, floor=t.band_floor, window=t.band_window_samples, min_samples=t.band_min_samples
+    def push_readings(self, readings: Readings) -> None:
+        """Takes a stretch of samples: the same as `push` for each, and many times faster where nothing happens."""
+        stretch = Stretch(readings)
+        i, n = 0, len(readings)
+        while i < n:
+            if self._quiet and stretch.plain(i) and self._take_quiet_block(stretch, i):
+                i += BLOCK
+            else:
+                self._take(*stretch.sample(i))
+                i += 1
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether a block of samples that are all inside their bands would only move the bands."""
+        return (
+            not self._block
+            and not self._inside
+            and self.episode is None
+            and self._band.ready
+            and not self._regime.widened
+            and not self._not_finite.steps
+            and not self.skipped_run
+            and self._first.samples >= BLOCK
         )
 
-    def _note_length(self, sample: Sample) -> None:
-        before = self.last.seqlen if self.last else None
-        self._lengthened_steps += 1
-        if before is None or sample.seqlen is None or sample.seqlen == before:
-            return
-        self.mean.clear()
-        self._climbing_since, self._climbing_samples = None, 0
-        self._lengthened_steps = 0
-        if sample.seqlen < before:  # a loss at a shorter length is higher: nothing before compares with it
-            self._loss.clear()
-            self.episode = None
-            self.alarm = None
-
-    def _note_skipped(self, sample: Sample) -> None:
-        self.skipped_run += 1
-        if self.skipped_run >= self._thresholds.skipped_run_steps and self.alarm is None:
-            first = sample.global_step - self.skipped_run + 1
-            self._raise_alarm(
-                sample.global_step,
-                (min(first, sample.global_step), sample.global_step),
-                f"the optimizer has skipped {self.skipped_run} updates in a row: the weights stand still",
-            )
-
-    def _note_leading(self, sample: Sample) -> None:
-        for name, band in self._leading.items():
-            value = getattr(sample, name)
-            if value is None:
-                continue
-            if math.isfinite(value) and value <= band.upper():
-                band.learn(value)
-                self._departed.pop(name, None)
-            else:
-                self._departed.setdefault(name, sample.global_step)
-
-    def _note_not_finite(self, sample: Sample) -> bool:
-        """Whether the step was not a number; certain corruption of the weights raises the alarm at once."""
-        if math.isfinite(sample.loss) and not _is_nan(sample.adam_variance_l1):
-            self._not_finite_since, self._not_finite_steps = None, 0
+    def _take_quiet_block(self, stretch: Stretch, i: int) -> bool:
+        """Takes the block that begins at i, if all of it is inside its bands: what `_take` would do for each."""
+        losses = stretch.losses[i : i + BLOCK]
+        if max(losses) > self._band.upper:
             return False
-        step = sample.global_step
-        self._not_finite_since = self._not_finite_since or step
-        self._not_finite_steps += 1
-        in_weights = _is_nan(sample.adam_variance_l1) or self._not_finite_steps >= 2
-        if in_weights and self.alarm is None:
-            first = self.episode.onset_range if self.episode else (self._not_finite_since,) * 2
-            what = "Adam's variance is nan" if _is_nan(sample.adam_variance_l1) else "the loss is not a number"
-            self._raise_alarm(step, first, f"{what} since step {self._not_finite_since}: nan is in the weights")
+        signals = {name: column[i : i + BLOCK] for name, column in stretch.banded.items()}
+        if not self._leading.take_quiet_block(signals):
+            return False
+        self._block = list(zip(stretch.steps[i : i + BLOCK], losses, strict=True))
+        self._recent.extend(self._block)
+        self._inside = losses
+        self._first.samples += BLOCK
+        self._lr = stretch.lr[i + BLOCK - 1] if stretch.lr else self._lr
+        self.last_step = self._block[-1][0]
+        self._end_block(self.last_step)
         return True
 
-    def _note_episode(self, sample: Sample) -> None:
-        widened = _LENGTHENING_FLOOR if self._lengthened_steps < self._thresholds.band_window_samples else 0.0
-        if self.episode is None:
-            if sample.loss <= self._loss.upper(widened):
-                self._loss.learn(sample.loss)
-                if sample.loss <= self._loss.level + self._loss.sigma:
-                    self._last_inside = sample.global_step
-                return
-            early = min((self._last_inside or sample.global_step - 1) + 1, sample.global_step)
-            self.episode = Episode(
-                onset_range=(early, sample.global_step),
-                level=self._loss.level,
-                sigma=self._loss.sigma,
-                peak=sample.loss,
-                recent=deque(maxlen=self._thresholds.healed_window_samples),
-            )
+    def end(self) -> None:
+        """No more samples will come: who asks now has no way to wait. An episode that is under way did not heal."""
         episode = self.episode
-        episode.peak = max(episode.peak, sample.loss)
-        episode.samples += 1
-        episode.recent.append(sample.loss)
-        if self._has_healed(episode, widened):
-            self.healed.append((episode.onset_range[0], sample.global_step))
+        if self.alarm is not None:
+            return
+        if episode is None or episode.back_step is not None:
+            rising = None if self._band.ready else rising_since(self._recent)
+            if rising is not None:
+                first, low, high = rising
+                self._alarm((first, first), f"the loss has only risen since step {first}: from {low:.3f} to {high:.3f}")
+            return
+        if episode.outside >= 2 or self._leading.ahead_of(episode.onset_range):
+            self._alarm(
+                episode.onset_range,
+                f"the loss left its band ({episode.level:.3f}) at step {episode.onset_range[1]}, peaked at "
+                f"{episode.peak:.3f}, and had not come back when the readings ended, {episode.samples} samples later",
+            )
+
+    def _take(self, step: int, skipped: bool, readings: dict[str, float | None]) -> None:
+        self.last_step = step
+        self._note_change(self._regime.take(step, readings["seqlen"], readings["global_batch_samples"]))
+        loss = readings["loss"]
+        if self._overflows.take(skipped, loss, readings["loss_scale"]):
+            self._note_skipped(step)
+            return
+        self._leading.take(step, readings)
+        if loss is None or self._note_not_finite(step, loss, readings["adam_variance_l1"]):
+            return
+        self._lr = readings["lr"] if readings["lr"] is not None else self._lr
+        first = self._first.take(step, loss)
+        if first is not None:
+            self._alarm(
+                (first, first),
+                f"the run is first seen at step {first} with a loss of {loss:.2f}, no better than a uniform guess: "
+                "what it resumed from is not what it had saved",
+            )
+        self._note_loss(step, loss)
+
+    def _note_change(self, change: Change | None) -> None:
+        if change is None:
+            return
+        if change.told:
+            self._findings.change(change)
+        if not change.comparable:
+            self._band.clear()
+            self._scales.clear()
+            self._block, self._inside, self.episode = [], [], None
+            self._middle = self._fallen_since = None
+            self._findings.end_alarm(change.step)
+
+    def _note_skipped(self, step: int) -> None:
+        if self._overflows.too_many and self.alarm is None:
+            skipped = self._overflows.run
+            reason = f"the optimizer has skipped {skipped} updates in a row: the weights stand still"
+            self._alarm((min(step - skipped + 1, step), step), reason)
+
+    def _note_not_finite(self, step: int, loss: float, variance_l1: float | None) -> bool:
+        """Whether the sample was not a number; certain corruption of the weights raises the alarm at once."""
+        reason = self._not_finite.take(step, loss, variance_l1)
+        since = self._not_finite.since
+        if since is None:
+            return False
+        if reason is not None and (self.alarm is None or self.alarm.kind is not EventKind.NAN):
+            self._alarm(self.episode.onset_range if self.episode else (since, since), reason, EventKind.NAN)
+        return True
+
+    def _note_loss(self, step: int, loss: float) -> None:
+        band, widened = self._band, self._regime.widened
+        if self.episode is not None:
+            self.episode.push(step, loss)
+        elif loss <= (band.edge(widened) if widened else band.upper):
+            self._inside.append(loss)
+            band.glimpse(self._inside)
+        else:
+            self._open([(step, loss)])
+        self._recent.append((step, loss))
+        self._block.append((step, loss))
+        if self.episode is not None:
+            self._note_episode(self.episode, step)
+        if len(self._block) == BLOCK:
+            self._end_block(step)
+
+    def _end_block(self, step: int) -> None:
+        block, inside = self._block, self._inside
+        self._block, self._inside = [], []
+        middle, widened = median([loss for _, loss in block]), self._regime.widened
+        if not self._fell(middle, block) and self.episode is None:
+            if self._stands_out(middle, widened):
+                self._open(block)
+            elif not self._band.learn(inside) and not self._band.ready:
+                self._inside = inside  # too few so far to begin with: the next block goes on from them
+        self._leading.end_block(step)
+        self._scales.push(middle, block[0][0], step, widened)
+        self._note_change(self._regime.end_block(step, len(block), self._lr))
+        if self._regime.settle(self._scales.above_best()):
+            self._scales.clear()
+        self._note_climb(step)
+
+    def _stands_out(self, middle: float, widened: float) -> bool:
+        """Whether a whole block stands above the level by half of what one loss would have to."""
+        band, t = self._band, self._thresholds
+        height = max(t.band_sigmas / 2 * band.sigma, max(t.band_floor, widened) * abs(band.level))
+        return band.ready and middle > band.level + height
+
+    def _fell(self, middle: float, block: list[tuple[int, float]]) -> bool:
+        """Whether the block is part of a sudden fall that has not lasted for a patience yet.
+
+        Data that repeats itself makes the loss fall at once, and is back at the old level soon: no divergence.
+        """
+        band, before = self._band, self._middle
+        self._middle = middle
+        if before is None or self.episode is not None or not band.ready:
+            return False
+        sudden = max(self._thresholds.band_sigmas * band.sigma, _SUDDEN_FALL * abs(before))
+        if self._fallen_since is None and before - middle > sudden:
+            self._fallen_since = block[0][0]
+        if self._fallen_since is None:
+            return False
+        if middle > band.level - _SUDDEN_FALL / 2 * abs(band.level):
+            self._fallen_since = None
+        elif block[-1][0] - self._fallen_since >= self._thresholds.patience_steps:
+            self._fallen_since = None
+            band.clear()
+        return self._fallen_since is not None
+
+    def _open(self, since: list[tuple[int, float]]) -> None:
+        """An episode begins with the first of these losses."""
+        band, step = self._band, since[0][0]
+        if math.isnan(band.level):
+            return
+        before = [(at, loss) for at, loss in self._recent if at < step]
+        inside = [at for at, loss in before if loss <= band.level + band.sigma]
+        early = inside[-1] if inside else before[0][0] if before else step
+        self.episode = Episode(
+            onset_range=(min(early + 1, step), step),
+            level=band.level,
+            sigma=band.sigma,
+            upper=band.edge(self._regime.widened),
+            provisional=not band.ready,
+            before=_LEVEL_SAMPLES if band.ready else max(1, len(self._inside)),
+        )
+        for at, loss in since:
+            self.episode.push(at, loss)
+
+    def _note_episode(self, episode: Episode, step: int) -> None:
+        t = self._thresholds
+        patience = max(t.patience_steps, min(2 * self._findings.slowest_healed_steps, 10 * t.patience_steps))
+        if episode.has_healed(t, self._regime.widened):
             self.episode = None
-            if self._climbing_since is None:
-                self.alarm = None
-            self._last_inside = sample.global_step
-        elif episode.samples > self._thresholds.patience_samples and self.alarm is None:
-            self._raise_alarm(
-                sample.global_step,
+            if self.alarm is not None:
+                self._findings.end_alarm(step)
+                return
+            self._findings.spike(episode, step)
+            if episode.outside == 1:
+                self._band.outlier(episode.peak)
+        elif episode.was_no_news(step, patience):
+            self.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
+            self._band.clear()
+        elif self.alarm is None and episode.stands(t, step, patience):
+            self._alarm(
                 episode.onset_range,
                 f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step {episode.onset_range[1]}, "
-                f"peaked at {episode.peak:.3f} and has stood at {median(episode.recent):.3f} since: "
-                f"{self._thresholds.patience_samples} samples later it has not come back by itself",
+                f"peaked at {episode.peak:.3f} and stands at {episode.stands_at:.3f}: {step - episode.onset_range[1]} "
+                "steps later it has not come back by itself",
             )
 
-    def _has_healed(self, episode: Episode, widened: float) -> bool:
-        """The median of the last few losses is back at the old level, as far as its own noise lets one say."""
-        if len(episode.recent) < self._thresholds.healed_window_samples:
-            return False
-        standard_error = 1.2533 * episode.sigma / math.sqrt(len(episode.recent))  # of a median, for normal noise
-        tolerance = max(3 * standard_error, max(self._thresholds.healed_tolerance, widened) * abs(episode.level))
-        return median(episode.recent) <= episode.level + tolerance
-
-    def _note_climb(self, sample: Sample) -> None:
-        mean = self.mean
-        mean.push(sample.loss, sample.global_step)
-        if mean.mean is None or mean.best is None or mean.best_step is None:
-            return
-        t = self._thresholds
-        standard_error = self._loss.sigma / math.sqrt(t.climb_window_samples)
-        noise = t.band_sigmas * standard_error
-        if mean.mean <= mean.best + 2 * standard_error:
-            self._near_best_step = sample.global_step
-        if mean.mean <= mean.best + max(noise, t.climb_tolerance * abs(mean.best)):
-            if self._climbing_since is not None and self.episode is None:
-                self.alarm = None
-            self._climbing_since, self._climbing_samples = None, 0
-            return
-        self._climbing_since = self._climbing_since or sample.global_step
-        self._climbing_samples += 1
-        if self._climbing_samples > t.patience_samples and self.alarm is None:
-            # the window that ended there held the last losses that were as good as the best, but for noise
-            early = self._near_best_step + 1
-            onset = (early, max(early, self._climbing_since))
-            self._raise_alarm(
-                sample.global_step,
-                onset,
-                f"the {t.climb_window_samples}-sample mean of the loss has been above its best ({mean.best:.3f}, step "
-                f"{mean.best_step}) for {t.patience_samples} samples and stands at {mean.mean:.3f}: a slow climb",
+    def _note_climb(self, step: int) -> None:
+        climb = self._scales.climb
+        if climb is None:
+            if self.alarm is not None and self.episode is None and not self._scales.rising:
+                self._findings.end_alarm(step)
+        elif self.alarm is None:
+            self._alarm(
+                self._onset_of(climb),
+                f"{climb.samples}-sample means of the loss have stood at {climb.mean:.3f} or above since step "
+                f"{climb.onset_range[1]}: the best that was held is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
+                "not come back",
             )
 
-    def _raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str) -> None:
-        oldest = onset_range[0] - self._thresholds.led_by_window_steps
-        led = sorted((at, name) for name, at in self._departed.items() if oldest <= at < onset_range[1])
-        self.alarm = Alarm(step=step, onset_range=onset_range, led_by=tuple(name for _, name in led), reason=reason)
+    def _onset_of(self, climb: Climb) -> tuple[int, int]:
+        """The climb's own, or the spike's that it began with."""
+        early, late = climb.onset_range
+        spikes = [onset for onset, _ in self._findings.healed if early <= onset[1] <= late]
+        if self.episode is not None and self.episode.onset_range[1] <= late:
+            spikes.append(self.episode.onset_range)
+        return min(spikes, default=climb.onset_range)
 
-
-def _is_nan(value: float | None) -> bool:
-    return value is not None and math.isnan(value)
+    def _alarm(self, onset_range: tuple[int, int], reason: str, kind: EventKind = EventKind.DIVERGENCE) -> None:
+        step = onset_range[1] if self.last_step is None else self.last_step
+        self._findings.raise_alarm(step, onset_range, reason, kind)

@@ -4,93 +4,155 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-__all__ = ["BestMean", "NoiseBand"]
+__all__ = ["BLOCK", "NoiseBand", "median", "robust_sigma", "wandering_sigma"]
+
+BLOCK = 8
+"""Samples that are taken in together: a band moves once in so many. Their median has half the noise of one."""
 
 _MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)."""
 
+_LEVEL_BLOCKS = 4
+"""Blocks that a level is taken from: 32 samples, short, since an early loss falls fast."""
+
+_NOISE_BLOCKS = 8
+"""Blocks that the noise is taken from: 64 differences know their median to about a tenth."""
+
+_WANDERING_BLOCKS = 24
+"""Block medians that the wandering is taken from: 192 samples."""
+
+_MEDIAN_TO_ONE = math.sqrt(BLOCK) / 1.2533
+"""Noise of a median of 8 to that of one value, for independent normal noise."""
+
+_COLD_BLOCKS = 2
+"""Blocks without which a band is provisional."""
+
+_COLD_FLOOR = 0.25
+"""Width of a provisional band (share of its level): a quarter more loss is news after one single sample, too."""
+
+_TAIL_HALF_LIFE_BLOCKS = 128
+"""Blocks after which half of what an outlier taught is forgotten: 1,024 samples; rarer ones are news each time."""
+
+_TAIL_DECAY = 0.5 ** (1 / _TAIL_HALF_LIFE_BLOCKS)
+
+_NOISE_EVERY_BLOCKS = 4
+"""Blocks after which a settled band's noise is estimated anew; its level moves with each."""
+
+_MAX_TAIL = 20.0
+"""No tail is heavier than this: a loss that leaves 120 deviations is news in every run."""
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two; IndexError for none. statistics.median takes four times as long."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def robust_sigma(differences: Sequence[float]) -> float:
+    """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none.
+
+    Taken from differences, so that a falling loss does not count its own fall as noise.
+    Source: the median absolute deviation of differences, as in Donoho & Johnstone 1994, "Ideal spatial adaptation by
+    wavelet shrinkage", section 4.2 (finest-scale coefficients).
+    """
+    return _MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
+
+
+def wandering_sigma(values: Sequence[float]) -> float:
+    """How far a series wanders from one value to the next or over four, whichever is more; as a sigma.
+
+    d = x(i) - (x(i - lag) + x(i + lag)) / 2 for lag 1 and 4, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
+    the fall, and the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a
+    data order with themes) differ by less than the series wanders; those four apart differ by more. For independent
+    normal values both are sigma. nan for fewer than 12 values.
+    """
+    if len(values) < 12:
+        return math.nan
+    return max(_chord_sigma(values, lag) for lag in (1, 4))
+
+
+def _chord_sigma(values: Sequence[float], lag: int) -> float:
+    triples = zip(values, values[lag:], values[2 * lag :], strict=False)
+    chords = sorted(middle - (left + right) / 2 for left, middle, right in triples)
+    n = len(chords)
+    return (chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / math.sqrt(1.5)
+
 
 class NoiseBand:
-    """Where a signal's own noise lets it be, learnt only from values that stayed inside.
+    """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from the illness.
 
-    level = median of the last accepted values; sigma = 1.4826 * median(|difference of neighbours|) / sqrt(2): taken
-    from differences, so that a falling loss does not count its own fall as noise. upper = level + max(k * sigma,
-    floor * |level|). A value above it is not learnt: a baseline never learns the illness.
-
-    Source: the median absolute deviation of differences, as in Donoho & Johnstone 1994, "Ideal spatial adaptation by
-    wavelet shrinkage", section 4.2 (finest-scale coefficients); k and the floor are `Thresholds`.
+    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2: a falling loss is not
+    compared with where it has long gone from. upper = level + max(k * tail * sigma, floor * |level|). sigma is
+    `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` of the
+    blocks' medians (times sqrt(8) / 1.2533, which is the same for independent noise). tail is 1 for normal noise; an
+    outlier that healed at once raises it to its own height, and it halves every 128 blocks: a run with heavy tails
+    stops calling each of them a spike.
     """
 
-    def __init__(self, *, sigmas: float, floor: float, window: int, min_samples: int) -> None:
+    def __init__(self, *, sigmas: float, floor: float) -> None:
         self._sigmas = sigmas
         self._floor = floor
-        self._min_samples = min_samples
-        self._values: deque[float] = deque(maxlen=window)
-        self._differences: deque[float] = deque(maxlen=window)
+        self._tail = 1.0
+        self.clear()
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def clear(self) -> None:
+        """Forgets everything but the tail: what comes is not comparable with what was."""
+        self._levels: deque[float] = deque(maxlen=_LEVEL_BLOCKS)
+        self._noise: deque[Sequence[float]] = deque(maxlen=_NOISE_BLOCKS)
+        self._medians: deque[float] = deque(maxlen=_WANDERING_BLOCKS)
+        self._blocks = 0
+        self.level = math.nan
+        """In the signal's unit; nan before the first value."""
+        self.sigma = 0.0
+        """Robust standard deviation of one value around its trend, in the signal's unit."""
+        self.upper = math.inf
+        """The band's upper edge, in the signal's unit; inf before the first value."""
 
     @property
     def ready(self) -> bool:
-        """Whether enough values were seen for the band to mean anything."""
-        return len(self._values) >= self._min_samples
+        """Whether enough was seen for the band to be more than provisional."""
+        return self._blocks >= _COLD_BLOCKS
 
-    @property
-    def level(self) -> float:
-        """Median of the accepted values, in the signal's unit; nan before the first."""
-        return median(self._values) if self._values else math.nan
+    def learn(self, values: Sequence[float]) -> bool:
+        """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
+        if len(values) <= BLOCK // 2:
+            return False
+        middle = median(values)
+        self._levels.append(middle)
+        self._medians.append(middle)
+        self._noise.append([abs(b - a) for a, b in pairwise(values)])
+        self._tail = 1.0 + (self._tail - 1.0) * _TAIL_DECAY
+        self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
+        if self._blocks < _NOISE_BLOCKS or self._blocks % _NOISE_EVERY_BLOCKS == 0:
+            self.sigma = self._noise_of_one()
+        self._blocks += 1
+        self.upper = self.edge()
+        return True
 
-    @property
-    def sigma(self) -> float:
-        """Robust standard deviation of one value around its trend, in the signal's unit; 0 before the second."""
-        return _MAD_TO_SIGMA * median(self._differences) / math.sqrt(2) if self._differences else 0.0
+    def _noise_of_one(self) -> float:
+        neighbours = robust_sigma([d for block in self._noise for d in block])
+        wandering = wandering_sigma(list(self._medians)) * _MEDIAN_TO_ONE
+        return max(neighbours, wandering)  # in this order: too few blocks are nan, which is not larger
 
-    def upper(self, widened: float = 0.0) -> float:
-        """The band's upper edge, inf until the band is ready; `widened` raises the floor (share of the level)."""
-        if not self.ready:
-            return math.inf
-        level = self.level
-        return level + max(self._sigmas * self.sigma, max(self._floor, widened) * abs(level))
+    def glimpse(self, values: Sequence[float]) -> None:
+        """While the band is provisional: where it is by the block that is not whole yet."""
+        if self._blocks == 0:
+            self.level = median(values)
+            self.sigma = robust_sigma([abs(b - a) for a, b in pairwise(values)])
+            self.upper = self.edge()
 
-    def learn(self, value: float) -> None:
-        """Takes a finite value that stayed inside."""
-        if self._values:
-            self._differences.append(abs(value - self._values[-1]))
-        self._values.append(value)
+    def edge(self, widened: float = 0.0) -> float:
+        """The upper edge with a wider floor (share of the level)."""
+        floor = max(self._floor, widened, 0.0 if self.ready else _COLD_FLOOR)
+        return self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
 
-    def clear(self) -> None:
-        """Forgets everything: what comes is not comparable with what was."""
-        self._values.clear()
-        self._differences.clear()
-
-
-class BestMean:
-    """The moving mean of a loss over a window, and the smallest it has been."""
-
-    def __init__(self, window: int) -> None:
-        self._values: deque[float] = deque(maxlen=window)
-        self.best: float | None = None
-        """Smallest full-window mean so far, in the loss's unit; None before the first full window."""
-        self.best_step: int | None = None
-        """The step that the best window ended at."""
-
-    @property
-    def mean(self) -> float | None:
-        """Mean of the last full window; None while it is not full."""
-        full = len(self._values) == self._values.maxlen
-        return math.fsum(self._values) / len(self._values) if full else None
-
-    def push(self, value: float, step: int) -> None:
-        """Takes the next finite value."""
-        self._values.append(value)
-        mean = self.mean
-        if mean is not None and (self.best is None or mean < self.best):
-            self.best, self.best_step = mean, step
-
-    def clear(self) -> None:
-        """Forgets everything, the best too."""
-        self._values.clear()
-        self.best = self.best_step = None
+    def outlier(self, value: float) -> None:
+        """Takes a value that was outside and alone: the tail reaches that far."""
+        if self.sigma > 0:
+            height = (value - self.level) / (self._sigmas * self.sigma)
+            self._tail = min(_MAX_TAIL, max(self._tail, height))
+            self.upper = self.edge()

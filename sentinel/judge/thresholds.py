@@ -14,29 +14,29 @@ class Thresholds:
     band_sigmas: float = 6.0
     """Robust standard deviations above its level at which the loss has left its own noise band.
 
-    6 as in OLMo-core's step skipping: under normal noise one step in 10^9; heavy tails are what the patience is for.
-    inf turns the noise band off, and with it every verdict but nan, skipped runs and slow climbs.
+    6 as in OLMo-core's step skipping: under normal noise one step in 10^9; where a run has heavier tails, the band
+    learns them. inf turns the noise band off, and with it every verdict but nan, skipped runs and slow climbs.
     """
 
-    band_floor: float = 0.03
+    band_floor: float = 0.02
     """The band is at least this share of its level wide (dimensionless), whatever the noise.
 
     A very smooth loss (0.1 % noise) leaves six of its deviations without anything being wrong. 0 turns the floor off.
     """
 
-    band_window_samples: int = 32
-    """Samples that the band's level and noise are taken from; short, since an early loss falls fast."""
+    patience_steps: int = 90
+    """Steps that a loss is given to come back by itself before it is a divergence.
 
-    band_min_samples: int = 12
-    """Samples before the band means anything; until then only nan, skipped runs and slow climbs are judged."""
+    tr11-176B rose from 2.1 to 5.1 and was back 30 steps after its peak; NVIDIA's Mixtral runs heal within 5 to 80
+    steps: rolling any of them back would have been wrong. A run that has healed from slower spikes before is given
+    twice as long as the slowest took, and one that is on its way back three times as long. Longer is safer and costs
+    that many steps of a run that is already lost.
+    """
 
-    patience_samples: int = 40
-    """Samples that a spike is given to come back by itself before it is a divergence.
+    patience_samples: int = 5
+    """Samples that must have been seen since the onset, however many steps they are apart.
 
-    Samples, not steps: a trainer that logs every fifth step has shown only eight readings in forty steps.
-
-    tr11-176B rose from 2.1 to 5.1 and was back 30 steps after its peak: rolling back would have been wrong. Longer is
-    safer and costs that many steps of a run that is already lost.
+    A trainer that logs every 50 steps has shown two readings in 100: two can't tell a spike from a divergence.
     """
 
     healed_window_samples: int = 8
@@ -48,19 +48,39 @@ class Thresholds:
     Marin's fatal spike came back to 1.975 from 1.96, 0.8 % above, and stayed there for good.
     """
 
-    climb_window_samples: int = 20
-    """Samples of the moving mean whose best value a slow climb and a recovery are measured against."""
+    climb_sigmas: float = 6.0
+    """Robust standard deviations of a block's mean above the best that was held, for a slow climb.
 
-    climb_tolerance: float = 0.02
-    """A moving mean this share above the best one, for `patience_samples` together, is a divergence (a slow climb).
+    The 23 longest public runs that did not diverge stay below 3.3 at every scale (`sentinel.judge.scales`): twice that
+    leaves room for noisier ones. inf turns slow climbs off.
+    """
 
-    Also at least `band_sigmas` standard errors of the mean. inf turns it off.
+    climb_tolerance: float = 0.005
+    """A climb is at least this share of the level (dimensionless), however little noise there is: see healed_tolerance.
+
+    0 leaves it to the noise alone.
     """
 
     skipped_run_steps: int = 50
     """Updates skipped in a row that are a divergence: the weights are intact, and nothing moves any more.
 
     A loss scale halves at each overflow, so 50 in a row have taken it from 2^32 to below 1 with room to spare.
+    """
+
+    rewarm_tolerance: float = 0.10
+    """How far above its best the loss may climb (share) while the learning rate rises, before it is a divergence.
+
+    Continued pre-training with a re-warmed rate costs a few per cent of the loss at first (Gupta et al. 2023,
+    "Continual Pre-Training of Large Language Models", Figures 1 and 3), and gains them back.
+    """
+
+    lengthening_tolerance: float = 0.15
+    """The same after the sequence length grew: the new positions are untrained. Also the band's width meanwhile."""
+
+    hopeless_loss: float = 10.8
+    """Nats at which a model of more than 1,000 steps knows nothing: ln(50257), a uniform guess over GPT-2's tokens.
+
+    Only for a run that is first seen there: nothing before it can tell that it was better. inf turns it off.
     """
 
     led_by_window_steps: int = 50

@@ -81,7 +81,7 @@ class Verdict:
 
 def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
     """The verdict on a run. Pure: everything that it depends on is in its arguments."""
-    step = series.last.global_step if series.last else None
+    step = series.last_step
     if not context.readable:
         return Verdict(kind=VerdictKind.BLIND, reason="the readings are away: nothing is known", global_step=step)
     if series.alarm is not None:

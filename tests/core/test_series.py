@@ -70,7 +70,7 @@ def test_a_loss_that_does_not_come_back_has_diverged(seed: int) -> None:
     series = Series(Thresholds(), curve(tr8, 800, seed=seed))
     assert series.alarm is not None
     assert 490 <= series.alarm.onset_range[0] <= 500 <= series.alarm.onset_range[1] <= 502
-    assert series.alarm.step <= 500 + Thresholds().patience_samples + 5
+    assert series.alarm.step <= 500 + Thresholds().patience_steps + 5
 
 
 def test_a_small_offset_for_good_has_diverged() -> None:

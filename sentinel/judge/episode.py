@@ -1,0 +1,135 @@
+"""An episode: the loss has left its band. Whether it has come back, is coming back, or stands."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from sentinel.judge.signals import median, robust_sigma
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["Episode"]
+
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
+
+_SIGNIFICANT = 4.0
+"""Standard errors that a loss must stand above its level: chance does that once in 30,000 episodes."""
+
+_RECOVERING_FACTOR = 3
+"""Patiences that an episode is given whose loss is on its way back."""
+
+
+_STANDING_SAMPLES = 3
+"""Last losses that must each be above the level for it to stand there."""
+
+
+_NO_NEWS_SAMPLES = 16
+"""Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode:
+    """What is known of it so far. The level, the noise and the edge are those from before it, frozen."""
+
+    onset_range: tuple[int, int]
+    level: float
+    """nats."""
+
+    sigma: float
+    """Robust standard deviation of one loss, nats."""
+
+    upper: float
+    """The band's edge, nats."""
+
+    provisional: bool
+    """Whether the band was: too little was seen before the onset to trust its level to a fraction."""
+
+    before: int
+    """Losses that the level was taken from, at most 32."""
+
+    peak: float = -math.inf
+    samples: int = 0
+    """Finite losses since the onset."""
+
+    outside: int = 0
+    """Those of them that were above the edge."""
+
+    last_outside_step: int = 0
+    back_step: int | None = None
+    """First step after the last one that was above the edge; None while the newest is."""
+
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))
+    """The last finite losses since the onset."""
+
+    marks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=256))
+    """(step, median of the recent losses), every fourth sample: whether it is on its way back."""
+
+    differences: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+
+    def push(self, step: int, loss: float) -> None:
+        """Takes the next finite loss."""
+        if self.recent:
+            self.differences.append(abs(loss - self.recent[-1]))
+        self.recent.append(loss)
+        self.samples += 1
+        self.peak = max(self.peak, loss)
+        if loss > self.upper:
+            self.outside += 1
+            self.last_outside_step, self.back_step = step, None
+        elif self.back_step is None:
+            self.back_step = step
+        if self.samples % 4 == 0:
+            self.marks.append((step, median(self.recent)))
+
+    @property
+    def stands_at(self) -> float:
+        """Median of the last losses, nats."""
+        return median(self.recent)
+
+    def has_healed(self, thresholds: Thresholds, widened: float) -> bool:
+        """Whether the median of the last few losses is back at the level, as far as its own noise lets one say.
+
+        `widened` is a larger tolerance (share of the level) where one is in force. After a provisional band: back
+        inside it, since its level is not known better.
+        """
+        if self.provisional:
+            return len(self.recent) >= 3 and self.stands_at <= self.upper
+        if len(self.recent) < thresholds.healed_window_samples:
+            return False
+        return self.stands_at <= self.level + self._tolerance(thresholds, widened)
+
+    def stands(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
+        """Whether the wait is over: it stands above its level, significantly, and is not on its way back."""
+        age = step - self.onset_range[1]
+        if age < patience_steps or self.samples < thresholds.patience_samples or not self.significant:
+            return False
+        if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(thresholds, 0.0):
+            return False  # a median of eight is late to see that the last few are back
+        return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
+
+    @property
+    def significant(self) -> bool:
+        """Whether it stands above its level by more than the noise before and since explains."""
+        noise = max(self.sigma, robust_sigma(self.differences))
+        error = _MEDIAN_ERROR * noise * math.sqrt(1 / max(1, self.before) + 1 / len(self.recent))
+        return self.stands_at - self.level > _SIGNIFICANT * error
+
+    def was_no_news(self, step: int, patience_steps: int) -> bool:
+        """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
+        long_after = step - self.onset_range[1] >= 2 * patience_steps and self.samples >= _NO_NEWS_SAMPLES
+        return self.provisional and long_after and not self.significant
+
+    def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
+        """Whether the excess, falling on as it fell in the second half of the episode, is gone at twice its age."""
+        half = (self.onset_range[1] + step) / 2
+        then = next((m - self.level for at, m in reversed(self.marks) if at <= half), None)
+        now = self.stands_at - self.level
+        if then is None or then <= 0 or now >= then:
+            return False
+        return now * (now / then) ** 2 <= 2 * self._tolerance(thresholds, 0.0)
+
+    def _tolerance(self, thresholds: Thresholds, widened: float) -> float:
+        standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(len(self.recent))
+        return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))

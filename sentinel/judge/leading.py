@@ -1,0 +1,105 @@
+"""The signals that may move before the loss does: which have left their bands, and since when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sentinel.judge.signals import NoiseBand
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["BANDED", "Leading"]
+
+BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread")
+"""Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
+
+grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
+Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
+loss_spread: one rank's data or hardware, before the mean shows it.
+"""
+
+_COLLAPSE_HALVINGS = 3
+"""Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
+
+tr8-104B's was falling for 2,300 steps before its loss blew up.
+"""
+
+
+class Leading:
+    """Takes each sample's readings; remembers what left its band within the last `led_by_window_steps`."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._forget_steps = thresholds.led_by_window_steps
+        self.bands = {name: NoiseBand(sigmas=thresholds.band_sigmas, floor=thresholds.band_floor) for name in BANDED}
+        self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
+        self._departed: dict[str, tuple[int, int, int, float]] = {}
+        self._scale: float | None = None
+        self._halvings = 0.0
+        self._falling_since = 0
+
+    def take(self, step: int, readings: Mapping[str, float | None]) -> None:
+        """One sample's readings; what is None was not measured."""
+        for name, band in self.bands.items():
+            value = readings[name]
+            if value is None:
+                continue
+            inside = self._inside[name]
+            if math.isfinite(value) and value <= band.upper:
+                inside.append(value)
+                band.glimpse(inside)
+            else:
+                first, _, count, peak = self._departed.get(name, (step, step, 0, -math.inf))
+                self._departed[name] = (first, step, count + 1, max(peak, value))
+        scale = readings["loss_scale"]
+        if scale is not None and scale != self._scale:
+            self._note_scale(step, scale)
+
+    def take_quiet_block(self, blocks: Mapping[str, list[float]]) -> bool:
+        """A whole block of finite readings at once: as `take` for each. False, and nothing taken, if any is outside."""
+        if any(max(values) > self.bands[name].upper for name, values in blocks.items()):
+            return False
+        if any(self._inside.values()) or not all(self.bands[name].ready for name in blocks):
+            return False
+        self._inside.update(blocks)
+        return True
+
+    def end_block(self, step: int) -> None:
+        """The block that ends at the step is over: the bands move, and departures that were long ago are forgotten."""
+        for name, inside in self._inside.items():
+            if inside:
+                self.bands[name].learn(inside)
+                self._inside[name] = []
+        for name, (_, last, count, peak) in list(self._departed.items()):
+            if last < step - self._forget_steps:
+                del self._departed[name]
+                if count == 1 and math.isfinite(peak):
+                    self.bands[name].outlier(peak)
+
+    def ahead_of(self, onset_range: tuple[int, int]) -> tuple[tuple[str, int], ...]:
+        """(signal, steps before the onset's late end) of each that departed before it, the earliest first."""
+        early, late = onset_range
+        moved = [(first, name) for name, (first, *_) in self._departed.items()]
+        if self._halvings >= _COLLAPSE_HALVINGS:
+            moved.append((self._falling_since, "loss_scale"))
+        ahead = [(first, name) for first, name in moved if first < late]
+        return tuple(
+            (name, late - first)
+            for first, name in sorted(ahead)
+            if name == "loss_scale" or first >= early - self._forget_steps
+        )
+
+    @property
+    def scale_collapsed(self) -> bool:
+        """Whether the loss scale has fallen three halvings without a doubling between."""
+        return self._halvings >= _COLLAPSE_HALVINGS
+
+    def _note_scale(self, step: int, scale: float) -> None:
+        before, self._scale = self._scale, scale
+        if before is None or not (before > 0 and scale > 0):
+            return
+        if scale > before:
+            self._halvings = 0.0
+            return
+        if self._halvings == 0.0:
+            self._falling_since = step
+        self._halvings += math.log2(before / scale)

@@ -1,0 +1,103 @@
+"""Divergences that need no band to be known: nan in its disguises, updates that are all skipped, a hopeless start."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["Hopeless", "NotFinite", "Overflows", "rising_since"]
+
+_MATURE_STEPS = 1000
+"""Steps after which a model that knows no more than a uniform guess is not one at its beginning."""
+
+_FIRST_SAMPLES = 3
+"""Losses that must all be hopeless: one could be a batch of another kind."""
+
+_RISING_SAMPLES = 5
+_RISING_FACTOR = 1.25
+"""What `rising_since` calls rising: so many losses in a row, and so many times the first."""
+
+
+class NotFinite:
+    """Tells a nan that reached the weights from one that did not.
+
+    Adam's variance is nan: known at once. A loss that is nan or inf twice running, with updates that were not skipped:
+    the weights that the second was computed with are not numbers. Once, and a number after it: it was not in them.
+    """
+
+    def __init__(self) -> None:
+        self.since: int | None = None
+        self.steps = 0
+
+    def take(self, step: int, loss: float, variance_l1: float | None) -> str | None:
+        """The reason for an alarm, or None; afterwards `steps` is 0 where the sample was all numbers."""
+        variance_nan = variance_l1 is not None and math.isnan(variance_l1)
+        if math.isfinite(loss) and not variance_nan:
+            self.since, self.steps = None, 0
+            return None
+        self.since = step if self.since is None else self.since
+        self.steps += 1
+        if not variance_nan and self.steps < 2:
+            return None
+        what = "Adam's variance is nan" if variance_nan else "the loss is not a number"
+        return f"{what} since step {self.since}: nan is in the weights"
+
+
+class Overflows:
+    """Updates that were skipped, whether the trainer says so or only its loss scale does."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._limit = thresholds.skipped_run_steps
+        self._scale: float | None = None
+        self.run = 0
+        """Updates skipped in a row, up to now."""
+
+    def take(self, skipped: bool, loss: float | None, loss_scale: float | None) -> bool:
+        """Whether this sample's update was skipped: it says so, or its loss is no number and the loss scale fell."""
+        before = self._scale
+        self._scale = before if loss_scale is None else loss_scale
+        fell = before is not None and loss_scale is not None and loss_scale < before
+        if skipped or (fell and (loss is None or not math.isfinite(loss))):
+            self.run += 1
+            return True
+        self.run = 0
+        return False
+
+    @property
+    def too_many(self) -> bool:
+        """Whether nothing moves any more."""
+        return self.run >= self._limit
+
+
+class Hopeless:
+    """A run that is first seen in its middle with a loss no better than a uniform guess: it resumed from nothing."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._limit = thresholds.hopeless_loss
+        self._first_step: int | None = None
+        self._hopeless = 0
+        self.samples = 0
+        """Finite losses so far."""
+
+    def take(self, step: int, loss: float) -> int | None:
+        """The first step, once the first three losses have been hopeless."""
+        self.samples += 1
+        if self.samples > _FIRST_SAMPLES:
+            return None
+        self._first_step = step if self._first_step is None else self._first_step
+        self._hopeless += loss >= self._limit and step >= _MATURE_STEPS
+        return self._first_step if self._hopeless == _FIRST_SAMPLES else None
+
+
+def rising_since(recent: deque[tuple[int, float]]) -> tuple[int, float, float] | None:
+    """First step above, first and last loss, where the last five losses have only risen, and by a quarter in all.
+
+    For a run with too few samples for a band: of five independent losses, one order in 120 is this.
+    """
+    last = list(recent)[-_RISING_SAMPLES:]
+    losses = [loss for _, loss in last]
+    if len(losses) < _RISING_SAMPLES or losses[-1] < _RISING_FACTOR * losses[0] or losses != sorted(set(losses)):
+        return None
+    return last[1][0], losses[0], losses[-1]

@@ -1,0 +1,177 @@
+"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against the best held."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sentinel.judge.signals import BLOCK, wandering_sigma
+
+__all__ = ["Climb", "Scales"]
+
+_FINEST = 4 * BLOCK
+"""Samples of the finest scale's blocks: below it the noise band sees a rise sooner."""
+
+_GROWTH = 4
+"""Each scale's blocks are so many of the one's before: a mean of four has half the noise."""
+
+_SCALES = 8
+"""32 … 524,288 samples."""
+
+_HELD = 3
+"""Blocks in a row that must stand above: a climb has been seen three times."""
+
+_NOISE_BLOCKS = 24
+"""Blocks that a scale's noise is taken from. Until a scale has 12, the noise of the finer one stands in: that is larger
+where the noise is independent, so nothing is called too early."""
+
+
+_STILL_THERE = 0.7
+"""Share of the largest excess that the newest block must have: less is on its way back, and is waited for."""
+
+_RECOVERING_FACTOR = 3
+"""Patiences that a climb is given whose blocks are on their way back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climb:
+    """The finding: since when, above what, by how much."""
+
+    onset_range: tuple[int, int]
+    """Steps: after the last block that was as good as the best, but for noise; and the first that was not."""
+
+    best: float
+    """The best mean that was held before, nats."""
+
+    mean: float
+    """The lowest mean of the blocks that stand above it, nats."""
+
+    sigma: float
+    """Robust standard deviation of a block's mean, nats."""
+
+    samples: int
+    """Of one block."""
+
+
+class Scales:
+    """Block means at 32, 128, 512 … samples, from medians of 8, so that single outliers do not count.
+
+    best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
+    climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
+    A climb: three blocks in a row above best + max(k sigma, tolerance * |best|), for at least the patience.
+    """
+
+    def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
+        self._sigmas = sigmas
+        self._tolerance = tolerance
+        self._patience_steps = patience_steps
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything: what comes is not comparable with what was."""
+        self._scales: list[_Scale] = []
+        self._waiting: list[list[_Block]] = [[]]
+        self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
+
+    def push(self, median: float, first_step: int, last_step: int, widened: float = 0.0) -> None:
+        """Takes the median of 8 samples; `widened` is a larger tolerance (share), where one is in force."""
+        if not self.rising:
+            self._medians.append(median)
+        block = (median, first_step, last_step)
+        finer: float | None = None
+        for level in range(_SCALES):
+            waiting = self._waiting[level]
+            waiting.append(block)
+            if len(waiting) < _GROWTH:
+                return
+            block = (math.fsum(b[0] for b in waiting) / _GROWTH, waiting[0][1], waiting[-1][2])
+            waiting.clear()
+            if level == len(self._scales):
+                self._scales.append(_Scale(_FINEST * _GROWTH**level))
+                self._waiting.append([])
+            if finer is None:
+                finer = _sigma(self._medians, math.inf)
+            scale = self._scales[level]
+            scale.push(block, finer, self._sigmas, max(self._tolerance, widened))
+            finer = scale.sigma
+
+    @property
+    def climb(self) -> Climb | None:
+        """The climb that is under way, at the finest scale that shows it; None where none does."""
+        return next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps)), None)
+
+    def above_best(self) -> float:
+        """How far the newest 32-sample mean is above the best that was held (share of it); 0 where none is known."""
+        return self._scales[0].excess() if self._scales else 0.0
+
+    @property
+    def rising(self) -> bool:
+        """Whether any scale stands above its bar at all."""
+        return any(scale.above for scale in self._scales)
+
+
+_Block = tuple[float, int, int]
+"""Mean or median in nats, first step, last step."""
+
+
+class _Scale:
+    def __init__(self, samples: int) -> None:
+        self.above = 0
+        self.sigma = math.inf
+        self._samples = samples
+        self._best: float | None = None
+        self._near_best_step: int | None = None
+        self._since = self._until = 0
+        self._latest = 0.0
+        self._lowest_above, self._highest_above = math.inf, -math.inf
+        self._last: float | None = None
+        self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
+
+    def push(self, block: _Block, finer: float, sigmas: float, tolerance: float) -> None:
+        """Takes a block; `finer` is the noise of the next finer scale."""
+        value, first_step, self._until = block
+        self._latest = value
+        self.sigma = _sigma(self._values, finer)
+        best = self._best
+        if best is not None and value > best + max(sigmas * self.sigma, tolerance * abs(best)):
+            self._since = self._since if self.above else first_step
+            self._lowest_above = min(self._lowest_above, value) if self.above else value
+            self._highest_above = max(self._highest_above, value) if self.above else value
+            self.above += 1
+            return
+        self.above = 0
+        if self._last is not None:
+            held = max(value, self._last)  # twice in a row: a single low block is luck
+            self._best = best = held if best is None else min(best, held)
+        self._last = value
+        self._values.append(value)
+        if best is None or value <= best + 2 * self.sigma:
+            self._near_best_step = self._until
+
+    def climbs_for(self, patience_steps: int) -> bool:
+        age = self._until - self._since
+        if self.above < _HELD or age < patience_steps or self._best is None:
+            return False
+        falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
+        return not falling or age >= _RECOVERING_FACTOR * patience_steps
+
+    def excess(self) -> float:
+        return (self._latest - self._best) / abs(self._best) if self._best else 0.0
+
+    def climb(self) -> Climb:
+        early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
+        best = math.nan if self._best is None else self._best
+        return Climb(
+            onset_range=(early, self._since),
+            best=best,
+            mean=self._lowest_above,
+            sigma=self.sigma,
+            samples=self._samples,
+        )
+
+
+def _sigma(values: Sequence[float], otherwise: float) -> float:
+    sigma = wandering_sigma(list(values))
+    return otherwise if math.isnan(sigma) else sigma
