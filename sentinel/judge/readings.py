@@ -51,6 +51,17 @@ class Readings:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def until(self, step: int) -> Readings:
+        """Those before the step; for steps that only grow."""
+        n = int(np.searchsorted(self.steps, step))
+        return Readings(
+            attempt=self.attempt,
+            steps=self.steps[:n],
+            columns={name: column[:n] for name, column in self.columns.items()},
+            measured={name: there[:n] for name, there in self.measured.items()},
+            skipped=None if self.skipped is None else self.skipped[:n],
+        )
+
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Readings:
         """The samples as columns. ValueError when there are none, or when they are of several attempts."""

@@ -40,7 +40,7 @@ class Climb:
     """The finding: since when, above what, by how much."""
 
     onset_range: tuple[int, int]
-    """Steps: after the last block that was as good as the best, but for noise; and the first that was not."""
+    """Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended."""
 
     best: float
     """The best mean that was held before, nats."""
@@ -123,7 +123,7 @@ class _Scale:
         self._samples = samples
         self._best: float | None = None
         self._near_best_step: int | None = None
-        self._since = self._until = 0
+        self._since = self._since_until = self._until = 0
         self._latest = 0.0
         self._lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
@@ -136,7 +136,8 @@ class _Scale:
         self.sigma = _sigma(self._values, finer)
         best = self._best
         if best is not None and value > best + max(sigmas * self.sigma, tolerance * abs(best)):
-            self._since = self._since if self.above else first_step
+            if not self.above:
+                self._since, self._since_until = first_step, self._until
             self._lowest_above = min(self._lowest_above, value) if self.above else value
             self._highest_above = max(self._highest_above, value) if self.above else value
             self.above += 1
@@ -164,7 +165,7 @@ class _Scale:
         early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
         best = math.nan if self._best is None else self._best
         return Climb(
-            onset_range=(early, self._since),
+            onset_range=(early, self._since_until),
             best=best,
             mean=self._lowest_above,
             sigma=self.sigma,
