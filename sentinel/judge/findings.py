@@ -9,6 +9,7 @@ from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.leading import Leading
 from sentinel.judge.regime import Change
+from sentinel.judge.trend import Lag
 
 __all__ = ["Alarm", "Findings"]
 
@@ -42,6 +43,7 @@ class Findings:
         self._leading = leading
         self._events: list[Event] = []
         self._alarm_at: int | None = None
+        self._lag_at: int | None = None
         self.alarm: Alarm | None = None
         """The divergence that lasts, or None."""
         self.healed: deque[tuple[tuple[int, int], int]] = deque(maxlen=_REMEMBERED_SPIKES)
@@ -64,18 +66,18 @@ class Findings:
 
     def change(self, change: Change) -> None:
         """A planned change that is worth a line."""
-        self._events.append(
-            Event(
-                kind=EventKind.REGIME_CHANGE,
-                onset_range=(change.step, change.step),
-                verdict_step=change.step,
-                end_step=change.step,
-                recommend_rollback=False,
-                led_by=(),
-                led_by_steps=(),
-                reason=change.what,
-            )
-        )
+        at = (change.step, change.step)
+        self._events.append(_quiet(EventKind.REGIME_CHANGE, at, change.step, change.step, change.what))
+
+    def lag(self, lag: Lag | None, step: int) -> None:
+        """The run is slower than it should be: said once for as long as it lasts. None: it is not, or no more."""
+        if lag is None and self._lag_at is not None:
+            self._events[self._lag_at] = replace(self._events[self._lag_at], end_step=step)
+            self._lag_at = None
+        elif lag is not None and self._lag_at is None:
+            self._lag_at = len(self._events)
+            since = (lag.since_step, lag.since_step)
+            self._events.append(_quiet(EventKind.PLATEAU, since, step, None, lag.reason))
 
     def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind) -> None:
         """A divergence is known at the step. One that lasts ends with it: this one is worse."""
@@ -119,3 +121,17 @@ class Findings:
             reason=f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step "
             f"{episode.onset_range[1]}, peak {episode.peak:.3f}: {over}",
         )
+
+
+def _quiet(kind: EventKind, onset_range: tuple[int, int], verdict_step: int, end: int | None, reason: str) -> Event:
+    """An event that calls for no rollback, and that nothing led."""
+    return Event(
+        kind=kind,
+        onset_range=onset_range,
+        verdict_step=verdict_step,
+        end_step=end,
+        recommend_rollback=False,
+        led_by=(),
+        led_by_steps=(),
+        reason=reason,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ _REWARMED = 1.02
 
 _TOLD_FACTOR = 1.5
 """Changes by less than this factor are part of a schedule, and not told as an event of their own."""
+
+_TAIL = 0.05
+"""Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
 
 _BATCH_TOLERANCE = 0.05
 """How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it."""
@@ -49,6 +53,7 @@ class Regime:
         self._lr: float | None = None
         self._lowest_lr: float | None = None
         self._highest_lr = 0.0
+        self._factor = 0.0
         self._seqlen: float | None = None
         self._batch: float | None = None
         self._unsettled = 0
@@ -110,8 +115,10 @@ class Regime:
         if rising:
             self._widen(self._thresholds.rewarm_tolerance)
         known, self._highest_lr = lr <= self._highest_lr, max(lr, self._highest_lr)
-        if before is None or not _told(before, lr) or (lr > before and not known):
-            return None  # a first warmup is no change of regime
+        factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
+        of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
+        if before is None or not _told(before, lr) or of_a_schedule:
+            return None  # a first warmup and the end of a decay are no changes of regime
         return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", told=True)
 
     def _widen(self, tolerance: float) -> None:
@@ -120,5 +127,9 @@ class Regime:
 
 
 def _told(before: float, after: float) -> bool:
+    return _log_factor(before, after) >= math.log(_TOLD_FACTOR)
+
+
+def _log_factor(before: float, after: float) -> float:
     low, high = sorted((abs(before), abs(after)))
-    return high >= _TOLD_FACTOR * low
+    return math.log(high / low) if low > 0 else (math.inf if high > 0 else 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -11,6 +11,7 @@ from sentinel.judge.events import Event, EventKind
 from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.trend import Reference
 
 __all__ = ["Replay"]
 
@@ -30,13 +31,17 @@ class Replay:
     """Takes readings in the order they were made. What is kept does not grow with the samples.
 
     When an attempt begins at a step that an earlier one had passed, the judge is set back to that step, as the weights
-    were: what happened after it stays an event, but the line of descent never saw it. `planned`: see Series.
+    were: what happened after it stays an event, but the line of descent never saw it. `planned`, `references`: see
+    Series.
     """
 
-    def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
+    def __init__(
+        self, thresholds: Thresholds, planned: Iterable[int] = (), references: Sequence[Reference] = ()
+    ) -> None:
         self._thresholds = thresholds
         self._planned = tuple(planned)
-        self._series = Series(thresholds, planned=self._planned)
+        self._references = references
+        self._series = self._fresh()
         self._kept: deque[_Kept] = deque()
         self._gone: list[Event] = []
         self._attempt: int | None = None
@@ -79,13 +84,16 @@ class Replay:
         self._gone += [*past, _went_back(attempt, last_step, first_step)]
         self._set_back(first_step)
 
+    def _fresh(self) -> Series:
+        return Series(self._thresholds, planned=self._planned, references=self._references)
+
     def _set_back(self, first_step: int) -> None:
         """The judge, and what is kept, as they were before the step."""
         while self._kept and int(self._kept[-1].readings.steps[0]) >= first_step:
             self._series = self._kept.pop().before
         if not self._kept:
             if self._series.last_step is None or self._series.last_step >= first_step:
-                self._series = Series(self._thresholds, planned=self._planned)
+                self._series = self._fresh()
             return
         last = self._kept.pop()
         part = last.readings.until(first_step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
@@ -17,6 +17,7 @@ from sentinel.judge.scales import Climb, Scales
 from sentinel.judge.signals import BLOCK, NoiseBand, median
 from sentinel.judge.stretch import Stretch
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.trend import Reference, Trend
 from sentinel.vocabulary.sample import Sample
 
 __all__ = ["Alarm", "Series"]
@@ -36,15 +37,23 @@ class Series:
 
     What is kept does not grow with the samples, but for one line for each event. `planned` are steps at which a person
     has said that something changes (other data, another stage): what the trainer reports itself need not be told.
+    `references` are other runs that this one should not be slower than.
     """
 
-    def __init__(self, thresholds: Thresholds, samples: Iterable[Sample] = (), planned: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        thresholds: Thresholds,
+        samples: Iterable[Sample] = (),
+        planned: Iterable[int] = (),
+        references: Sequence[Reference] = (),
+    ) -> None:
         self._thresholds = t = thresholds
         self._band = NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor)
         self._leading = Leading(t)
         self._findings = Findings(self._leading)
         self._regime = Regime(t, planned)
         self._scales = Scales(sigmas=t.climb_sigmas, tolerance=t.climb_tolerance, patience_steps=t.patience_steps)
+        self._trend = Trend(references)
         self._overflows = Overflows(t)
         self._not_finite = NotFinite()
         self._first = Hopeless(t)
@@ -180,6 +189,7 @@ class Series:
         if not change.comparable:
             self._band.clear()
             self._scales.clear()
+            self._trend.clear()
             self._block, self._inside, self.episode = [], [], None
             self._middle = self._fallen_since = None
             self._findings.end_alarm(change.step)
@@ -231,6 +241,8 @@ class Series:
         if self._regime.settle(self._scales.above_best()):
             self._scales.clear()
         self._note_climb(step)
+        if self._trend.push(step, middle):
+            self._findings.lag(self._trend.lag, step)
 
     def _stands_out(self, middle: float, widened: float) -> bool:
         """Whether a whole block stands above the level by half of what one loss would have to."""
