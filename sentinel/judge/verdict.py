@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Context", "Verdict", "VerdictKind", "judge"]
+__all__ = ["Context", "Verdict", "VerdictKind", "judge", "judge_past"]
 
 
 class VerdictKind(StrEnum):
@@ -77,6 +78,22 @@ class Verdict:
     """The step at which the divergence was known."""
 
     led_by: tuple[str, ...] = ()
+    led_by_steps: tuple[int, ...] = ()
+    """How many steps before the late end of the onset each of them moved."""
+
+    @property
+    def severity(self) -> str:
+        """info, warning (look at it) or critical (the run is losing time now)."""
+        return _SEVERITIES.get(self.kind, "info")
+
+
+_SEVERITIES = {
+    VerdictKind.SPIKE: "warning",
+    VerdictKind.BLIND: "warning",
+    VerdictKind.DIVERGED: "critical",
+    VerdictKind.STALLED: "critical",
+    VerdictKind.DOWN: "critical",
+}
 
 
 def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
@@ -92,8 +109,18 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             onset_range=series.alarm.onset_range,
             alarm_step=series.alarm.step,
             led_by=series.alarm.led_by,
+            led_by_steps=series.alarm.led_by_steps,
         )
     return _without_samples(context, thresholds, step) or _of_the_samples(series, context, step)
+
+
+def judge_past(series: Series, finished_reason: str | None) -> Verdict:
+    """The verdict at the end of what a run left behind; nothing is known of its job. `finished_reason`: see Context."""
+    context = Context(now_unix_s=0.0, job_alive=None, last_sample_unix_s=0.0)
+    past = judge(series, context, Thresholds(stalled_after_s=math.inf))
+    if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
+        return Verdict(kind=VerdictKind.FINISHED, reason="the run reached its end", global_step=past.global_step)
+    return past
 
 
 def _without_samples(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
