@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from backtest.curves import Curve, CurveError, read_folder
 from backtest.ours import NAME, Judged, judged, warm_up
 from backtest.peers import PEERS
 from backtest.replay import PATIENCE, said_by
-from backtest.scoring import Outcome, score, summary
+from backtest.scoring import Outcome, Said, score, summary
+from backtest.sensitivity import format_rows, sensitivity
 
 from sentinel.judge.thresholds import Thresholds
 
@@ -42,9 +44,15 @@ def main() -> int:
         return 2
     thresholds = Thresholds()
     warm_up(thresholds)
-    ours = {(c.folder, c.name): judged(c, thresholds) for c in curves}
-    outcomes, patient = replayed(curves, ours)
+    if asked.sensitivity:
+        print(format_rows(sensitivity(curves, thresholds)))
+        return 0
+    replays = [replay(curve, thresholds) for curve in curves]
+    outcomes = [o for r in replays for o in r.outcomes]
+    patient = [o for r in replays for o in r.patient]
     text = report(outcomes, patient)
+    if asked.plot:
+        plot(replays, asked.plot)
     if asked.results:
         asked.results.write_text(header(folders, len(curves)) + text + "\n", encoding="utf-8")
     print(json.dumps(document(outcomes, patient)) if asked.json else text)
@@ -56,20 +64,44 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"one curve in {QUICK}")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout and nothing else")
     parser.add_argument("--curves", type=Path, action="append", help="a folder with an INDEX.csv; may be repeated")
+    parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
+    parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
 
 
-def replayed(curves: list[Curve], ours: dict[tuple[str, str], Judged]) -> tuple[list[Outcome], list[Outcome]]:
-    """Every detector on every curve; and the peers once more, with the patience that they do not have."""
-    outcomes, patient = [], []
-    for curve in curves:
-        outcomes.append(score(curve, ours[curve.folder, curve.name].said))
-        for name in PEERS:
-            at_once, lasting = said_by(name, curve)
-            outcomes.append(score(curve, at_once))
-            patient.append(score(curve, lasting))
-    return outcomes, patient
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """All detectors on one curve."""
+
+    curve: Curve
+    ours: Judged
+    peers: tuple[Said, ...]
+    outcomes: tuple[Outcome, ...]
+    patient: tuple[Outcome, ...]
+    """The peers once more, with a patience that they do not have."""
+
+
+def replay(curve: Curve, thresholds: Thresholds) -> Replay:
+    """Every detector on the curve."""
+    ours = judged(curve, thresholds)
+    pairs = [said_by(name, curve) for name in PEERS]
+    return Replay(
+        curve=curve,
+        ours=ours,
+        peers=tuple(at_once for at_once, _ in pairs),
+        outcomes=tuple(score(curve, said) for said in (ours.said, *(at_once for at_once, _ in pairs))),
+        patient=tuple(score(curve, lasting) for _, lasting in pairs),
+    )
+
+
+def plot(replays: list[Replay], folder: Path) -> None:
+    """A picture of each."""
+    from backtest.drawing import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in replays:
+        draw(each.curve, each.ours, each.peers, folder / f"{each.curve.folder}-{each.curve.name}.png")
 
 
 def report(outcomes: list[Outcome], patient: list[Outcome]) -> str:
