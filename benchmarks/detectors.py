@@ -22,8 +22,9 @@ from backtest.curves import Curve, CurveError, read_folder
 from backtest.ours import NAME, Judged, judged, warm_up
 from backtest.peers import PEERS
 from backtest.replay import PATIENCE, said_by
-from backtest.scoring import Outcome, Said, score, summary
+from backtest.scoring import Outcome, Said, score
 from backtest.sensitivity import format_rows, sensitivity
+from backtest.summing import summary
 
 from sentinel.judge.thresholds import Thresholds
 

@@ -34,10 +34,11 @@ ONSET, VERDICT, HEALED = "#1b7837", "#b2182b", "#4575b4"
 
 def draw(curve: Curve, ours: Judged, peers: Sequence[Said], path: Path) -> None:
     """Writes the picture: the whole curve on the left, the part around its worst event on the right."""
-    figure = Figure(figsize=(16, 8.5), layout="constrained")
+    whole, closer = (curve.steps[0], curve.steps[-1]), _around(curve, ours.events)
+    spans = [whole] if closer == whole else [whole, closer]
+    figure = Figure(figsize=(4 + 6 * len(spans), 8.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(2, 2, sharex="col", height_ratios=(5, 2.6))
-    spans = (curve.steps[0], curve.steps[-1]), _around(curve, ours.events)
+    axes = figure.subplots(2, len(spans), sharex="col", height_ratios=(5, 2.6), squeeze=False)
     for (loss, strip), (low, high) in zip(axes.T, spans, strict=True):
         _shade((loss, strip), curve, high - low)
         _loss(loss, curve, low, high)
@@ -45,10 +46,12 @@ def draw(curve: Curve, ours: Judged, peers: Sequence[Said], path: Path) -> None:
         _strip(strip, curve, [ours.said, *peers])
         room = 0.02 * max(high - low, 1)
         loss.set_xlim(low - room, high + room)
+        loss.ticklabel_format(axis="x", useOffset=False, style="plain")
         strip.set_xlabel("step")
     axes[0, 0].set_ylabel("loss, nats")
-    axes[0, 1].legend(handles=_legend(curve), fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axes[1, 1].set_yticklabels([])
+    axes[0, -1].legend(handles=_legend(curve), fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    if len(spans) > 1:
+        axes[1, 1].set_yticklabels([])
     figure.suptitle(f"{curve.folder}/{curve.name}: {curve.label}" + (", held out" if curve.held_out else ""))
     figure.savefig(path, dpi=90)
 

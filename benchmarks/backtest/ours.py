@@ -72,7 +72,7 @@ def judged(curve: Curve, thresholds: Thresholds) -> Judged:
     """The judge's findings on the curve, and what they cost."""
     samples = samples_of(curve)
     events, seconds = (
-        _by_columns(samples, thresholds) if hasattr(Series, "events") else _one_by_one(samples, thresholds)
+        _by_columns(samples, thresholds) if hasattr(Series, "push_readings") else _one_by_one(samples, thresholds)
     )
     said = Said(
         detector=NAME,
@@ -90,9 +90,10 @@ def judged(curve: Curve, thresholds: Thresholds) -> Judged:
 
 def warm_up(thresholds: Thresholds) -> None:
     """Has everything compiled and imported that is, so that no curve pays for it."""
-    rows = [Sample(attempt=1, global_step=i, time_unix_s=math.nan, loss=2.0, grad_norm=1.0) for i in range(1, 200)]
-    if hasattr(Series, "events"):
-        _by_columns(rows, thresholds)
+    for norm in (None, 1.0):
+        rows = [Sample(attempt=1, global_step=i, time_unix_s=math.nan, loss=2.0, grad_norm=norm) for i in range(1, 200)]
+        if hasattr(Series, "push_readings"):
+            _by_columns(rows, thresholds)
 
 
 def _by_columns(samples: list[Sample], thresholds: Thresholds) -> tuple[tuple[Event, ...], float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from .curves import DIVERGED, HARMLESS, Curve, Event
 
-__all__ = ["Outcome", "Said", "Summary", "Told", "deadline", "onset_of", "score", "stretches", "summary", "wilson"]
+__all__ = ["Outcome", "Said", "Told", "deadline", "onset_of", "score", "stretches", "tolerance"]
 
 TOLERANCE_STEPS, TOLERANCE_INTERVALS = 100, 5
 """A verdict may come so long after the onset (the longer of the two), and so long before it: labels are by eye."""
@@ -69,7 +68,14 @@ class Outcome:
     spikes: int = 0
     spikes_seen: int = 0
     false_spikes: int = 0
+    """Stretches that were called out and began near no labelled event."""
+
     quiet_steps: int = 0
+    """Steps of a harmless curve that are near no labelled event."""
+
+    called_quiet_steps: int = 0
+    """Those of them that were called out."""
+
     samples: int = 0
     seconds: float = 0.0
 
@@ -171,28 +177,33 @@ def _unscored(curve: Curve) -> str:
 def _counted(outcome: Outcome, said: Said) -> Outcome:
     """With what is counted on every curve: spikes, time."""
     curve = outcome.curve
-    spikes = [e for e in curve.events if e.kind == "spike"]
     margin = TOLERANCE_INTERVALS * curve.log_interval
-    false = quiet = 0
-    if curve.label in HARMLESS:
-        false = sum(not any(_overlaps(e, *s, margin) for e in curve.events) for s in said.spikes)
-        quiet = sum(not any(_overlaps(e, step, step, margin) for e in curve.events) for step in curve.steps)
-    return replace(
+    spikes = [e for e in curve.events if e.kind == "spike"]
+    about = [s for s in said.spikes if any(_near(e, s[0], margin) for e in curve.events)]
+    outcome = replace(
         outcome,
         spikes=len(spikes),
-        spikes_seen=sum(any(_overlaps(e, *s, curve.log_interval) for s in said.spikes) for e in spikes),
-        false_spikes=false,
-        quiet_steps=quiet * curve.log_interval,
+        spikes_seen=sum(any(s[0] <= e.end + margin and s[1] >= e.onset - margin for s in about) for e in spikes),
         samples=said.samples,
         seconds=said.seconds,
     )
+    if curve.label not in HARMLESS:
+        return outcome
+    quiet = [step for step in curve.steps if not any(_near(e, step, margin) for e in curve.events)]
+    called = [step for step in quiet if any(first <= step <= last for first, last in said.spikes)]
+    return replace(
+        outcome,
+        false_spikes=len(said.spikes) - len(about),
+        quiet_steps=len(quiet) * curve.log_interval,
+        called_quiet_steps=len(called) * curve.log_interval,
+    )
 
 
-def _overlaps(event: Event, first: int, last: int, margin: int) -> bool:
-    return first <= event.end + margin and last >= event.onset - margin
+def _near(event: Event, step: int, margin: int) -> bool:
+    return event.onset - margin <= step <= event.end + margin
 
 
-def stretches(rows: Sequence[int], gap: int = 10) -> tuple[tuple[int, int], ...]:
+def stretches(rows: Sequence[int], gap: int = TOLERANCE_INTERVALS) -> tuple[tuple[int, int], ...]:
     """Sorted rows as (first, last) of each stretch; fewer than `gap` rows between two do not part them."""
     found: list[tuple[int, int]] = []
     for row in rows:
@@ -201,92 +212,3 @@ def stretches(rows: Sequence[int], gap: int = 10) -> tuple[tuple[int, int], ...]
         else:
             found.append((row, row))
     return tuple(found)
-
-
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """95 % interval of a share; (0, 1) of nothing. Source: Wilson 1927, JASA 22:209."""
-    if of == 0:
-        return (0.0, 1.0)
-    z, p = 1.959963984540054, hits / of
-    centre = (p + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return (max(0.0, centre - half), min(1.0, centre + half))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """One detector on many curves."""
-
-    detector: str
-    divergences: int
-    missed: int
-    missed_nan: int
-    """Of the missed, those labelled nan."""
-
-    missed_cut_short: int
-    """Of the missed, those whose log ends before the deadline."""
-
-    missed_not_applicable: int
-    """Of the missed, those whose log lacks what the detector reads."""
-
-    harmless: int
-    harmless_not_applicable: int
-    unneeded_harmless: int
-    unneeded_early: int
-    """Divergences with a verdict long before the onset."""
-
-    late: int
-    delay_median_steps: float | None
-    delay_max_steps: int | None
-    onset_error_median_steps: float | None
-    onset_error_median_intervals: float | None
-    spikes: int
-    spikes_seen: int
-    false_spikes_per_10k_steps: float | None
-    us_per_sample: float | None
-
-    @property
-    def unneeded(self) -> int:
-        return self.unneeded_harmless + self.unneeded_early
-
-    @property
-    def wrong(self) -> int:
-        """What detectors are ranked by."""
-        return self.missed + self.unneeded
-
-
-def summary(detector: str, outcomes: Iterable[Outcome]) -> Summary:
-    """The detector's outcomes together."""
-    mine = [o for o in outcomes if o.detector == detector]
-    ill = [o for o in mine if o.is_divergence]
-    well = [o for o in mine if o.is_harmless]
-    missed = [o for o in ill if o.missed]
-    delays = [o.delay_steps for o in ill if o.delay_steps is not None]
-    quiet = sum(o.quiet_steps for o in well if o.applicable)
-    samples = sum(o.samples for o in mine)
-    return Summary(
-        detector=detector,
-        divergences=len(ill),
-        missed=len(missed),
-        missed_nan=sum(o.curve.label == "nan" for o in missed),
-        missed_cut_short=sum(o.curve.steps[-1] < deadline(o.curve) for o in missed),
-        missed_not_applicable=sum(not o.applicable for o in missed),
-        harmless=len(well),
-        harmless_not_applicable=sum(not o.applicable for o in well),
-        unneeded_harmless=sum(o.unneeded for o in well),
-        unneeded_early=sum(o.unneeded for o in ill),
-        late=sum(o.in_time is False for o in ill),
-        delay_median_steps=median(delays) if delays else None,
-        delay_max_steps=max(delays, default=None),
-        onset_error_median_steps=_median(o.onset_error_steps for o in ill),
-        onset_error_median_intervals=_median(o.onset_error_intervals for o in ill),
-        spikes=sum(o.spikes for o in mine if not o.unscored),
-        spikes_seen=sum(o.spikes_seen for o in mine if not o.unscored),
-        false_spikes_per_10k_steps=1e4 * sum(o.false_spikes for o in well) / quiet if quiet else None,
-        us_per_sample=1e6 * sum(o.seconds for o in mine) / samples if samples else None,
-    )
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return median(known) if known else None

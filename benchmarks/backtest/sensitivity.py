@@ -9,7 +9,8 @@ from sentinel.judge.thresholds import Thresholds
 
 from .curves import Curve
 from .ours import NAME, judged
-from .scoring import Summary, score, summary
+from .scoring import score
+from .summing import Summary, summary
 
 __all__ = ["FACTORS", "Row", "format_rows", "sensitivity", "variants"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .scoring import Outcome, Summary, deadline, summary, wilson
+from .scoring import Outcome, deadline
+from .summing import Summary, summary, wilson
 
 __all__ = ["as_json", "blocks", "confusion", "format_blocks", "in_words", "table", "unscored", "wrongs"]
 
 HEADINGS = (
     *("missed", "unneeded", "not applic.", "early", "late", "delay", "slowest", "onset err", "(intervals)"),
-    *("spikes seen", "false/10k", "us/sample"),
+    *("spikes seen", "false/10k", "called out", "us/sample"),
 )
 
 
@@ -37,7 +38,7 @@ def format_blocks(outcomes: Sequence[Outcome], detectors: Sequence[str]) -> str:
 
 def table(summaries: Iterable[Summary]) -> str:
     """One row per detector."""
-    lines = [f"{'':20}" + "".join(f"{h:>13}" for h in HEADINGS)]
+    lines = [f"{'':20}" + "".join(f"{h:>12}" for h in HEADINGS)]
     for s in summaries:
         cells = (
             f"{s.missed} of {s.divergences}",
@@ -51,9 +52,10 @@ def table(summaries: Iterable[Summary]) -> str:
             _number(s.onset_error_median_intervals),
             f"{s.spikes_seen} of {s.spikes}",
             _number(s.false_spikes_per_10k_steps),
+            "-" if s.called_out_share is None else f"{s.called_out_share:.2%}",
             _number(s.us_per_sample),
         )
-        lines.append(f"{s.detector:20}" + "".join(f"{c:>13}" for c in cells))
+        lines.append(f"{s.detector:20}" + "".join(f"{c:>12}" for c in cells))
     return "\n".join(lines)
 
 
@@ -126,6 +128,7 @@ def as_json(s: Summary) -> dict[str, object]:
         "spikes": s.spikes,
         "spikes_seen": s.spikes_seen,
         "false_spikes_per_10k_steps": s.false_spikes_per_10k_steps,
+        "called_out_share": s.called_out_share,
         "missed_rate_95": wilson(s.missed, s.divergences),
         "unneeded_on_harmless_rate_95": wilson(s.unneeded_harmless, s.harmless),
     }
