@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/detectors.py`: labelled curves, detectors, scores, tables. See docs/BACKTEST.md."""

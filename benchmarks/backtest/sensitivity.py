@@ -1,0 +1,73 @@
+"""The judge with each threshold halved and doubled: a verdict that hangs on one would show here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from sentinel.judge.thresholds import Thresholds
+
+from .curves import Curve
+from .ours import NAME, judged
+from .scoring import score
+from .summing import Summary, summary
+
+__all__ = ["FACTORS", "Row", "format_rows", "sensitivity", "variants"]
+
+FACTORS = (0.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One threshold."""
+
+    name: str
+    default: float
+    changed: tuple[Summary | None, ...]
+    """One per factor; None where the value is refused."""
+
+
+def variants(thresholds: Thresholds) -> Iterator[tuple[str, float, tuple[Thresholds | None, ...]]]:
+    """Each numeric threshold: its name, its value, and the thresholds with it changed. Counts stay whole, from 1 on."""
+    for field in fields(thresholds):
+        value = getattr(thresholds, field.name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        yield field.name, value, tuple(_changed(thresholds, field.name, value, factor) for factor in FACTORS)
+
+
+def _changed(thresholds: Thresholds, name: str, value: float, factor: float) -> Thresholds | None:
+    new = max(1, round(value * factor)) if isinstance(value, int) else value * factor
+    try:
+        return replace(thresholds, **{name: new})  # type: ignore[arg-type]
+    except ValueError:
+        return None
+
+
+def sensitivity(curves: Sequence[Curve], thresholds: Thresholds) -> list[Row]:
+    """A row per threshold, the defaults first."""
+
+    def on_all(changed: Thresholds | None) -> Summary | None:
+        return None if changed is None else summary(NAME, [score(c, judged(c, changed).said) for c in curves])
+
+    rows = [Row(name="as they are", default=1.0, changed=(on_all(thresholds),) * len(FACTORS))]
+    for name, value, changed in variants(thresholds):
+        rows.append(Row(name=name, default=value, changed=tuple(on_all(c) for c in changed)))
+    return rows
+
+
+def format_rows(rows: Sequence[Row]) -> str:
+    """Missed, unneeded and late for each; a star where it is worse than the defaults, a plus where it is better."""
+    plain = rows[0].changed[0]
+    lines = [f"{'':34}{'default':>10}" + "".join(f"{f'x {f:g}: missed, unneeded, late':>34}" for f in FACTORS)]
+    for row in rows:
+        cells = "".join(f"{_cell(changed, plain):>34}" for changed in row.changed)
+        lines.append(f"{row.name:34}{row.default:>10g}{cells}")
+    return "\n".join(lines)
+
+
+def _cell(changed: Summary | None, plain: Summary | None) -> str:
+    if changed is None or plain is None:
+        return "refused"
+    mark = "*" if changed.wrong > plain.wrong else "+" if changed.wrong < plain.wrong else " "
+    return f"{changed.missed}, {changed.unneeded}, {changed.late} {mark}"

@@ -1,0 +1,146 @@
+"""sentinel and ten peers on labelled loss curves: what each misses, what each would roll back for nothing.
+
+Without --curves: `benchmarks/public` (32 curves of public runs) and `benchmarks/recorded` (small GPTs made ill on
+purpose), where they are there. Rules, and how each peer is read: docs/BACKTEST.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from backtest import tables
+from backtest.curves import Curve, CurveError, read_folder
+from backtest.ours import NAME, Judged, judged, warm_up
+from backtest.peers import PEERS
+from backtest.replay import PATIENCE, said_by
+from backtest.scoring import Outcome, Said, score
+from backtest.sensitivity import format_rows, sensitivity
+from backtest.summing import summary
+
+from sentinel.judge.thresholds import Thresholds
+
+HERE = Path(__file__).parent
+DEFAULT = (HERE / "public", HERE / "recorded")
+QUICK = 4
+"""--quick takes one curve in so many."""
+
+
+def main() -> int:
+    """Replays, scores, prints."""
+    asked = _arguments()
+    folders = asked.curves or [f for f in DEFAULT if (f / "INDEX.csv").is_file()]
+    try:
+        curves = [c for folder in folders for c in read_folder(folder, QUICK if asked.quick else 1)]
+    except CurveError as error:
+        print(error, file=sys.stderr)
+        return 2
+    thresholds = Thresholds()
+    warm_up(thresholds)
+    if asked.sensitivity:
+        print(format_rows(sensitivity(curves, thresholds)))
+        return 0
+    replays = [replay(curve, thresholds) for curve in curves]
+    outcomes = [o for r in replays for o in r.outcomes]
+    patient = [o for r in replays for o in r.patient]
+    text = report(outcomes, patient)
+    if asked.plot:
+        plot(replays, asked.plot)
+    if asked.results:
+        asked.results.write_text(header(folders, len(curves)) + text + "\n", encoding="utf-8")
+    print(json.dumps(document(outcomes, patient)) if asked.json else text)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"one curve in {QUICK}")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout and nothing else")
+    parser.add_argument("--curves", type=Path, action="append", help="a folder with an INDEX.csv; may be repeated")
+    parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
+    parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
+    parser.add_argument("--results", type=Path, help="also write the tables to this file")
+    return parser.parse_args()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """All detectors on one curve."""
+
+    curve: Curve
+    ours: Judged
+    peers: tuple[Said, ...]
+    outcomes: tuple[Outcome, ...]
+    patient: tuple[Outcome, ...]
+    """The peers once more, with a patience that they do not have."""
+
+
+def replay(curve: Curve, thresholds: Thresholds) -> Replay:
+    """Every detector on the curve."""
+    ours = judged(curve, thresholds)
+    pairs = [said_by(name, curve) for name in PEERS]
+    return Replay(
+        curve=curve,
+        ours=ours,
+        peers=tuple(at_once for at_once, _ in pairs),
+        outcomes=tuple(score(curve, said) for said in (ours.said, *(at_once for at_once, _ in pairs))),
+        patient=tuple(score(curve, lasting) for _, lasting in pairs),
+    )
+
+
+def plot(replays: list[Replay], folder: Path) -> None:
+    """A picture of each."""
+    from backtest.drawing import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in replays:
+        draw(each.curve, each.ours, each.peers, folder / f"{each.curve.folder}-{each.curve.name}.png")
+
+
+def report(outcomes: list[Outcome], patient: list[Outcome]) -> str:
+    """All tables."""
+    names = [NAME, *PEERS]
+    return "\n\n".join(
+        (
+            tables.format_blocks(outcomes, names),
+            "Confusion matrix, all curves\n" + tables.confusion([summary(n, outcomes) for n in names]),
+            f"The peers once more, all curves: a verdict only after {PATIENCE} firings in a row\n"
+            + tables.table([summary(n, patient) for n in PEERS]),
+            f"What {NAME} got wrong\n" + tables.wrongs(outcomes, NAME),
+            f"Not scored, and what {NAME} said\n" + tables.unscored(outcomes, NAME),
+        )
+    )
+
+
+def document(outcomes: list[Outcome], patient: list[Outcome]) -> dict[str, object]:
+    """What --json prints."""
+    return {
+        "detectors": {name: tables.as_json(summary(name, outcomes)) for name in (NAME, *PEERS)},
+        f"after_{PATIENCE}_firings_in_a_row": {name: tables.as_json(summary(name, patient)) for name in PEERS},
+        "blocks": {
+            block: {name: tables.as_json(summary(name, some)) for name in (NAME, *PEERS)}
+            for block, some in tables.blocks(outcomes).items()
+        },
+        "curves": tables.in_words(outcomes, NAME),
+    }
+
+
+def header(folders: list[Path], curves: int) -> str:
+    """What a results file begins with: when, with what, on how much; no names of machines."""
+    return (
+        f"{date.today().isoformat()}, Python {platform.python_version()}, {os.cpu_count()} CPUs, "
+        f"{curves} curves of {', '.join(f.name for f in folders)}\n"
+        f"python benchmarks/detectors.py {' '.join(a for a in sys.argv[1:] if not a.startswith('/'))}\n\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The benchmarks' own claims: peers, scores, documents."""
