@@ -64,6 +64,9 @@ class Curve:
     """Kept from every tuning."""
 
     note: str
+    planned: tuple[int, ...]
+    """Steps at which something was changed on purpose, as the people of the run knew."""
+
     steps: tuple[int, ...]
     columns: Mapping[str, Values]
     """Column to its values; None is not measured, nan is measured as nan. `loss` is always there."""
@@ -129,6 +132,7 @@ def _curve(folder: Path, where: str, row: dict[str, str | None]) -> Curve:
         short=_is_yes(row.get("short") or ("yes" if len(steps) <= 50 else "no")),
         held_out=_is_yes(kept) if kept else held_out(name),
         note=row.get("note") or "",
+        planned=_planned(where, row.get("regime") or ""),
         steps=steps,
         columns={key: values for key, values in columns.items() if key != "step"},
     )
@@ -155,6 +159,13 @@ def _events(where: str, text: str) -> tuple[Event, ...]:
             raise CurveError(f"{where}: events: {kind!r} is none of {', '.join(sorted(KINDS))}")
         events.append(Event(kind=kind, onset=onset, peak=peak, end=end))
     return tuple(events)
+
+
+def _planned(where: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word.rpartition(":")[2]) for word in text.split())
+    except ValueError:
+        raise CurveError(f"{where}: regime: {text!r} is not a list of kind:step") from None
 
 
 def _interval(where: str, text: str, steps: tuple[int, ...]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.readings import Readings
-from sentinel.judge.series import Series
+from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
@@ -20,7 +20,7 @@ __all__ = ["NAME", "Judged", "judged", "warm_up"]
 
 NAME = "sentinel"
 
-CHUNK = 32
+CHUNK = 512
 """Samples between two looks at the events: a verdict that is taken back later stays said."""
 
 COLUMNS = (
@@ -28,7 +28,7 @@ COLUMNS = (
     *("loss_spread", "epoch", "seqlen", "global_batch_samples"),
 )
 COUNTS = frozenset({"seqlen", "global_batch_samples"})
-QUIET_KINDS = frozenset({EventKind.REGIME_CHANGE, EventKind.STALLED})
+QUIET_KINDS = frozenset({EventKind.REGIME_CHANGE, EventKind.STALLED, EventKind.PLATEAU})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,7 @@ def _whole(value: float | None) -> int | None:
 def judged(curve: Curve, thresholds: Thresholds) -> Judged:
     """The judge's findings on the curve, and what they cost."""
     samples = samples_of(curve)
-    events, seconds = (
-        _by_columns(samples, thresholds) if hasattr(Series, "push_readings") else _one_by_one(samples, thresholds)
-    )
+    events, seconds = _replayed(samples, thresholds, curve.planned)
     said = Said(
         detector=NAME,
         verdicts=tuple(Told(step=e.verdict_step, onset=e.onset_step) for e in events if e.recommend_rollback),
@@ -89,16 +87,19 @@ def judged(curve: Curve, thresholds: Thresholds) -> Judged:
 
 
 def warm_up(thresholds: Thresholds) -> None:
-    """Has everything compiled and imported that is, so that no curve pays for it."""
-    for norm in (None, 1.0):
-        rows = [Sample(attempt=1, global_step=i, time_unix_s=math.nan, loss=2.0, grad_norm=norm) for i in range(1, 200)]
-        if hasattr(Series, "push_readings"):
-            _by_columns(rows, thresholds)
+    """Has everything imported that is, so that no curve pays for it."""
+    rows = [Sample(attempt=1, global_step=i, time_unix_s=math.nan, loss=2.0, grad_norm=1.0) for i in range(1, 200)]
+    _replayed(rows, thresholds, ())
 
 
-def _by_columns(samples: list[Sample], thresholds: Thresholds) -> tuple[tuple[Event, ...], float]:
-    """With events: every recommendation that was ever made, beside what is left in the end. The time is the judge's."""
-    series = Series(thresholds)
+def _replayed(
+    samples: list[Sample], thresholds: Thresholds, planned: tuple[int, ...]
+) -> tuple[tuple[Event, ...], float]:
+    """Every recommendation that was ever made, beside what is left in the end. The time is the judge's.
+
+    The log's end is told to the judge, as it is when a file is replayed: what has not come back by then, did not.
+    """
+    replay = Replay(thresholds, planned)
     recommended: dict[tuple[int, int], Event] = {}
     seconds, at = 0.0, 0
     while at < len(samples):
@@ -107,54 +108,13 @@ def _by_columns(samples: list[Sample], thresholds: Thresholds) -> tuple[tuple[Ev
         at += len(part)
         readings = Readings.of(part)
         began = time.perf_counter()
-        series.push_readings(readings)  # type: ignore[attr-defined]
+        replay.push(readings)
+        if at >= len(samples):
+            replay.end()
         seconds += time.perf_counter() - began
-        for event in series.events:  # type: ignore[attr-defined]
+        for event in replay.events:
             if event.recommend_rollback:
                 recommended[event.verdict_step, event.onset_step] = event
-    final: tuple[Event, ...] = series.events  # type: ignore[attr-defined]
-    standing = {(e.verdict_step, e.onset_step) for e in final if e.recommend_rollback}
+    standing = {(e.verdict_step, e.onset_step) for e in replay.events if e.recommend_rollback}
     withdrawn = [e for key, e in recommended.items() if key not in standing]
-    return tuple(sorted((*final, *withdrawn), key=lambda e: e.verdict_step)), seconds
-
-
-def _one_by_one(samples: list[Sample], thresholds: Thresholds) -> tuple[tuple[Event, ...], float]:
-    """Without: a divergence wherever the alarm goes up, a spike for every episode that healed."""
-    series = Series(thresholds)
-    events: list[Event] = []
-    healed, alarm = 0, None
-    seconds = 0.0
-    for sample in samples:
-        began = time.perf_counter()
-        series.push(sample)
-        seconds += time.perf_counter() - began
-        for onset, at in series.healed[healed:]:
-            events.append(_event(EventKind.SPIKE, (onset, onset), at, at, "it came back by itself"))
-        healed = len(series.healed)
-        if series.alarm is not None and alarm is None:
-            kind = EventKind.NAN if "nan" in series.alarm.reason else EventKind.DIVERGENCE
-            events.append(_event(kind, series.alarm.onset_range, series.alarm.step, None, series.alarm.reason))
-        elif series.alarm is None and alarm is not None:
-            last = next(e for e in reversed(events) if e.recommend_rollback)
-            events[events.index(last)] = _event(
-                last.kind, last.onset_range, last.verdict_step, sample.global_step, last.reason
-            )
-        alarm = series.alarm
-    if series.episode is not None and alarm is None and samples:
-        events.append(
-            _event(EventKind.SPIKE, series.episode.onset_range, samples[-1].global_step, None, "it is not over yet")
-        )
-    return tuple(events), seconds
-
-
-def _event(kind: EventKind, onset: tuple[int, int], verdict: int, end: int | None, reason: str) -> Event:
-    return Event(
-        kind=kind,
-        onset_range=onset,
-        verdict_step=verdict,
-        end_step=end,
-        recommend_rollback=kind is not EventKind.SPIKE,
-        led_by=(),
-        led_by_steps=(),
-        reason=reason,
-    )
+    return tuple(sorted((*replay.events, *withdrawn), key=lambda e: e.verdict_step)), seconds

@@ -23,6 +23,7 @@ _SCALES = 8
 _HELD = 3
 """Blocks in a row that must stand above: a climb has been seen three times."""
 
+_LAGS = (1, 4)
 _NOISE_BLOCKS = 24
 """Blocks that a scale's noise is taken from. Until a scale has 12, the noise of the finer one stands in: that is larger
 where the noise is independent, so nothing is called too early."""
@@ -174,5 +175,5 @@ class _Scale:
 
 
 def _sigma(values: Sequence[float], otherwise: float) -> float:
-    sigma = wandering_sigma(list(values))
+    sigma = wandering_sigma(list(values), _LAGS)
     return otherwise if math.isnan(sigma) else sigma

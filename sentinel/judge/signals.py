@@ -21,8 +21,10 @@ _LEVEL_BLOCKS = 4
 _NOISE_BLOCKS = 8
 """Blocks that the noise is taken from: 64 differences know their median to about a tenth."""
 
-_WANDERING_BLOCKS = 24
-"""Block medians that the wandering is taken from: 192 samples."""
+_WANDERING_BLOCKS = 16
+_WANDERING_LAGS = (1, 2)
+"""Block medians that the wandering is taken from, and how far apart: of 128 samples, over 8 and 16. Over longer ones an
+early loss bends more than it wanders."""
 
 _MEDIAN_TO_ONE = math.sqrt(BLOCK) / 1.2533
 """Noise of a median of 8 to that of one value, for independent normal noise."""
@@ -33,10 +35,11 @@ _COLD_BLOCKS = 2
 _COLD_FLOOR = 0.25
 """Width of a provisional band (share of its level): a quarter more loss is news after one single sample, too."""
 
-_TAIL_HALF_LIFE_BLOCKS = 128
-"""Blocks after which half of what an outlier taught is forgotten: 1,024 samples; rarer ones are news each time."""
+_TAIL_BLOCKS = 128
+"""Blocks that an outlier is remembered for: 1,024 samples; rarer ones are news each time."""
 
-_TAIL_DECAY = 0.5 ** (1 / _TAIL_HALF_LIFE_BLOCKS)
+_TAIL_OUTLIERS = 3
+"""Outliers of a height within that time that make it part of the noise: one or two are events."""
 
 _NOISE_EVERY_BLOCKS = 4
 """Blocks after which a settled band's noise is estimated anew; its level moves with each."""
@@ -62,17 +65,17 @@ def robust_sigma(differences: Sequence[float]) -> float:
     return _MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
 
 
-def wandering_sigma(values: Sequence[float]) -> float:
-    """How far a series wanders from one value to the next or over four, whichever is more; as a sigma.
+def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
+    """How far a series wanders over each of the lags, the farthest; as a sigma.
 
-    d = x(i) - (x(i - lag) + x(i + lag)) / 2 for lag 1 and 4, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
+    d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
     the fall, and the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a
-    data order with themes) differ by less than the series wanders; those four apart differ by more. For independent
-    normal values both are sigma. nan for fewer than 12 values.
+    data order with themes) differ by less than the series wanders; those farther apart differ by more. For independent
+    normal values all are sigma. nan for fewer than 12 values.
     """
     if len(values) < 12:
         return math.nan
-    return max(_chord_sigma(values, lag) for lag in (1, 4))
+    return max(_chord_sigma(values, lag) for lag in lags)
 
 
 def _chord_sigma(values: Sequence[float], lag: int) -> float:
@@ -88,19 +91,20 @@ class NoiseBand:
     level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2: a falling loss is not
     compared with where it has long gone from. upper = level + max(k * tail * sigma, floor * |level|). sigma is
     `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` of the
-    blocks' medians (times sqrt(8) / 1.2533, which is the same for independent noise). tail is 1 for normal noise; an
-    outlier that healed at once raises it to its own height, and it halves every 128 blocks: a run with heavy tails
+    blocks' medians (times sqrt(8) / 1.2533, which is the same for independent noise). tail is 1 for normal noise, and
+    else the height (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails
     stops calling each of them a spike.
     """
 
     def __init__(self, *, sigmas: float, floor: float) -> None:
         self._sigmas = sigmas
         self._floor = floor
-        self._tail = 1.0
+        self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
+        self._learnt = 0
         self.clear()
 
     def clear(self) -> None:
-        """Forgets everything but the tail: what comes is not comparable with what was."""
+        """Forgets everything but the outliers: what comes is not comparable with what was."""
         self._levels: deque[float] = deque(maxlen=_LEVEL_BLOCKS)
         self._noise: deque[Sequence[float]] = deque(maxlen=_NOISE_BLOCKS)
         self._medians: deque[float] = deque(maxlen=_WANDERING_BLOCKS)
@@ -125,17 +129,19 @@ class NoiseBand:
         self._levels.append(middle)
         self._medians.append(middle)
         self._noise.append([abs(b - a) for a, b in pairwise(values)])
-        self._tail = 1.0 + (self._tail - 1.0) * _TAIL_DECAY
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
         if self._blocks < _NOISE_BLOCKS or self._blocks % _NOISE_EVERY_BLOCKS == 0:
             self.sigma = self._noise_of_one()
         self._blocks += 1
+        while self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:
+            self._outliers.popleft()
+        self._learnt += 1
         self.upper = self.edge()
         return True
 
     def _noise_of_one(self) -> float:
         neighbours = robust_sigma([d for block in self._noise for d in block])
-        wandering = wandering_sigma(list(self._medians)) * _MEDIAN_TO_ONE
+        wandering = wandering_sigma(list(self._medians), _WANDERING_LAGS) * _MEDIAN_TO_ONE
         return max(neighbours, wandering)  # in this order: too few blocks are nan, which is not larger
 
     def glimpse(self, values: Sequence[float]) -> None:
@@ -151,8 +157,14 @@ class NoiseBand:
         return self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
 
     def outlier(self, value: float) -> None:
-        """Takes a value that was outside and alone: the tail reaches that far."""
+        """Takes a value that was outside and alone: with two others that high, it is part of the noise."""
         if self.sigma > 0:
-            height = (value - self.level) / (self._sigmas * self.sigma)
-            self._tail = min(_MAX_TAIL, max(self._tail, height))
+            self._outliers.append((self._learnt, (value - self.level) / (self._sigmas * self.sigma)))
             self.upper = self.edge()
+
+    @property
+    def _tail(self) -> float:
+        if len(self._outliers) < _TAIL_OUTLIERS:
+            return 1.0
+        heights = sorted((height for _, height in self._outliers), reverse=True)
+        return min(_MAX_TAIL, max(1.0, heights[_TAIL_OUTLIERS - 1]))
