@@ -70,6 +70,8 @@ def _python_values(array: Any) -> list[Any]:
 
 
 _NUMBERS = {float, int}
+_NOT_FINITE = {"nan", "NaN", "inf", "-inf", "Infinity", "-Infinity"}
+"""As our journals, Python and JavaScript spell them in JSON."""
 
 
 def cells_of_values(found: Sequence[Any]) -> Cells:
@@ -81,6 +83,9 @@ def cells_of_values(found: Sequence[Any]) -> Cells:
         if types <= _NUMBERS | {type(None)}:
             there = np.array([value is not None for value in found], np.bool_)
             return Cells(values=np.array(found, np.float64), there=there)
+        if types <= _NUMBERS | {type(None), str} and {one for one in found if type(one) is str} <= _NOT_FINITE:
+            there = np.array([value is not None for value in found], np.bool_)
+            return Cells(values=np.array(found, np.float64), there=None if there.all() else there)
     except OverflowError:
         pass
     values, there, bad = np.full(len(found), math.nan), np.zeros(len(found), np.bool_), {}

@@ -25,7 +25,7 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["open_csv"]
 
 _HEAD_BYTES = 1 << 18
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 21
 _DELIMITERS = ",;\t"
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)
 _EXTRA = "extra"

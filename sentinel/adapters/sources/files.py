@@ -59,13 +59,18 @@ class Bytes:
             size = len(self._pushed_back) if size < 0 else size
             data, self._pushed_back = self._pushed_back[:size], self._pushed_back[size:]
             return data
-        if self.problem is not None:
-            return b""
-        try:
-            return self._file.read(size)
-        except (OSError, EOFError, zlib.error) as error:
-            self.problem = f"the file can't be read on: {error}"
-            return b""
+        parts, wanted = [], size
+        while self.problem is None and wanted != 0:
+            try:
+                data = self._file.read1(wanted)  # read would lose what lies before the damage
+            except (OSError, EOFError, zlib.error) as error:
+                self.problem = f"the file can't be read on: {error}"
+                break
+            if not data:
+                break
+            parts.append(data)
+            wanted -= len(data) if size > 0 else 0
+        return b"".join(parts)
 
     def read_up_to(self, size: int) -> bytes:
         """As many bytes, fewer only where the file ends."""

@@ -34,9 +34,10 @@ _STEPS_END = 2**63
 Number = float | Literal["nan", "inf", "-inf"]
 
 
-class _Line(msgspec.Struct, tag_field="kind", tag="sample", forbid_unknown_fields=True, gc=False):
+class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A sample's line; field for field a Sample."""
 
+    kind: Literal["sample"]
     attempt: int
     global_step: int
     time_unix_s: Number
