@@ -34,7 +34,7 @@ class Rows:
 
     steps: Whole
     values: dict[str, Floats]
-    """Field to its (n,) values: COLUMNS, skipped, validation_loss."""
+    """Field to its (n,) values: COLUMNS, skipped, validation_loss, time_unix_s."""
 
     there: dict[str, Flags] = field(default_factory=dict)
     """Field to (n,): where there is a reading. A field that is not named here has one everywhere."""
@@ -148,12 +148,13 @@ class Join:
     def _keep_validations(self, rows: Rows) -> None:
         if rows.attempts is None:
             return
+        times = rows.values.get("time_unix_s", _nans(len(rows)))
         for at in np.flatnonzero(rows.where("validation_loss")).tolist():
             self._tally.keep(
                 Validation(
                     attempt=int(rows.attempts[at]),
                     global_step=int(rows.steps[at]),
-                    time_unix_s=math.nan,
+                    time_unix_s=float(times[at]),
                     loss=float(rows.values["validation_loss"][at]),
                 )
             )

@@ -128,6 +128,11 @@ def _rows(scalars: Scalars, tags: Mapping[str, int], columns: Mapping[str, str])
     """A row for each scalar that is looked for."""
     numbers = {ours: tags[theirs] for ours, theirs in columns.items() if theirs in tags and ours in _TAKEN}
     taken = np.isin(scalars.tags, list(numbers.values())) & (scalars.steps >= 0)
-    found, steps, values = scalars.tags[taken], scalars.steps[taken], scalars.values[taken]
+    found, values = scalars.tags[taken], scalars.values[taken]
     there = {ours: found == number for ours, number in numbers.items()}
-    return Rows(steps=steps, values=dict.fromkeys(there, values), there=there, lanes=found)
+    return Rows(
+        steps=scalars.steps[taken],
+        values=dict.fromkeys(there, values) | {"time_unix_s": scalars.times_unix_s[taken]},
+        there=there,
+        lanes=found,
+    )

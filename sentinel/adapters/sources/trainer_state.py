@@ -48,9 +48,10 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> FileSource | Non
         return None
     if wrong := [ours for ours in asked if ours in ("rank", "attempt")]:
         raise ConfigError(f"{_FILE} is of one rank and one attempt; there is no column for {wrong[0]}")
-    columns = resolve(sorted(set().union(*history)), asked, str(found)).columns
+    names = sorted(set().union(*history))
+    columns = resolve(names, asked, str(found)).columns
     if "loss" not in columns:
-        raise no_loss(str(found), set().union(*history))
+        raise no_loss(str(found), names)
     saved = [*_checkpoints(path if path.is_dir() else path.parent)]
     return FileSource(found, "huggingface_trainer_state", lambda tally: _chunks(found, columns, saved, tally))
 
