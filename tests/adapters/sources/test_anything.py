@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.adapters.sources.tables import open_columns
@@ -45,6 +45,7 @@ FUZZER = Path(__file__).with_name("fuzz_tables.py")
 ROOT = Path(__file__).parents[3]
 
 
+@settings(deadline=None)  # files are written
 @given(st.sampled_from(NAMES), st.sampled_from(HEADS), st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused_with_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, name: str, head: bytes, rest: bytes
@@ -69,6 +70,7 @@ ROWS = st.lists(
 )
 
 
+@settings(deadline=None)  # files are written
 @given(ROWS)
 def test_what_is_written_to_a_table_is_what_is_read_nan_and_gaps_included(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, float]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.adapters.sources.journals import open_journal
@@ -156,6 +156,7 @@ def lines(draw: st.DrawFn) -> bytes:
     return line
 
 
+@settings(deadline=None)  # files are written
 @given(st.lists(lines(), max_size=12))
 def test_the_same_samples_and_the_same_unreadable_lines_as_decode(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes]
@@ -179,6 +180,7 @@ def test_the_same_samples_and_the_same_unreadable_lines_as_decode(
     assert source.unreadable == unreadable
 
 
+@settings(deadline=None)  # files are written
 @given(st.lists(SAMPLES, min_size=1, max_size=30))
 def test_samples_that_are_written_and_read_are_the_readings_of_them(
     tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]
