@@ -28,6 +28,7 @@ _HEAD_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 21
 _DELIMITERS = ",;\t"
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)
+_ASCII = bytes(range(128)) + b"?" * 128
 _EXTRA = "extra"
 """A column of `key=value;key=value`, which is looked into."""
 _KEY = re.compile(rb"(?:^|;)\s*([^=;]{1,80})=")
@@ -132,6 +133,27 @@ def _chunks(path: Path, header: _Header, tally: Tally) -> Iterator[Readings]:
     yield from stream.finish()
 
 
+class _Plain:
+    """A file's bytes with `?` for each that is no ASCII: no number has one, and pyarrow fails to tell of a row with one
+    that is no UTF-8 either."""
+
+    def __init__(self, file: Bytes) -> None:
+        self._file = file
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """As the file's read."""
+        return self._file.read(size).translate(_ASCII)
+
+    def readable(self) -> bool:
+        """True; pyarrow asks."""
+        return True
+
+    def close(self) -> None:
+        """Done with it; the file itself is given back by who opened it."""
+        self.closed = True
+
+
 class _Table:
     """The rows, as pyarrow gives them: texts, of the columns that are looked for."""
 
@@ -150,7 +172,7 @@ class _Table:
         wanted = set(header.naming.columns.values()) | ({_EXTRA} & set(header.names))
         try:
             reader = pyarrow.csv.open_csv(
-                pa.PythonFile(self._file, mode="r"),
+                pa.PythonFile(_Plain(self._file), mode="r"),
                 pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=header.names),
                 pyarrow.csv.ParseOptions(
                     delimiter=header.delimiter,

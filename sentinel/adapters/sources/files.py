@@ -34,11 +34,6 @@ class Bytes:
         except OSError as error:
             raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
 
-    @property
-    def closed(self) -> bool:
-        """Whether close was called; pyarrow asks."""
-        return self._file.closed
-
     def close(self) -> None:
         """Gives the file back."""
         self._file.close()
@@ -48,10 +43,6 @@ class Bytes:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def readable(self) -> bool:
-        """True; pyarrow asks."""
-        return True
 
     def read(self, size: int = -1) -> bytes:
         """Up to as many bytes; none at the end, and where the file can't be read on."""

@@ -78,6 +78,14 @@ def test_a_row_that_cannot_be_read_is_counted_and_shown_with_its_line(tmp_path: 
     ]
 
 
+def test_a_row_in_another_encoding_is_counted_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"step,loss,n\xf6te\n1,2.5,gr\xfc\xdfe\n2,\xff\xfe,a\n3,\xff,1,2\n4,2.25,\n")
+    source = only(path)
+    assert column(told(source), "step", "loss") == [(1, 2.5), (4, 2.25)]
+    assert [line for line, _ in source.first_unreadable] == [3, 4]
+
+
 def test_a_compressed_table_is_read_and_one_cut_short_is_read_to_there(tmp_path: Path) -> None:
     rows = "step,loss\n" + "".join(f"{n},{n / 7!r}\n" for n in range(1, 20001))
     whole, short = tmp_path / "a.csv.gz", tmp_path / "b.csv.gz"
