@@ -2,6 +2,7 @@
 
 from sentinel.adapters.event_files.events import Axis
 from sentinel.adapters.event_files.parting import part
+from sentinel.adapters.event_files.scalars import ScalarFile, Scalars, is_event_file
 from sentinel.adapters.event_files.spans import Index, Side, Spans
 
-__all__ = ["Axis", "Index", "Side", "Spans", "part"]
+__all__ = ["Axis", "Index", "ScalarFile", "Scalars", "Side", "Spans", "is_event_file", "part"]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sentinel.adapters.event_files.frames import HEADER_BYTES, Problem, Stretch
 
-__all__ = ["Axis", "Events", "axis_of", "read_events"]
+__all__ = ["VALUE_KEY", "Axis", "Events", "axis_of", "fields_of", "read_events", "short_scalars"]
 
 
 class Axis(IntEnum):
@@ -99,6 +99,47 @@ _SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
 
 def _scalars(stretch: Stretch) -> Scalars:
     """Steps, axes and iterations of the events that are one scalar with a short tag; and which are not."""
+    short = short_scalars(stretch)
+    words, steps = short.words, short.steps
+    axes = np.full(len(steps), Axis.ITERATION, np.uint8)
+    iterations = np.full(len(steps), -1, np.int64)
+    places = np.flatnonzero(short.are)
+    tags = _Tags(words, short.tags_at[places], short.tag_bytes[places])
+    for prefix, axis in _PREFIXES.items():
+        axes[places[tags.starting(prefix)]] = axis
+    for suffix, axis in _SUFFIXES.items():
+        axes[places[tags.ending(suffix)]] = axis
+    for suffix in _SAYS_ITERATION:
+        found = tags.ending(suffix)
+        value = words[tags.end[found]]  # its key, and four bytes of a float
+        says = (value & np.uint64(0xFF)) == VALUE_KEY
+        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
+    return steps, axes, iterations, ~short.are
+
+
+VALUE_KEY = 0x15
+"""The key of a Value's simple_value, a float."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortScalars:
+    """The events of a stretch that are one scalar with a short tag, one entry for each event."""
+
+    words: NDArray[np.uint64]
+    """The eight bytes that begin at each byte of the stretch's data."""
+
+    are: NDArray[np.bool_]
+    """Which are such events; what the other fields hold of those that are not is nothing."""
+
+    steps: NDArray[np.int64]
+    tags_at: NDArray[np.int64]
+    """Offset in data of each tag; the value follows the tag, as a rule."""
+
+    tag_bytes: NDArray[np.int64]
+
+
+def short_scalars(stretch: Stretch) -> ShortScalars:
+    """Finds them by the bytes that all of them have before their tag."""
     data = stretch.data + bytes(8)
     octets = np.frombuffer(data, np.uint8)
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # one that begins at each byte
@@ -113,7 +154,7 @@ def _scalars(stretch: Stretch) -> Scalars:
     summary_bytes, value_bytes, tag_bytes = (
         ((summary >> np.uint64(shift)) & np.uint64(0x7F)).astype(np.int64) for shift in (8, 24, 40)
     )
-    is_scalar = (
+    are = (
         (octets[starts] == 0x09)
         & (~has_step | (step_bytes > 0))
         & ((summary & _SCALAR_BITS) == _SCALAR)
@@ -121,20 +162,7 @@ def _scalars(stretch: Stretch) -> Scalars:
         & (summary_at + 2 + summary_bytes == ends)
         & (tag_bytes + 2 <= value_bytes)
     )
-    axes = np.full(len(starts), Axis.ITERATION, np.uint8)
-    iterations = np.full(len(starts), -1, np.int64)
-    places = np.flatnonzero(is_scalar)
-    tags = _Tags(words, summary_at[places] + 6, tag_bytes[places])
-    for prefix, axis in _PREFIXES.items():
-        axes[places[tags.starting(prefix)]] = axis
-    for suffix, axis in _SUFFIXES.items():
-        axes[places[tags.ending(suffix)]] = axis
-    for suffix in _SAYS_ITERATION:
-        found = tags.ending(suffix)
-        value = words[tags.end[found]]  # its key, and four bytes of a float
-        says = (value & np.uint64(0xFF)) == 0x15
-        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
-    return steps, axes, iterations, ~is_scalar
+    return ShortScalars(words=words, are=are, steps=steps, tags_at=summary_at + 6, tag_bytes=tag_bytes)
 
 
 class _Tags:
@@ -189,7 +217,7 @@ _FLOAT = struct.Struct("<f")
 def _walked(data: bytes) -> tuple[int, Axis]:
     """Step and axis of any event. IndexError, ValueError when it is none."""
     step, tag, session = 0, None, False
-    for number, value in _fields(data):
+    for number, value in fields_of(data):
         if number == 2 and isinstance(value, int):
             step = value - (1 << 64) if value >> 63 else value
         elif number == 5 and isinstance(value, bytes) and tag is None:
@@ -201,16 +229,16 @@ def _walked(data: bytes) -> tuple[int, Axis]:
 
 
 def _first_tag(summary: bytes) -> str | None:
-    for number, value in _fields(summary):
+    for number, value in fields_of(summary):
         if number == 1 and isinstance(value, bytes):
-            for inner, text in _fields(value):
+            for inner, text in fields_of(value):
                 if inner == 1 and isinstance(text, bytes):
                     return text.decode("utf-8")
             return ""  # a value without a tag: TensorBoard shows it under the empty name
     return None
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields_of(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """(field number, value) of a protobuf message: whole numbers for varints, bytes for everything else."""
     at = 0
     while at < len(data):
