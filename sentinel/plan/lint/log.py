@@ -92,7 +92,7 @@ def _cut(found: re.Match[str], number: int, lines: Sequence[str]) -> Unread | No
 def _list(text: str) -> tuple[str, ...]:
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+    except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
         return (text,)
     return tuple(map(str, value)) if isinstance(value, list) else (text,)
 
