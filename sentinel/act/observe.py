@@ -14,7 +14,6 @@ from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.journal import Journals
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.durable import os_errors_named
@@ -25,9 +24,9 @@ from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
 from sentinel.vocabulary.overrides import Anchor, Overrides
-from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.sample import Record, RunStarted
 
-__all__ = ["Launcher", "Look", "Neighbours", "Observer"]
+__all__ = ["Launcher", "Look", "Neighbours", "Observer", "Source"]
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +72,23 @@ class Launcher(Protocol):
         ...
 
 
+class Source(Protocol):
+    """Where the run's readings come from: its metrics journals, or its trainer's log."""
+
+    unreadable: int
+    """Lines that could not be read, so far."""
+
+    def poll(self) -> list[Record]:
+        """What is new since the last poll. OSError when what is there can't be read."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
     """The adapters that a watch looks at and acts through."""
 
     state_dir: Path
-    journals: Journals
+    source: Source
     incident_log: IncidentLog
     checkpoints: Checkpoints
     launcher: Launcher
@@ -234,10 +244,10 @@ class Observer:
     def _read(self) -> bool:
         """Takes what is new in the journals; False when they can't be got at (a filesystem that is away)."""
         try:
-            for record in self._near.journals.poll():
+            for record in self._near.source.poll():
                 self._history.push(record)
         except OSError as error:
-            log.warning("the journals can't be read: %s", error)
+            log.warning("the readings can't be read: %s", error)
             return False
         return True
 

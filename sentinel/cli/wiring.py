@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.ledger import Ledger, Say
-from sentinel.act.observe import Launcher, Neighbours, Observer
+from sentinel.act.observe import Launcher, Neighbours, Observer, Source
 from sentinel.act.paging import Pager, Paging
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
@@ -27,6 +27,7 @@ from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
 from sentinel.plan.policy import Policy
@@ -87,7 +88,7 @@ def neighbours_of(config: Config) -> Neighbours:
     index = state_dir / "tensorboard-index.json"
     return Neighbours(
         state_dir=state_dir,
-        journals=Journals(state_dir),
+        source=source_of(config, state_dir),
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
         checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS),
         launcher=launcher_of(config, state_dir, job_log),
@@ -96,6 +97,15 @@ def neighbours_of(config: Config) -> Neighbours:
         tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
         job_log=job_log,
     )
+
+
+def source_of(config: Config, state_dir: Path) -> Source:
+    """Where the run's readings come from."""
+    source = config.source
+    if source.kind == "log":
+        path = source.path or config.launcher.log or state_dir / "job.log"
+        return FollowedLog(path, format_name=source.format, now=clock)
+    return Journals(state_dir)
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:

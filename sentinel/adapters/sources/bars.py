@@ -12,7 +12,13 @@ __all__ = ["LOSS", "NAN", "SCALE", "SKIPPED", "STEP", "Fields", "fields_of"]
 Fields = dict[str, Any]
 """Fields of Sample by their names, and LOSS, SKIPPED, NAN; None for what is no number."""
 
-LOSS, SKIPPED, NAN, SCALE, STEP = "loss", "number of skipped iterations", "number of nan iterations", "loss_scale", "step"
+LOSS, SKIPPED, NAN, SCALE, STEP = (
+    "loss",
+    "number of skipped iterations",
+    "number of nan iterations",
+    "loss_scale",
+    "step",
+)
 
 
 def _milliseconds(text: str) -> float | None:

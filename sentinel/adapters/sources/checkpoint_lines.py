@@ -20,7 +20,7 @@ _LONGEST = 2_000
 
 def checkpoint_events(line: str) -> Sequence[Event] | None:
     """The start or the save that a line speaks of; None where it speaks of neither."""
-    if "heckpoint" not in line and "esum" not in line or len(line) > _LONGEST:
+    if ("heckpoint" not in line and "esum" not in line) or len(line) > _LONGEST:
         return None
     if (found := _UPDATES.search(line) or _SAVED.search(line)) is not None and "aved" in line:
         step = whole(found[1])

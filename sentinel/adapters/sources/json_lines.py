@@ -61,14 +61,17 @@ class Fairseq:
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells. An update that overflowed is not counted by fairseq, and has no line."""
         begin = line.find("{")
-        if begin < 0 or "| train" not in line and "| valid" not in line or "num_updates" not in line:
+        if begin < 0 or ("| train" not in line and "| valid" not in line) or "num_updates" not in line:
             if begin >= 0 and "| train_inner |" in line[:begin]:
                 raise LineError("cut before its num_updates")
             return () if "gradient overflow detected" in line else checkpoint_events(line)
         head, data = line[:begin], _object(line[begin : line.rfind("}") + 1])
         at = time_of(head)
         if "| valid" in head:
-            loss, step = _first(data, ("valid_loss", "loss")), _first(data, ("valid_num_updates", "num_updates"), _whole)
+            loss, step = (
+                _first(data, ("valid_loss", "loss")),
+                _first(data, ("valid_num_updates", "num_updates"), _whole),
+            )
             if loss is None:
                 raise LineError("a validation without its loss")
             return (Evaluated(loss=loss * _LN2, step=step, time_unix_s=at),)
@@ -121,7 +124,14 @@ _OTHERS: Mapping[str, Sequence[str]] = {
 }
 _COUNTS: Mapping[str, Sequence[str]] = {
     "consumed_samples": ("consumed_samples", "samples", "train/consumed_samples"),
-    "consumed_tokens": ("consumed_tokens", "tokens", "total_tokens", "tokens_seen", "train/tokens", "train/total_tokens"),
+    "consumed_tokens": (
+        "consumed_tokens",
+        "tokens",
+        "total_tokens",
+        "tokens_seen",
+        "train/tokens",
+        "train/total_tokens",
+    ),
     "global_batch_samples": ("global_batch_size", "batch_size"),
     "seqlen": ("seqlen", "seq_len", "sequence_length"),
 }
@@ -142,7 +152,7 @@ class JsonLines:
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
         begin = line.find("{")
-        if begin < 0 or "loss" not in line.lower() and "tep" not in line or '"' not in line or "| train" in line:
+        if begin < 0 or ("loss" not in line.lower() and "tep" not in line) or '"' not in line or "| train" in line:
             return checkpoint_events(line)
         end = line.rfind("}")
         if end < begin:
@@ -177,7 +187,9 @@ class JsonLines:
                 raise LineError("a loss without its step")
             fields: dict[str, Any] = {"time_unix_s": moment}
             fields |= {name: value for name, keys in _OTHERS.items() if (value := _first(data, keys)) is not None}
-            fields |= {name: value for name, keys in _COUNTS.items() if (value := _first(data, keys, _whole)) is not None}
+            fields |= {
+                name: value for name, keys in _COUNTS.items() if (value := _first(data, keys, _whole)) is not None
+            }
             events.append(Reading(step, loss, rank_of(head), fields, _whole(data.get("total_steps"))))
         if validated is not None:
             events.append(Evaluated(loss=validated, step=step, time_unix_s=moment))

@@ -8,7 +8,8 @@ steps that were skipped. Three things are told apart:
     a nan that may have reached the weights not skipped, loss nan
 
 DeepSpeed's engine skips without Megatron counting it: then the grad norm is the one of the step before, to its last
-digit, while the loss scale is in use. A loss over several iterations (--log-interval) is one sample at the last of them.
+digit, while the loss scale is in use. It is not taken; the step counts as skipped where it has no loss, or where
+DeepSpeed's own OVERFLOW line says so. A loss that is printed is a reading of the weights. A loss over several iterations (--log-interval) is one sample at the last of them.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ __all__ = ["GptNeox", "Megatron"]
 _ITERATION = re.compile(r"\biteration\s*[:=#]?\s*(\d[\d,]*)\s*(?:(?:/|of)\s*(\d[\d,]*))?\s*(?=\||$)", re.IGNORECASE)
 _VALIDATION = re.compile(r"\bvalid\w* (?:loss|results?) at iteration\s*[:=]?\s*(\d+)(.*)", re.IGNORECASE | re.DOTALL)
 _VALUE = re.compile(r"\bloss(?: value)?\s*[:=]\s*([^\s|]+)", re.IGNORECASE)
-_LOADED = re.compile(r"\bload(?:ed|ing)\b.*\bcheckpoint\b.*?\b(?:iteration|step|global_step)\s*[:=]?\s*(\d+)", re.I)
-_SAVED = re.compile(r"\bsuccessfully saved checkpoint (?:at|from|for)?\s*iteration\s*(\d+)(?:\s+to\s+(\S+))?", re.I)
+_LOADED = re.compile(
+    r"\bload(?:ed|ing)\b.*\bcheckpoint\b.*?\b(?:iteration|step|global_step)\s*[:=]?\s*(\d+)", re.IGNORECASE
+)
+_SAVED = re.compile(
+    r"\bsuccessfully saved checkpoint (?:at|from|for)?\s*iteration\s*(\d+)(?:\s+to\s+(\S+))?", re.IGNORECASE
+)
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
 _AFTER_THE_LOSS = (SCALE, "grad_norm", SKIPPED, NAN)
 _TELLING_DIGITS = 100.0
@@ -121,8 +126,8 @@ class Megatron:
         stale = scaled and norm is not None and norm == last_norm and (norm >= _TELLING_DIGITS or fell)
         if norm == 0.0 or stale:
             fields["grad_norm"] = None
-        unsaid = interval == 1 and (stale or self._overflow or (fell and math.isnan(loss)))
-        if skipped and (skipped >= interval or math.isnan(loss)) or unsaid:
+        unsaid = interval == 1 and (self._overflow or (math.isnan(loss) and (stale or fell)))
+        if (skipped and (skipped >= interval or math.isnan(loss))) or unsaid:
             fields["skipped"] = True
             fields["grad_norm"] = math.nan if nans else None
         self._overflow = False

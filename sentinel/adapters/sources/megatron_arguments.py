@@ -61,7 +61,7 @@ class Arguments:
         """What the line adds; None for one that is not of the list. At its end the start of the program is announced."""
         found = _HEADER.search(line)
         if found is None:
-            if not self.open or " .." not in line and not _is_setting(line):
+            if not self.open or (" .." not in line and not _is_setting(line)):
                 return None
             if len(self._lines) < _MOST_LINES:
                 self._lines.append(_STATUS.sub("", line, count=1))

@@ -13,7 +13,7 @@ from sentinel.adapters.sources.numerals import number, whole
 from sentinel.adapters.sources.prefixes import rank_of, time_of
 from sentinel.vocabulary.errors import LineError
 
-__all__ = ["NeMo", "Nanotron"]
+__all__ = ["Nanotron", "NeMo"]
 
 _ITERATION = re.compile(r"\biteration:?\s*(\d[\d,]*)\s*/\s*(\d[\d,.]*[KMBG]?)", re.IGNORECASE)
 _VAL_LOSS = re.compile(r"\|\s*val(?:idation)?_loss:\s*([^\s|]+)")
@@ -33,10 +33,10 @@ class Nanotron:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-        if "teration" not in line or "|" not in line:
+        if "teration" not in line or "|" not in line or "reduced_train_loss" in line:
             return checkpoint_events(line)
         found = _ITERATION.search(line)
-        if found is None or "lr:" not in line and "DP=" not in line and "lm_loss:" not in line:
+        if found is None or ("lr:" not in line and "DP=" not in line and "lm_loss:" not in line):
             return None
         step, fields = whole(found[1]), fields_of(line[found.end() :].split("|"))
         loss = fields.pop(LOSS, None)
@@ -69,7 +69,7 @@ class NeMo:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-        if "train_loss" not in line and "val_loss" not in line or "|" not in line and "train_loss=" not in line:
+        if ("train_loss" not in line and "val_loss" not in line) or ("|" not in line and "train_loss=" not in line):
             return checkpoint_events(line)
         if "reduced_train_loss" not in line:
             value = _VAL_LOSS.search(line)

@@ -44,7 +44,7 @@ class Generic:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-        if len(line) > _LONGEST or "oss" not in line and "OSS" not in line:
+        if len(line) > _LONGEST or ("oss" not in line and "OSS" not in line):
             return checkpoint_events(line)
         found = self._sign.search(line)
         if found is None:

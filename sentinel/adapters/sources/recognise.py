@@ -74,8 +74,7 @@ class Trial:
     def decided(self) -> bool:
         """Whether enough was read to stop trying."""
         return any(
-            reader.readings >= (_ENOUGH_GENERIC if decoder is Generic else _ENOUGH)
-            for decoder, reader in self._readers
+            reader.readings >= (_ENOUGH_GENERIC if decoder is Generic else _ENOUGH) for decoder, reader in self._readers
         )
 
 
