@@ -75,8 +75,10 @@ class Launcher(Protocol):
 class Source(Protocol):
     """Where the run's readings come from: its metrics journals, or its trainer's log."""
 
-    unreadable: int
-    """Lines that could not be read, so far."""
+    @property
+    def unreadable(self) -> int:
+        """Lines that could not be read, so far."""
+        ...
 
     def poll(self) -> list[Record]:
         """What is new since the last poll. OSError when what is there can't be read."""
@@ -96,6 +98,8 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
+    source_log: Path | None = None
+    """The log that the readings come from, or a pattern; None where they come from journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +256,12 @@ class Observer:
         return True
 
     def _second_witness(self, jobs: JobsSeen) -> float | None:
-        """When the job last wrote anywhere but into its journal: its log, or its save folder."""
-        logs = [self._near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
-        places = [*logs, *_newest_entries(self._near.checkpoints.folder)]
+        """When the job last wrote anywhere but into its journal: a log of its, or its save folder."""
+        near = self._near
+        logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
+        if near.source_log is not None:
+            logs += [near.source_log, *near.source_log.parent.glob(near.source_log.name)]
+        places = [*logs, *_newest_entries(near.checkpoints.folder)]
         return max((at for place in places if (at := _modified(place)) is not None), default=None)
 
     def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:

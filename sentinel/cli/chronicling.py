@@ -51,7 +51,7 @@ def chronicle(config: Config, output: Path) -> int:
 
     near = wiring.neighbours_of(config)
     history = History()
-    for record in near.journals.poll():
+    for record in near.source.poll():
         history.push(record)
     events: list[dict[str, Any]] = [dict(event) for event in near.incident_log.read()]
     typer.echo(f"wrote {write_chronicle(config.run.name, history, events, output)}")

@@ -96,16 +96,20 @@ def neighbours_of(config: Config) -> Neighbours:
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
         job_log=job_log,
+        source_log=source_log_of(config, state_dir) if config.source.kind == "log" else None,
     )
 
 
 def source_of(config: Config, state_dir: Path) -> Source:
     """Where the run's readings come from."""
-    source = config.source
-    if source.kind == "log":
-        path = source.path or config.launcher.log or state_dir / "job.log"
-        return FollowedLog(path, format_name=source.format, now=clock)
+    if config.source.kind == "log":
+        return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=clock)
     return Journals(state_dir)
+
+
+def source_log_of(config: Config, state_dir: Path) -> Path:
+    """The log that is followed, or a pattern of several."""
+    return config.source.path or config.launcher.log or state_dir / "job.log"
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:

@@ -132,9 +132,9 @@ class DlLogger:
             return ()
         step = whole(next((g for g in found.groups() if g), ""))
         at = time_of(line[begin:])
-        valid = next((number(told[n]) for n in ("val_loss", "valid_loss", "eval_loss") if n in told), None)
+        valid = next((number(str(told[n])) for n in ("val_loss", "valid_loss", "eval_loss") if n in told), None)
         name = next((n for n in _DLL_LOSSES if n in told), None)
-        loss = number(told[name]) if name else None
+        loss = None if name is None else number(told[name])
         if step is None or (loss is None and valid is None):
             raise LineError("an iteration without its loss")
         if loss is None:

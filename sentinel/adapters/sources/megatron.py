@@ -9,7 +9,8 @@ steps that were skipped. Three things are told apart:
 
 DeepSpeed's engine skips without Megatron counting it: then the grad norm is the one of the step before, to its last
 digit, while the loss scale is in use. It is not taken; the step counts as skipped where it has no loss, or where
-DeepSpeed's own OVERFLOW line says so. A loss that is printed is a reading of the weights. A loss over several iterations (--log-interval) is one sample at the last of them.
+DeepSpeed's own OVERFLOW line says so. A loss that is printed is a reading of the weights. A loss over several
+iterations (--log-interval) is one sample at the last of them.
 """
 
 from __future__ import annotations

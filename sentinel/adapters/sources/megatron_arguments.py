@@ -58,7 +58,7 @@ class Arguments:
         return bool(self._lines)
 
     def take(self, line: str) -> Taken | None:
-        """What the line adds; None for one that is not of the list. At its end the start of the program is announced."""
+        """What the line adds; None for one that is not of the list. Its end announces a start of the program."""
         found = _HEADER.search(line)
         if found is None:
             if not self.open or (" .." not in line and not _is_setting(line)):

@@ -91,7 +91,7 @@ class Generic:
 
 
 class NanoGpt(Generic):
-    """nanoGPT and what descends from it. Its iteration 0 is the first update: one is added where a log begins with 0."""
+    """nanoGPT and its descendants. Its iteration 0 is the first update: one is added where a log begins with 0."""
 
     name: ClassVar[str] = "nanogpt"
     _sign: ClassVar[re.Pattern[str]] = _ITER
