@@ -69,7 +69,7 @@ class NeMo:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-    XX
+        if ("train_loss" not in line and "val_loss" not in line) or "|" not in line:
             return checkpoint_events(line)
         if "reduced_train_loss" not in line:
             value = _VAL_LOSS.search(line)
