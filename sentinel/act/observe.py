@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from sentinel.act.attribution import rollback_of
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
@@ -146,6 +147,7 @@ class Observer:
         self._follow(attempt)
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
+        self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
         return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
@@ -175,6 +177,14 @@ class Observer:
         for sample in attempt.samples[self._pushed :]:
             self._series.push(sample)
         self._pushed = len(attempt.samples)
+
+    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Mapping[str, Any], ...]) -> None:
+        """Says of an attempt that was read from a log for which rollback it was started."""
+        started = attempt.started if attempt else None
+        if self._near.source_log is None or attempt is None or started is None or started.rollback is not None:
+            return
+        if (rollback := rollback_of(started, jobs, fold(events))) is not None:
+            attempt.started = replace(started, rollback=rollback)
 
     def _run_state(
         self,

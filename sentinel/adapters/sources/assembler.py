@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from sentinel.adapters.sources.events import Announced, Ended, Evaluated, Event, Reading, Saved
+from sentinel.adapters.sources.starts import facts_of_start
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
 
 __all__ = ["Assembler"]
@@ -161,14 +162,7 @@ class Assembler:
             facts["resumed_from"] = self._resumed_from(reading.step, interval)
         if facts.get("resumed_from") is None:
             parent = None
-        consumed, batch = reading.fields.get("consumed_samples"), reading.fields.get("global_batch_samples")
-        steps = reading.step - (facts.get("resumed_from") or 0)
-        if consumed is not None and batch is not None and 0 < steps <= interval and consumed >= batch * steps:
-            facts.setdefault("first_sample_index", consumed - batch * steps)
-        for name, value in (("lr", reading.fields.get("lr")), ("seqlen", reading.fields.get("seqlen"))):
-            facts.setdefault(name, value)
-        if facts.get("total_steps") is None:
-            facts["total_steps"] = reading.total_steps
+        facts = facts_of_start(facts, reading, interval)
         self._gap = announced.interval or self._gap
         self._past.clear()
         self._newest.clear()

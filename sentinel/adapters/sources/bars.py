@@ -72,6 +72,7 @@ _names: dict[str, tuple[str, Reads] | None] = {}
 """What each spelling of a name that was met stands for."""
 
 _MOST_SPELLINGS = 4096
+_LONGEST_SPELLING = 100
 
 
 def _meaning(spelling: str) -> tuple[str, Reads] | None:
@@ -79,7 +80,8 @@ def _meaning(spelling: str) -> tuple[str, Reads] | None:
     if len(_names) >= _MOST_SPELLINGS:
         _names.clear()
     found = _KNOWN.get(name)
-    _names[spelling] = found
+    if len(spelling) <= _LONGEST_SPELLING:
+        _names[spelling] = found
     return found
 
 

@@ -102,9 +102,9 @@ class Mlx:
 
 
 _DLL_STEP = re.compile(r"\bIteration\s*:\s*(\d[\d,]*)|[-:]\s*\((?:\d+,\s*)*(\d+),?\s*\)")
-_DLL_FIELD = re.compile(r"(\w+)\s*:\s*([-+]?(?:\d[\d.,eE+-]*|nan|inf|NaN|Infinity))")
+_DLL_FIELD = re.compile(r"(\w{1,64})\s*:\s*([-+]?(?:\d[\d.,eE+-]*|nan|inf|NaN|Infinity))")
 _DLL_JSON_STEP = re.compile(r'"step"\s*:\s*\[?(?:\s*\d+\s*,)*\s*(\d+)')
-_DLL_JSON_FIELD = re.compile(r'"(\w+)"\s*:\s*"?([-+]?(?:\d[\d.eE+-]*|NaN|Infinity|nan|inf))')
+_DLL_JSON_FIELD = re.compile(r'"(\w{1,64})"\s*:\s*"?([-+]?(?:\d[\d.eE+-]*|NaN|Infinity|nan|inf))')
 _DLL_LOSSES = ("step_loss", "loss", "train_loss", "lm_loss", "train_lm_loss", "training_loss", "average_loss")
 
 
@@ -127,12 +127,12 @@ class DlLogger:
             return None
         as_json = '"step"' in line
         found = (_DLL_JSON_STEP if as_json else _DLL_STEP).search(line, begin)
-        told = dict((_DLL_JSON_FIELD if as_json else _DLL_FIELD).findall(line, begin))
+        told: dict[str, str] = dict((_DLL_JSON_FIELD if as_json else _DLL_FIELD).findall(line, begin))
         if found is None:  # the sum of an epoch, or the parameters
             return ()
         step = whole(next((g for g in found.groups() if g), ""))
         at = time_of(line[begin:])
-        valid = next((number(str(told[n])) for n in ("val_loss", "valid_loss", "eval_loss") if n in told), None)
+        valid = next((number(told[n]) for n in ("val_loss", "valid_loss", "eval_loss") if n in told), None)
         name = next((n for n in _DLL_LOSSES if n in told), None)
         loss = None if name is None else number(told[name])
         if step is None or (loss is None and valid is None):

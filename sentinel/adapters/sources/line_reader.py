@@ -18,6 +18,9 @@ __all__ = ["Decoder", "LineReader", "UnreadableLine"]
 _MOST_KEPT = 20
 """Unreadable lines that are kept to be shown; the others are counted."""
 
+_LONGEST = 1 << 16
+"""Characters; no trainer says so much of one step, and patterns are tried at every place of a line."""
+
 _SHOWN = 200
 """Characters of such a line that are kept."""
 
@@ -81,6 +84,9 @@ class LineReader:
     def feed(self, line: str, number: int | None = None) -> list[Record]:
         """The records that are complete with this line. Never raises; `number` is the line's own, counted from 1."""
         self.lines += 1
+        if len(line) > _LONGEST:
+            self.foreign += 1
+            return []
         if "\x1b" in line:
             line = uncoloured(line)
         try:

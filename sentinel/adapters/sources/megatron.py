@@ -40,6 +40,7 @@ _SAVED = re.compile(
 )
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
 _AFTER_THE_LOSS = (SCALE, "grad_norm", SKIPPED, NAN)
+_LONGEST_SENTENCE = 2_000
 _TELLING_DIGITS = 100.0
 """A grad norm as large as this is printed with six digits: the same twice is no chance."""
 
@@ -86,7 +87,7 @@ class Megatron:
             if step is None or loss is None:
                 raise LineError("a validation without its loss")
             return (Evaluated(loss=loss, step=step, time_unix_s=time_of(line[: valid.start()])),)
-        if "heckpoint" in line:
+        if "heckpoint" in line and len(line) <= _LONGEST_SENTENCE:
             return _of_checkpoint(line)
         return None
 

@@ -15,7 +15,7 @@ from sentinel.vocabulary.errors import LineError
 __all__ = ["Torchtitan"]
 
 _STEP = re.compile(r"\bstep:\s*(\d[\d,]*)(?:\s*/\s*(\d[\d,]*))?\s+(?=\w+:)")
-_FIELD = re.compile(r"(\w+):\s*(\S+)")
+_FIELD = re.compile(r"(\w{1,64}):\s*(\S{1,64})")
 _STARTS = re.compile(r"\bTraining starts at step (\d+)")
 
 
