@@ -86,7 +86,7 @@ class _One:
         self._file = FollowedFile(path)
         self.reader: LineReader | None = None if decoder is None else LineReader(decoder())
         self.quiet = True
-        """Whether the last poll found no new line."""
+        """Whether the last poll found nothing new."""
         self._trial = Trial()
         self._undecided: list[tuple[int, str]] = []
 
@@ -95,7 +95,7 @@ class _One:
         records: list[Record] = []
         self.quiet = True
         for lines in self._file.poll():
-            self.quiet = self.quiet and not lines
+            self.quiet = False
             for number, line in lines:
                 records += self._fed(number, line)
         return records + self._settled() if self.quiet else records
@@ -114,7 +114,7 @@ class _One:
     def _settled(self) -> list[Record]:
         if self.reader is not None:
             return self.reader.end()
-        return self._decide() if self._undecided and self._trial.best is not None else []
+        return self._decide() if self._trial.has_read else []
 
     def _decide(self) -> list[Record]:
         """The format is known: what was read so far is read by it. It is not tried again."""

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from sentinel.adapters.sources.events import Ended, Evaluated, Event, Reading
+from sentinel.adapters.sources.events import Announced, Ended, Evaluated, Event, Reading
 from sentinel.adapters.sources.numerals import number, whole
 from sentinel.adapters.sources.prefixes import rank_of, time_of
 from sentinel.vocabulary.errors import LineError
@@ -34,6 +34,7 @@ class HuggingFace:
         self.note = "the lines name no step: they are counted, so a step here is one logged line"
         self._epochs = array("d")
         self._count = 0
+        self._last = ""
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
@@ -64,7 +65,15 @@ class HuggingFace:
             "lr": number(told.get("learning_rate", "")),
             "epoch": epoch,
         }
-        return (Reading(self._step(told, epoch), loss, rank_of(head), fields),)
+        if line[begin:] == self._last:
+            return ()  # another rank's
+        self._last = line[begin:]
+        before = self._count
+        reading = Reading(self._step(told, epoch), loss, rank_of(head), fields)
+        if self._count > before or not self._epochs:
+            return (reading,)
+        resumed = {"resumed_from": reading.step - 1 or None}
+        return (Announced(facts=resumed, certain=True, time_unix_s=at), reading)
 
     def end(self) -> Sequence[Event]:
         """Nothing is buffered."""

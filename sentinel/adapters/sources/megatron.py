@@ -60,7 +60,7 @@ class Megatron:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-        if "teration" in line:
+        if "teration" in line or "ITERATION" in line:
             return self._of_iteration(line)
         if "." in line and (self._arguments.open or " arguments " in line) and (told := self._arguments.take(line)):
             return told.events

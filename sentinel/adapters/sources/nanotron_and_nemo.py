@@ -36,7 +36,7 @@ class Nanotron:
         if "teration" not in line or "|" not in line or "reduced_train_loss" in line:
             return checkpoint_events(line)
         found = _ITERATION.search(line)
-        if found is None or ("lr:" not in line and "DP=" not in line and "lm_loss:" not in line):
+        if found is None or ("| lr:" not in line and "DP=" not in line):
             return None
         step, fields = whole(found[1]), fields_of(line[found.end() :].split("|"))
         loss = fields.pop(LOSS, None)

@@ -71,6 +71,11 @@ class Trial:
         return decoder if reader.unreadable else None  # every line of it is cut
 
     @property
+    def has_read(self) -> bool:
+        """Whether any format has read a step's readings."""
+        return any(reader.readings for _, reader in self._readers)
+
+    @property
     def decided(self) -> bool:
         """Whether enough was read to stop trying."""
         return any(

@@ -48,7 +48,8 @@ def megatron(
     """A line as Megatron-DeepSpeed writes it; loss None leaves it out."""
     said = "" if loss is None else f"lm loss: {loss:.6E} | "
     return (
-        f"{rank} iteration {step:8d}/    1000 | consumed samples: {step * 8:12d} | elapsed time per iteration (ms): 1000.0"
-        f" | learning rate: 1.000E-04 | global batch size:     8 | {said}loss scale: {scale} | grad norm: {norm:.3f} |"
+        f"{rank} iteration {step:8d}/    1000 | consumed samples: {step * 8:12d} |"
+        f" elapsed time per iteration (ms): 1000.0 | learning rate: 1.000E-04 | global batch size:     8 |"
+        f" {said}loss scale: {scale} | grad norm: {norm:.3f} |"
         f" number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"
     )

@@ -21,7 +21,13 @@ READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
         62,
         0,
         {
-            (1, 1): {"loss": 12.44238, "grad_norm": 67.593, "lr": 1.875e-05, "loss_scale": 12.0, "step_time_s": 144.9156},
+            (1, 1): {
+                "loss": 12.44238,
+                "grad_norm": 67.593,
+                "lr": 1.875e-05,
+                "loss_scale": 12.0,
+                "step_time_s": 144.9156,
+            },
             (1, 4): {"loss": 48.14127, "consumed_samples": 4096, "global_batch_samples": 1024, "skipped": False},
         },
     ),
@@ -97,7 +103,13 @@ READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
             (1, 17066): {"loss": 4.398458, "grad_norm": 879946.622},
         },
     ),
-    ("megatron_2019_nocolon", "megatron", 9, 0, {(1, 700): {"loss": NAN, "skipped": False}, (1, 800): {"loss_scale": 0.1}}),
+    (
+        "megatron_2019_nocolon",
+        "megatron",
+        9,
+        0,
+        {(1, 700): {"loss": NAN, "skipped": False}, (1, 800): {"loss_scale": 0.1}},
+    ),
     (
         "megatron_alcf_keyvalue",
         "megatron",
@@ -105,13 +117,23 @@ READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
         0,
         {
             (1, 136004): {
-                **{"loss": 12.316531, "grad_norm": 1020.352, "seqlen": 8192, "consumed_tokens": 6845305454592},
-                **{"time_unix_s": 1762767816.161992, "step_time_s": 3.4153},
+                "loss": 12.316531,
+                "grad_norm": 1020.352,
+                "seqlen": 8192,
+                "consumed_tokens": 6845305454592,
+                "time_unix_s": 1762767816.161992,
+                "step_time_s": 3.4153,
             }
         },
     ),
     ("megatron_deepspeed_alcf", "megatron", 2, 0, {(1, 199): {"loss": 5.905366, "grad_norm": None, "seqlen": 4096}}),
-    ("megatron_lm_new", "megatron", 2, 0, {(1, 43): {"loss": 1.825991, "time_unix_s": 1712372376.0, "grad_norm": 1.426}}),
+    (
+        "megatron_lm_new",
+        "megatron",
+        2,
+        0,
+        {(1, 43): {"loss": 1.825991, "time_unix_s": 1712372376.0, "grad_norm": 1.426}},
+    ),
     (
         "megatron_nan_lmloss_missing",
         "megatron",
@@ -128,13 +150,13 @@ READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
     (
         "hf_trainer_dict",
         "huggingface",
-        17,
+        16,
         0,
         {
             (1, 1): {"loss": 1.3587, "lr": 5e-05, "epoch": 0.0},
             (1, 5): {"loss": 0.6607, "grad_norm": 17.22315788269043},
             (1, 13): {"loss": 4.2653, "grad_norm": None},
-            (1, 17): {"loss": NAN, "grad_norm": NAN, "epoch": 1.74},
+            (1, 16): {"loss": NAN, "grad_norm": NAN, "epoch": 1.74},
         },
     ),
     (
@@ -178,8 +200,13 @@ READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
         0,
         {
             (1, 327281): {
-                **{"loss": 2.38, "consumed_tokens": 85_800_000_000, "step_time_s": 11.5, "grad_norm": 1.25},
-                **{"lr": 1e-05, "global_batch_samples": 64, "time_unix_s": 1760718716.0},
+                "loss": 2.38,
+                "consumed_tokens": 85_800_000_000,
+                "step_time_s": 11.5,
+                "grad_norm": 1.25,
+                "lr": 1e-05,
+                "global_batch_samples": 64,
+                "time_unix_s": 1760718716.0,
             }
         },
     ),
