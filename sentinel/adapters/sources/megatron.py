@@ -62,7 +62,7 @@ class Megatron:
         """What the line tells."""
         if "teration" in line or "ITERATION" in line:
             return self._of_iteration(line)
-        if "." in line and (self._arguments.open or " arguments " in line) and (told := self._arguments.take(line)):
+        if (self._arguments.open or " arguments " in line) and (told := self._arguments.take(line)):
             return told.events
         if "OVERFLOW!" in line and "kipping step" in line:
             self._overflow = True
@@ -78,7 +78,8 @@ class Megatron:
     def _of_iteration(self, line: str) -> Sequence[Event] | None:
         found = _ITERATION.search(line)
         if found is not None and "|" in line and "alid" not in line[: found.start()]:
-            return (self._reading(line, found),)
+            reading = self._reading(line, found)
+            return (*self._arguments.close(), reading) if self._arguments.open else (reading,)
         if self._arguments.open and (told := self._arguments.take(line)):
             return told.events
         if (valid := _VALIDATION.search(line)) is not None:

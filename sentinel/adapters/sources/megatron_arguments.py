@@ -71,10 +71,14 @@ class Arguments:
             return Taken()
         if not self.open:
             return Taken()
-        facts = _facts(given_by_log_of([*self._lines, line]))
-        self._lines = []
+        self._lines.append(line)
+        return Taken(self.close())
+
+    def close(self) -> Sequence[Announced]:
+        """The start that the list announces, also where its end was lost among other lines."""
+        facts, self._lines = _facts(given_by_log_of(self._lines)), []
         self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
-        return Taken((Announced(facts=facts, certain=True, interval=self.interval),))
+        return (Announced(facts=facts, certain=True, interval=self.interval),)
 
 
 def _is_setting(line: str) -> bool:

@@ -28,6 +28,8 @@ def facts_of_start(printed: Mapping[str, Any], first: Reading, interval: int) ->
         facts.setdefault("first_sample_index", consumed - batch * steps)
     facts["lr"] = _lr(facts.get("lr_schedule"), first, resumed)
     facts.setdefault("seqlen", first.fields.get("seqlen"))
+    if facts.get("precision") == "fp16":
+        facts.setdefault("loss_scale", first.fields.get("loss_scale"))
     if facts.get("total_steps") is None:
         facts["total_steps"] = first.total_steps
     return facts
