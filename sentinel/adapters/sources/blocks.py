@@ -54,7 +54,8 @@ class _Blocks:
         if item is None:
             return checkpoint_events(line)
         if len(self._items) < _MOST_ITEMS:
-            self._items.setdefault(item["name"].strip(), item["value"])
+            name = re.split(r"\s{2,}|\t", item["name"].strip())[-1]  # behind a logger's columns
+            self._items.setdefault(name, item["value"])
         return ()
 
     def end(self) -> Sequence[Event]:

@@ -39,6 +39,8 @@ class HuggingFace:
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
         begin = line.find("{")
+        if begin >= 0 and '"learning_rate"' in line and '"step"' not in line:
+            line = line.replace('"', "'")
         if begin < 0 or "loss'" not in line or ("'epoch'" not in line and "'learning_rate'" not in line):
             if begin >= 0 and "'loss'" in line and line.lstrip().startswith("{"):
                 raise LineError("cut before its epoch or learning rate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from sentinel.vocabulary.errors import LineError
 
 __all__ = ["Fairseq", "JsonLines", "Metaseq"]
 
+_PAIR = re.compile(r"\b(\w{1,40})=([^\s,|]{1,64})")
 _LN2 = math.log(2.0)
 
 
@@ -61,11 +63,22 @@ class Fairseq:
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells. An update that overflowed is not counted by fairseq, and has no line."""
         begin = line.find("{")
+        if begin < 0 and "num_updates=" in line:
+            return self._in_words(line)
         if begin < 0 or ("| train" not in line and "| valid" not in line) or "num_updates" not in line:
             if begin >= 0 and "| train_inner |" in line[:begin]:
                 raise LineError("cut before its num_updates")
             return () if "gradient overflow detected" in line else checkpoint_events(line)
-        head, data = line[:begin], _object(line[begin : line.rfind("}") + 1])
+        return self._told(line[:begin], _object(line[begin : line.rfind("}") + 1]))
+
+    def _in_words(self, line: str) -> Sequence[Event] | None:
+        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`."""
+        told = dict(_PAIR.findall(line))
+        if "| train" not in line and "| valid" not in line and "gnorm" not in told:
+            return None
+        return self._told(line if "| valid" in line else line + "| train_inner", told)
+
+    def _told(self, head: str, data: dict[str, Any]) -> Sequence[Event]:
         at = time_of(head)
         if "| valid" in head:
             loss, step = (

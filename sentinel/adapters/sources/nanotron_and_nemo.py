@@ -76,7 +76,7 @@ class NeMo:
             loss = number(value[1]) if value else None
             return None if loss is None else (Evaluated(loss=loss, time_unix_s=time_of(line)),)
         found = _ITERATION.search(line)
-        fields = fields_of(line.replace(", ", "|").split("|"))
+        fields = fields_of(line.replace(", ", "|").replace("]", "|").split("|"))
         zero_based = fields.pop(STEP, None)
         if zero_based is None:
             zero_based = whole(found[1]) if found else None
