@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
+from sentinel.act.source import Source, read_all
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -25,9 +26,9 @@ from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
 from sentinel.vocabulary.overrides import Anchor, Overrides
-from sentinel.vocabulary.sample import Record, RunStarted
+from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Launcher", "Look", "Neighbours", "Observer", "Source"]
+__all__ = ["Launcher", "Look", "Neighbours", "Observer"]
 
 log = logging.getLogger(__name__)
 
@@ -73,19 +74,6 @@ class Launcher(Protocol):
         ...
 
 
-class Source(Protocol):
-    """Where the run's readings come from: its metrics journals, or its trainer's log."""
-
-    @property
-    def unreadable(self) -> int:
-        """Lines that could not be read, so far."""
-        ...
-
-    def poll(self) -> list[Record]:
-        """What is new since the last poll. OSError when what is there can't be read."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
     """The adapters that a watch looks at and acts through."""
@@ -124,6 +112,7 @@ class Observer:
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
         self._history = History()
+        self._has_read = False
         self._series = Series(thresholds)
         self._followed: tuple[int, bool] | None = None
         self._pushed = 0
@@ -258,8 +247,9 @@ class Observer:
     def _read(self) -> bool:
         """Takes what is new in the journals; False when they can't be got at (a filesystem that is away)."""
         try:
-            for record in self._near.source.poll():
+            for record in self._near.source.poll() if self._has_read else read_all(self._near.source):
                 self._history.push(record)
+            self._has_read = True
         except OSError as error:
             log.warning("the readings can't be read: %s", error)
             return False

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.ledger import Ledger, Say
-from sentinel.act.observe import Launcher, Neighbours, Observer, Source
+from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.paging import Pager, Paging
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
+from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog

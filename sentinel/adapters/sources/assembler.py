@@ -1,7 +1,7 @@
 """From what single lines tell to records: which attempt each belongs to, and one sample per step for all ranks.
 
 A log holds one or more lives of the process group, appended. A new attempt begins where the program says that it
-starts, or where the steps go back. A step is held until the next one begins, since other ranks may yet report it.
+starts, or where the steps go back. A step is held until the next one begins where other ranks may yet report it.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ class Assembler:
             records = [*self.settle(), *self._begin(reading, went_back=self._attempt > 0 and reading.step <= current)]
         self._held, self._losses, self._ranks = reading, [reading.loss], {reading.rank}
         self._newest[reading.rank] = reading.step
+        if self._one_writer and reading.rank is None:  # nobody else will report it
+            records += self.settle()
         return records
 
     def _is_repeated(self, reading: Reading) -> bool:
         """Whether it is the step that is held, from another rank; it is added to it then."""
-        held, same_loss = self._held, False
+        held = self._held
         if held is None or reading.step != held.step:
             return False
-        same_loss = reading.loss == held.loss or (math.isnan(reading.loss) and math.isnan(held.loss))
+        same_loss = _same(reading.loss, held.loss)
         if reading.rank is not None and reading.rank in self._ranks:
             return same_loss
         if reading.rank is None and self._one_writer:
@@ -121,10 +123,10 @@ class Assembler:
             if self._newest.get(reading.rank, -1) < reading.step:
                 self._newest[reading.rank] = reading.step
                 return True
-            return self._held is None and known == self._past[-1] and known[1] == reading.loss
+            return self._held is None and known is self._past[-1] and _same(known[1], reading.loss)
         if self._one_writer:
-            return self._held is None and known == self._past[-1] and known[1] == reading.loss
-        return known[1] == reading.loss or (self._held is None and known == self._past[-1])
+            return self._held is None and known is self._past[-1] and _same(known[1], reading.loss)
+        return _same(known[1], reading.loss) or (self._held is None and known is self._past[-1])
 
     def _announce(self, event: Announced) -> list[Record]:
         before = self._announced
@@ -176,3 +178,7 @@ class Assembler:
         saved = [step for step in self._saved if first - interval <= step < first]
         step = max(saved) if saved else first - interval
         return step if step > 0 else None
+
+
+def _same(loss: float, other: float) -> bool:
+    return loss == other or (math.isnan(loss) and math.isnan(other))

@@ -43,13 +43,18 @@ def test_a_log_that_is_not_there_yet_is_nothing_yet(path: Path) -> None:
 
 
 def test_the_last_step_is_given_when_the_next_begins_or_the_log_is_silent(path: Path) -> None:
-    path.write_text(lines(1, 2, 3))
+    path.write_text(lines(1, 2, 3, rank="[default7]:"))
     followed = FollowedLog(path)
     assert steps(followed.poll()) == [(1, 1), (1, 2)]
     assert steps(followed.poll()) == [(1, 3)]
     assert followed.poll() == []
-    append(path, lines(4))
+    append(path, lines(4, rank="[default7]:"))
     assert steps(drained(followed)) == [(1, 4)]
+
+
+def test_a_step_that_nobody_else_reports_is_given_at_once(path: Path) -> None:
+    path.write_text(lines(1, 2, 3))
+    assert steps(FollowedLog(path).poll()) == [(1, 1), (1, 2), (1, 3)]
 
 
 def test_a_line_torn_over_two_polls_is_read_whole(path: Path) -> None:
@@ -156,8 +161,8 @@ def test_a_dead_rank_does_not_hold_the_run_back(tmp_path: Path) -> None:
     followed = FollowedLog(tmp_path / "rank-*.log")
     drained(followed)
     append(tmp_path / "rank-0.log", lines(*range(4, 200)))
-    assert [s.global_step for s in samples(followed.poll())] == list(range(4, 135))
-    assert [s.global_step for s in samples(followed.poll())] == list(range(135, 200))
+    assert [s.global_step for s in samples(followed.poll())] == list(range(4, 136))
+    assert [s.global_step for s in samples(followed.poll())] == list(range(136, 200))
 
 
 def test_begun_anew_it_gives_the_same_records(path: Path) -> None:
