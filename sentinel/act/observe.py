@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from sentinel.act.attribution import rollback_of
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.source import Source, read_all
+from sentinel.act.witness import last_written
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -260,9 +260,8 @@ class Observer:
         near = self._near
         logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
         if near.source_log is not None:
-            logs += [near.source_log, *near.source_log.parent.glob(near.source_log.name)]
-        places = [*logs, *_newest_entries(near.checkpoints.folder)]
-        return max((at for place in places if (at := _modified(place)) is not None), default=None)
+            logs.append(near.source_log)
+        return last_written(logs, near.checkpoints.folder)
 
     def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:
         last = attempt.samples[-1] if attempt and attempt.samples else None
@@ -287,21 +286,6 @@ def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
     return None if work_tree is None else str(work_tree)
 
 
-def _newest_entries(folder: Path) -> list[Path]:
-    """The save folder, and what lies in its newest subfolder: a large checkpoint is written for minutes."""
-    with contextlib.suppress(OSError):
-        newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
-        return [folder, *(newest.iterdir() if newest else ())]
-    return []
-
-
 def _minute_of_day(now_unix_s: float) -> int:
     local = datetime.fromtimestamp(now_unix_s).astimezone()
     return 60 * local.hour + local.minute
-
-
-def _modified(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None

@@ -31,6 +31,7 @@ class FollowedFile:
         self._fd: int | None = None
         self._offset = 0
         self._mark = b""
+        self._was_shorter = False
         self.splitter = LineSplitter()
 
     def poll(self) -> Iterator[Lines]:
@@ -66,7 +67,13 @@ class FollowedFile:
 
     def _appended(self, fd: int) -> Iterator[Lines]:
         mark = os.pread(fd, _MARK_BYTES, 0)
-        if os.fstat(fd).st_size < self._offset or not mark.startswith(self._mark):
+        begun_anew = not mark.startswith(self._mark)
+        shorter = os.fstat(fd).st_size < self._offset
+        if shorter and not begun_anew and not self._was_shorter:
+            self._was_shorter = True  # NFS may show an older size for a while: it is believed at the next poll
+            return
+        self._was_shorter = False
+        if begun_anew or shorter:
             self._offset = 0
             self.splitter.forget()
         self._mark = mark

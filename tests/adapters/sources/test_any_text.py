@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.sources.line_splitter import LineSplitter
 from sentinel.adapters.sources.read_log import read_log
 from sentinel.adapters.sources.recognise import FORMATS
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 from tests.adapters.sources.reading import SAMPLES, reader, samples
 
@@ -75,6 +77,14 @@ def test_a_step_among_noise_is_read(name: str, noise: list[str]) -> None:
     (sample,) = samples(records + of.end())
     factor = 0.6931471805599453 if name in ("fairseq", "metaseq") else 1.0
     assert (sample.global_step, sample.loss) == (7, pytest.approx(2.5 * factor))
+
+
+@given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=99).map(lambda b: b"\x1f\x8b\x08\0" + b)))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_of_any_bytes_is_read_or_refused_in_a_sentence(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(data)
+    with contextlib.suppress(ConfigError):
+        list(read_log(tmp_path / "a.log"))
 
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=5))
