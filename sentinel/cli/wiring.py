@@ -44,6 +44,7 @@ __all__ = [
     "log_to_stderr",
     "neighbours_of",
     "paging_of",
+    "source_log_of",
     "state_dir_of",
 ]
 

@@ -20,6 +20,9 @@ _STATUS = re.compile(r"(?:\.{2,}(?:updated|default))?\s*$")
 _MOST_LINES = 5_000
 """Megatron prints some 300; more than this is no list of arguments."""
 
+_LONGEST = 4_000
+"""Characters of one of them; only lists of data files are longer."""
+
 _REPORTED: Mapping[str, str] = {
     "seed": "seed",
     "seq-length": "full_seqlen",
@@ -61,7 +64,7 @@ class Arguments:
         """What the line adds; None for one that is not of the list. Its end announces a start of the program."""
         found = _HEADER.search(line)
         if found is None:
-            if not self.open or (" .." not in line and not _is_setting(line)):
+            if not self.open or " .." not in line or len(line) > _LONGEST:
                 return None
             if len(self._lines) < _MOST_LINES:
                 self._lines.append(_STATUS.sub("", line, count=1))
@@ -79,10 +82,6 @@ class Arguments:
         facts, self._lines = _facts(given_by_log_of(self._lines)), []
         self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
         return (Announced(facts=facts, certain=True, interval=self.interval),)
-
-
-def _is_setting(line: str) -> bool:
-    return re.search(r"[A-Za-z_]\w* \.{2,}", line) is not None
 
 
 def given_by_log_of(lines: Sequence[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,6 +38,15 @@ LINES = {
     "jsonl": '{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}',
     "generic": "step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4",
 }
+ENDLESS = [
+    *("a" * 65_000, "loss " * 13_000, "iteration 1 " * 5_400 + "|", "step: 1 loss: " * 4_600, "{'loss': " * 7_000),
+    *("1," * 32_000, "loaded checkpoint step " * 80, "iter 1 step 1 | loss" * 3_000, "Train " * 10_000 + ": 1"),
+    *(" " * 65_000 + "loss step 1", "[step=1/2,epoch=0" * 3_800, "DLL loss " + "a:" * 30_000, " .." * 20_000),
+    *('DLL loss "step": [' + "1," * 30_000, "- (" * 20_000 + "loss DLL", "valid loss at iteration 1" * 2_600),
+    *("a" * 1_900 + " ...... " + "." * 1_900, "train_loss|val_loss" * 3_000, "num_updates=" * 5_000, "x=1 " * 16_000),
+]
+"""Lines on which a pattern that looks back and forth would take for ever."""
+
 LOGS = [path for path in sorted(SAMPLES.glob("*.log")) if "overflow" not in path.name and "16gb" not in path.name]
 SOUP = st.lists(
     st.one_of(
@@ -77,6 +87,16 @@ def test_a_step_among_noise_is_read(name: str, noise: list[str]) -> None:
     (sample,) = samples(records + of.end())
     factor = 0.6931471805599453 if name in ("fairseq", "metaseq") else 1.0
     assert (sample.global_step, sample.loss) == (7, pytest.approx(2.5 * factor))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_line_takes_long(name: str) -> None:
+    for text in ENDLESS:
+        of = reader(name)
+        begun = time.process_time()
+        for line in ("----- arguments -----", "[step=1/2]", "[batch=1/2]:", text, LINES["megatron"]):
+            of.feed(line)
+        assert time.process_time() - begun < 1.0, text[:20]
 
 
 @given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=99).map(lambda b: b"\x1f\x8b\x08\0" + b)))
