@@ -16,12 +16,13 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from sentinel.adapters.paging.settings import EXAMPLES, Channel, Paging
+from sentinel.adapters.sources.recognise import decoder_named
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Config", "Launcher", "Run", "Watch", "load_config", "template"]
+__all__ = ["Config", "Launcher", "Run", "Source", "Watch", "load_config", "template"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Channel)
@@ -89,6 +90,20 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The `[source]` table: where the run's readings come from."""
+
+    kind: Literal["journal", "log"] = "journal"
+    """journal: what trainer_hooks writes, after every step. log: the trainer's own log, followed as it is written."""
+
+    path: Path | None = None
+    """log: the file, or a pattern with one file for each rank ("logs/rank-*.txt"); default is `[launcher] log`."""
+
+    format: str | None = None
+    """log: its format, as `megatron`; default is to recognise it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """The `[watch]` table: the loop's own pace."""
 
@@ -102,6 +117,7 @@ class Config:
 
     run: Run
     launcher: Launcher = field(default_factory=Launcher)
+    source: Source = field(default_factory=Source)
     watch: Watch = field(default_factory=Watch)
     judge: Thresholds = field(default_factory=Thresholds)
     policy: Policy = field(default_factory=Policy)
@@ -124,6 +140,8 @@ def load_config(path: Path) -> Config:
 
 def _resolved(config: Config, folder: Path) -> Config:
     run, launcher = config.run, config.launcher
+    if config.source.format is not None:
+        decoder_named(config.source.format)
     state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
     if launcher.command and not launcher.command[0]:
         raise ConfigError("[launcher] command: its first element should name a program")
@@ -142,6 +160,7 @@ def _resolved(config: Config, folder: Path) -> Config:
             log=folder / launcher.log if launcher.log else state_dir / "job.log",
             script=folder / launcher.script if launcher.script else None,
         ),
+        source=replace(config.source, path=folder / config.source.path if config.source.path else None),
         watch=config.watch,
         judge=config.judge,
         policy=config.policy,

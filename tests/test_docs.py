@@ -12,7 +12,7 @@ import typer.main
 
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
 from sentinel.cli.commands import app
-from sentinel.config import Config, Launcher, Run, Watch, load_config
+from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.rung import Rung
@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TABLES = {
     "run": Run,
     "launcher": Launcher,
+    "source": Source,
     "watch": Watch,
     "judge": Thresholds,
     "policy": Policy,

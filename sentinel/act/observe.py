@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from sentinel.act.attribution import rollback_of
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
+from sentinel.act.source import Source, read_all
+from sentinel.act.witness import last_written
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.journal import Journals
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.durable import os_errors_named
@@ -78,7 +79,7 @@ class Neighbours:
     """The adapters that a watch looks at and acts through."""
 
     state_dir: Path
-    journals: Journals
+    source: Source
     incident_log: IncidentLog
     checkpoints: Checkpoints
     launcher: Launcher
@@ -86,6 +87,8 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
+    source_log: Path | None = None
+    """The log that the readings come from, or a pattern; None where they come from journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,7 @@ class Observer:
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
         self._history = History()
+        self._has_read = False
         self._series = Series(thresholds)
         self._followed: tuple[int, bool] | None = None
         self._pushed = 0
@@ -132,6 +136,7 @@ class Observer:
         self._follow(attempt)
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
+        self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
         return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
@@ -161,6 +166,14 @@ class Observer:
         for sample in attempt.samples[self._pushed :]:
             self._series.push(sample)
         self._pushed = len(attempt.samples)
+
+    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Mapping[str, Any], ...]) -> None:
+        """Says of an attempt that was read from a log for which rollback it was started."""
+        started = attempt.started if attempt else None
+        if self._near.source_log is None or attempt is None or started is None or started.rollback is not None:
+            return
+        if (rollback := rollback_of(started, jobs, fold(events))) is not None:
+            attempt.started = replace(started, rollback=rollback)
 
     def _run_state(
         self,
@@ -234,18 +247,21 @@ class Observer:
     def _read(self) -> bool:
         """Takes what is new in the journals; False when they can't be got at (a filesystem that is away)."""
         try:
-            for record in self._near.journals.poll():
+            for record in self._near.source.poll() if self._has_read else read_all(self._near.source):
                 self._history.push(record)
+            self._has_read = True
         except OSError as error:
-            log.warning("the journals can't be read: %s", error)
+            log.warning("the readings can't be read: %s", error)
             return False
         return True
 
     def _second_witness(self, jobs: JobsSeen) -> float | None:
-        """When the job last wrote anywhere but into its journal: its log, or its save folder."""
-        logs = [self._near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
-        places = [*logs, *_newest_entries(self._near.checkpoints.folder)]
-        return max((at for place in places if (at := _modified(place)) is not None), default=None)
+        """When the job last wrote anywhere but into its journal: a log of its, or its save folder."""
+        near = self._near
+        logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
+        if near.source_log is not None:
+            logs.append(near.source_log)
+        return last_written(logs, near.checkpoints.folder)
 
     def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:
         last = attempt.samples[-1] if attempt and attempt.samples else None
@@ -270,21 +286,6 @@ def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
     return None if work_tree is None else str(work_tree)
 
 
-def _newest_entries(folder: Path) -> list[Path]:
-    """The save folder, and what lies in its newest subfolder: a large checkpoint is written for minutes."""
-    with contextlib.suppress(OSError):
-        newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
-        return [folder, *(newest.iterdir() if newest else ())]
-    return []
-
-
 def _minute_of_day(now_unix_s: float) -> int:
     local = datetime.fromtimestamp(now_unix_s).astimezone()
     return 60 * local.hour + local.minute
-
-
-def _modified(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None

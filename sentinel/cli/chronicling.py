@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from sentinel.act.source import read_all
 from sentinel.cli import wiring
 from sentinel.cli.telling import incident_json
 from sentinel.config import Config
@@ -51,7 +52,7 @@ def chronicle(config: Config, output: Path) -> int:
 
     near = wiring.neighbours_of(config)
     history = History()
-    for record in near.journals.poll():
+    for record in read_all(near.source):
         history.push(record)
     events: list[dict[str, Any]] = [dict(event) for event in near.incident_log.read()]
     typer.echo(f"wrote {write_chronicle(config.run.name, history, events, output)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import shutil
@@ -177,13 +178,20 @@ def _tensorboard(config: Config) -> Iterator[Finding]:
 def _journal(config: Config) -> Iterator[Finding]:
     look = _look(config)
     attempt = look.history.latest
+    if attempt is None and config.source.kind == "log":
+        path = wiring.source_log_of(config, wiring.state_dir_of(config))
+        yield Finding("bad", "log", f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
+        return
     if attempt is None:
         yield Finding(
             "bad", "journal", "no attempt has written one: is `trainer_hooks.attach` called, with this state_dir?"
         )
         return
     last = attempt.samples[-1] if attempt.samples else None
-    age = f"its last sample is {wiring.clock() - last.time_unix_s:.0f} s old" if last else "no sample yet"
+    timed = last is not None and math.isfinite(last.time_unix_s)
+    age = f"its last sample is {wiring.clock() - last.time_unix_s:.0f} s old" if last and timed else "no sample yet"
+    if last and not timed:
+        age = f"its last sample, of step {last.global_step}, has no time"
     yield Finding("ok", "journal", f"attempt {attempt.number}, {len(attempt.samples)} samples; {age}")
     started = attempt.started
     if started is None:

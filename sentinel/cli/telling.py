@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.act.observe import Observer
+from sentinel.act.source import read_all
 from sentinel.cli import wiring
 from sentinel.cli.watching import NOT_WELL
 from sentinel.config import Config
@@ -47,7 +48,7 @@ def status(config: Config, *, as_json: bool) -> int:
         "led_by": look.verdict.led_by,
         "incidents": [incident_json(i) for i in look.run.incidents],
         "budget": budget,
-        "unreadable_lines": near.journals.unreadable,
+        "unreadable_lines": near.source.unreadable,
     }
     if as_json:
         typer.echo(dump_json(answer))
@@ -156,7 +157,7 @@ def correlate(config: Config, *, attempt: int | None, as_json: bool) -> int:
     from sentinel.judge.correlation import correlate as correlated  # scipy takes a while to import
 
     history = History()
-    for record in wiring.neighbours_of(config).journals.poll():
+    for record in read_all(wiring.neighbours_of(config).source):
         history.push(record)
     samples = [s for a in history.attempts.values() if attempt in (None, a.number) for s in a.samples]
     found = correlated(samples)

@@ -16,6 +16,7 @@ from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.paging import Pager, Paging
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
+from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -27,6 +28,7 @@ from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config, load_config
 from sentinel.plan.policy import Policy
@@ -42,6 +44,7 @@ __all__ = [
     "log_to_stderr",
     "neighbours_of",
     "paging_of",
+    "source_log_of",
     "state_dir_of",
 ]
 
@@ -87,7 +90,7 @@ def neighbours_of(config: Config) -> Neighbours:
     index = state_dir / "tensorboard-index.json"
     return Neighbours(
         state_dir=state_dir,
-        journals=Journals(state_dir),
+        source=source_of(config, state_dir),
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
         checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS),
         launcher=launcher_of(config, state_dir, job_log),
@@ -95,7 +98,20 @@ def neighbours_of(config: Config) -> Neighbours:
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
         job_log=job_log,
+        source_log=source_log_of(config, state_dir) if config.source.kind == "log" else None,
     )
+
+
+def source_of(config: Config, state_dir: Path) -> Source:
+    """Where the run's readings come from."""
+    if config.source.kind == "log":
+        return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=clock)
+    return Journals(state_dir)
+
+
+def source_log_of(config: Config, state_dir: Path) -> Path:
+    """The log that is followed, or a pattern of several."""
+    return config.source.path or config.launcher.log or state_dir / "job.log"
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:

@@ -51,7 +51,7 @@ class Context:
     """How the newest attempt says that it ended; None while it has not said so."""
 
     last_sample_unix_s: float | None = None
-    """When the newest attempt's last sample was made; None before its first."""
+    """When the newest attempt's last sample was made; None before its first, nan where its source has no clock."""
 
     attempt_started_unix_s: float | None = None
 
@@ -153,10 +153,15 @@ def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verd
         return None
     silent_s = context.now_unix_s - context.last_sample_unix_s
     if silent_s < thresholds.stalled_after_s or context.job_alive is not True:
-        return None
+        ahead = silent_s < -thresholds.stalled_after_s  # the clock of another time zone says nothing either
+        if not ahead or context.job_alive is not True:
+            return None
+        silent_s = math.nan
     witness = context.second_witness_unix_s
     if witness is None or context.now_unix_s - witness < thresholds.stalled_after_s:
         return None
+    if math.isnan(silent_s):  # no clock: it is not older than what the job wrote last
+        silent_s = context.now_unix_s - witness
     return Verdict(
         kind=VerdictKind.STALLED,
         reason=f"the job is alive, but journal and log have been silent for {silent_s:.0f} s",

@@ -30,12 +30,16 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
     assert config.policy.mode == "observe"
     assert config.run.checkpoints == tmp_path / "c"
     assert config.launcher.log == Path.cwd() / ".sentinel" / "a" / "job.log"
+    assert config.source.kind == "journal"
+    assert load(tmp_path, RUN + "[source]\nkind = 'log'\npath = 'logs/x.txt'\n").source.path == tmp_path / "logs/x.txt"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, watch, judge, policy"),
+        (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, source, watch, judge, policy"),
+        (RUN + "[source]\nkind = 'logs'\n", "source.kind should be one of 'journal', 'log'"),
+        (RUN + "[source]\nformat = 'megatorn'\n", "no log format is called 'megatorn'; there are .*megatron"),
         (RUN + "[policy]\nmode = 'always'\n", "policy.mode should be one of 'observe', 'approve', 'act'"),
         (RUN + "[policy]\nrollback_budget = 2.5\n", "policy.rollback_budget should be a whole number"),
         (RUN + "[policy]\nrestart_on_crash = 1\n", "true or false"),

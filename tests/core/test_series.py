@@ -158,6 +158,11 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
         ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
         ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
         ({"last_sample_unix_s": 100.0}, VerdictKind.HEALTHY),
+        ({"last_sample_unix_s": math.nan}, VerdictKind.HEALTHY),
+        ({"last_sample_unix_s": math.nan, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
+        ({"last_sample_unix_s": math.nan, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
+        ({"last_sample_unix_s": 9e9, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
+        ({"last_sample_unix_s": 9e9, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
         ({"warmup_end_step": 2000}, VerdictKind.WARMING_UP),
     ],
 )

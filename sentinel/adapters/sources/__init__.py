@@ -1,1 +1,1 @@
-"""What replay reads: the files and logs of all sorts of trainers, as the judge's columns."""
+"""What a run leaves behind, of whatever trainer: its readings, read whole or followed while they are written."""

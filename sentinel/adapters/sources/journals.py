@@ -18,7 +18,7 @@ import numpy as np
 
 from sentinel.adapters.sources.cells import cells_of_values
 from sentinel.adapters.sources.files import Bytes, lines_of
-from sentinel.adapters.sources.json_lines import head_of_objects
+from sentinel.adapters.sources.json_table import head_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.vocabulary.errors import ConfigError, LineError

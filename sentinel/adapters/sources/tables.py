@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentinel.adapters.sources.csv_table import open_csv
 from sentinel.adapters.sources.journals import open_journal
-from sentinel.adapters.sources.json_lines import open_json_lines
+from sentinel.adapters.sources.json_table import open_json_lines
 from sentinel.adapters.sources.parquet_table import open_parquet
 from sentinel.adapters.sources.source import ColumnSource
 from sentinel.adapters.sources.tensorboard_scalars import open_tensorboard

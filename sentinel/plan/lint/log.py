@@ -15,7 +15,7 @@ from sentinel.plan.lint.megatron import Known
 __all__ = ["given_by_log", "is_megatron_log", "measured"]
 
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
-_LINE = re.compile(r"(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
+_LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
 _PREFIX = re.compile(r"^(?:\s*(?:\[default\d+\]|\d+|slurm_procid \d+ )\s*:)?")
 _STEP = re.compile(r"elapsed time per iteration \((ms|s)\): ([\d.]+).*?global batch size:\s*(\d+)")
 _VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
@@ -92,7 +92,7 @@ def _cut(found: re.Match[str], number: int, lines: Sequence[str]) -> Unread | No
 def _list(text: str) -> tuple[str, ...]:
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+    except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
         return (text,)
     return tuple(map(str, value)) if isinstance(value, list) else (text,)
 

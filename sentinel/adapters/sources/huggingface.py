@@ -1,0 +1,97 @@
+"""Hugging Face's Trainer: one Python dict a line, without the step.
+
+`{'loss': 1.36, 'grad_norm': 0.24, 'learning_rate': 5e-05, 'epoch': 0.01}`. The lines are counted: one line is one step
+here, whatever `logging_steps` was. Where the epoch goes back, the run was resumed: counting goes on after the last line
+of an earlier epoch. A loss that is exactly 0.0 beside a grad norm of nan is nan: the Trainer shows it so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sentinel.adapters.sources.events import Announced, Ended, Evaluated, Event, Reading
+from sentinel.adapters.sources.numerals import number, whole
+from sentinel.adapters.sources.prefixes import rank_of, time_of
+from sentinel.vocabulary.errors import LineError
+
+__all__ = ["HuggingFace"]
+
+_PAIR = re.compile(r"""['"]([\w/ .-]{1,80})['"]\s*:\s*['"]?([^\s'",}{]+)""")
+
+
+class HuggingFace:
+    """The Trainer's dict lines (its trainer_state.json is read as a file of its own)."""
+
+    name: ClassVar[str] = "huggingface"
+    one_writer: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.note = "the lines name no step: they are counted, so a step here is one logged line"
+        self._epochs = array("d")
+        self._count = 0
+        self._last = ""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """What the line tells."""
+        begin = line.find("{")
+        if begin >= 0 and '"learning_rate"' in line and '"step"' not in line:
+            line = line.replace('"', "'")
+        if begin < 0 or "loss'" not in line or ("'epoch'" not in line and "'learning_rate'" not in line):
+            if begin >= 0 and "'loss'" in line and line.lstrip().startswith("{"):
+                raise LineError("cut before its epoch or learning rate")
+            return None
+        if "}" not in line[begin:]:
+            raise LineError("cut before its end")
+        told = dict(_PAIR.findall(line, begin))
+        head = line[:begin]
+        at = time_of(head)
+        if "train_runtime" in told:
+            return (Ended(time_unix_s=at),)
+        if "loss" not in told:
+            evaluated = next((number(text) for name, text in told.items() if name.endswith("eval_loss")), None)
+            return None if evaluated is None else (Evaluated(loss=evaluated, time_unix_s=at),)
+        loss, norm = number(told["loss"]), number(told.get("grad_norm", ""))
+        if loss is None:
+            raise LineError("a loss that is no number")
+        if loss == 0.0 and norm is not None and not math.isfinite(norm):
+            loss = math.nan
+        epoch = number(told.get("epoch", ""))
+        fields: dict[str, Any] = {
+            "time_unix_s": at,
+            "grad_norm": norm,
+            "lr": number(told.get("learning_rate", "")),
+            "epoch": epoch,
+        }
+        if line[begin:] == self._last:
+            return ()  # another rank's
+        self._last = line[begin:]
+        before = self._count
+        reading = Reading(self._step(told, epoch), loss, rank_of(head), fields)
+        if self._count > before or not self._epochs:
+            return (reading,)
+        resumed = {"resumed_from": reading.step - 1 or None}
+        return (Announced(facts=resumed, certain=True, time_unix_s=at), reading)
+
+    def end(self) -> Sequence[Event]:
+        """Nothing is buffered."""
+        return ()
+
+    def _step(self, told: dict[str, str], epoch: float | None) -> int:
+        for name in ("step", "global_step"):
+            if (step := whole(told.get(name, ""))) is not None:
+                self.note = ""
+                return step
+        if epoch is not None and math.isfinite(epoch):
+            if self._epochs and epoch < self._epochs[-1]:
+                self._count = bisect_left(self._epochs, epoch)
+                del self._epochs[self._count :]
+            self._epochs.append(epoch)
+        elif self._epochs:
+            self._epochs.append(self._epochs[-1])
+        self._count += 1
+        return self._count
