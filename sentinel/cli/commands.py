@@ -303,6 +303,45 @@ def lint(
 
 
 @app.command()
+def replay(
+    paths: Annotated[list[Path], typer.Argument(help="Journals, state folders, logs, tables, TensorBoard folders.")],
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="Our name for one of the source's: loss=train/loss; repeat it.")
+    ] = None,
+    planned: Annotated[
+        list[int] | None, typer.Option("--planned", help="A step at which something was changed on purpose; repeat it.")
+    ] = None,
+    reference: Annotated[
+        list[Path] | None, typer.Option("--reference", help="A run that this one should not be slower than; repeat it.")
+    ] = None,
+    still_running: Annotated[
+        bool, typer.Option("--still-running", help="The last episode may still heal: more samples will come.")
+    ] = False,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    """Judge what a run has left behind, sample for sample as it would have been live. Exit 1 when one ends diverged.
+
+    With --run, by that run's [judge] and [policy]; else by the defaults.
+    """
+    from sentinel.cli import replaying, wiring
+    from sentinel.judge.thresholds import Thresholds
+    from sentinel.plan.policy import Policy
+
+    config = wiring.find_config(run, config_dir) if run is not None else None
+    asked = replaying.Asked(
+        columns=replaying.parsed_columns(column or ()),
+        planned=tuple(planned or ()),
+        references=tuple(reference or ()),
+        still_running=still_running,
+        thresholds=config.judge if config is not None else Thresholds(),
+        policy=config.policy if config is not None else Policy(),
+    )
+    return replaying.replay_paths(paths, asked, as_json=as_json)
+
+
+@app.command()
 def page(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,

@@ -23,7 +23,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
 
-__all__ = ["Asked", "replay_paths"]
+__all__ = ["Asked", "parsed_columns", "replay_paths"]
 
 _REFERENCE_POINTS_EVERY = 64
 """Samples whose mean is one point of a reference: a single loss is noise."""
