@@ -152,11 +152,10 @@ def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verd
     if context.last_sample_unix_s is None:
         return None
     silent_s = context.now_unix_s - context.last_sample_unix_s
-    if silent_s < thresholds.stalled_after_s or context.job_alive is not True:
-        ahead = silent_s < -thresholds.stalled_after_s  # the clock of another time zone says nothing either
-        if not ahead or context.job_alive is not True:
-            return None
+    if silent_s < -thresholds.stalled_after_s:  # a clock of another time zone says as little as none
         silent_s = math.nan
+    if silent_s < thresholds.stalled_after_s or context.job_alive is not True:
+        return None
     witness = context.second_witness_unix_s
     if witness is None or context.now_unix_s - witness < thresholds.stalled_after_s:
         return None
