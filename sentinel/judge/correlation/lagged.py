@@ -99,7 +99,7 @@ class _Spectra:
     @classmethod
     def of(cls, x: NDArray[np.float64], n: int, after: int, *, first: bool, before: int | None = None) -> _Spectra:
         before = after if before is None else before
-        size = fft.next_fast_len(min(n, max(8192, 4 * after)) + before + after, real=True)
+        size = fft.next_fast_len(min(max(n, 1), max(8192, 4 * after)) + before + after, real=True)
         own = size - before - after
         count = -(-n // own)
         if first:
@@ -130,7 +130,7 @@ def _own(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
     if 8 * lags < len(x):
         first = _Spectra.of(x, len(x), lags, first=True, before=0)
         return first.products(_Spectra.of(x, len(x), lags, first=False, before=0))
-    size = fft.next_fast_len(len(x) + lags, real=True)
+    size = fft.next_fast_len(max(1, len(x) + lags), real=True)
     spectrum = fft.rfft(x, size)
     found: NDArray[np.float64] = fft.irfft(spectrum.real**2 + spectrum.imag**2, size)[: lags + 1]
     return found

@@ -99,7 +99,7 @@ def _standardised(changes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _just_before(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """The deviation that the last few changes had, an exponentially weighted mean; for normal noise, times 1.2533."""
-    weights = _MEMORY ** np.arange(64)
+    weights = _MEMORY ** np.arange(32)
     before = np.concatenate(([0.0], sizes[:-1]))
     found: NDArray[np.float64] = 1.2533 * np.convolve(before, weights / weights.sum())[: len(sizes)]
     return found
