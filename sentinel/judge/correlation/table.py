@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from sentinel.judge.correlation.axis import Axis
-from sentinel.judge.correlation.lagged import autocorrelation, cross_correlation, n_effective, worth
+from sentinel.judge.correlation.lagged import autocorrelation, cross_correlation, worth
 from sentinel.judge.correlation.prewhitening import prewhitened
 from sentinel.judge.correlation.streaming import MIN_PAIRS, StreamingPearson, p_values
 
@@ -131,7 +131,7 @@ def correlations(
             against = _Ratio.of(axis, ratio[there])
         x = axis.spread(column[there])
         plain.append(_plain(name, x, against))
-        profiles.append(_profile(name, prewhitened(x), against, largest_lag))
+        profiles.append(_profile(name, prewhitened(x)[1:], against, largest_lag))
     corrected = tuple(_corrected_profiles(profiles))
     at_zero = [p.row(len(p.lags) // 2) for p in corrected]
     at_best = [p.row(p.best) for p in corrected if p.best is not None and p.lags[p.best] != 0]
@@ -170,21 +170,24 @@ class _Ratio:
     memory: tuple[NDArray[np.float64], NDArray[np.float64]]
     """`autocorrelation` up to n/5."""
     whitened: NDArray[np.float64]
+    """`prewhitened`, without the first, which never has a predecessor."""
+    whitened_memory: tuple[NDArray[np.float64], NDArray[np.float64]]
+    """Its autocorrelation, up to twice LAGS."""
 
     @classmethod
     def of(cls, axis: Axis, ratio: NDArray[np.float64]) -> _Ratio:
         values = axis.spread(ratio)
         lags = max(0, min(int(np.isfinite(values).sum()) // 5, len(values) - 1))
-        return cls(axis, values, autocorrelation(values, lags), prewhitened(values))
+        whitened = prewhitened(values)[1:]
+        reach = max(0, min(lags, 2 * LAGS, len(whitened) - 1))
+        return cls(axis, values, autocorrelation(values, lags), whitened, autocorrelation(whitened, reach))
 
 
 def _plain(signal: str, x: NDArray[np.float64], ratio: _Ratio) -> Correlation:
     pearson = StreamingPearson.of(x, ratio.values)
     effective = float(pearson.n)
     if not math.isnan(pearson.r):
-        ry, apart = ratio.memory
-        rx, _ = autocorrelation(np.where(np.isfinite(ratio.values), x, np.nan), len(ry) - 1)
-        effective = worth(rx, ry, apart)
+        effective = _worth(x, np.isfinite(x) & np.isfinite(ratio.values), ratio.memory)
     return Correlation(
         signal=signal,
         lag=0,
@@ -196,9 +199,19 @@ def _plain(signal: str, x: NDArray[np.float64], ratio: _Ratio) -> Correlation:
     )
 
 
+def _worth(
+    x: NDArray[np.float64], both: NDArray[np.bool_], ratio: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> float:
+    """n_effective of x where the ratio is there too, given the ratio's autocorrelation."""
+    ry, _ = ratio
+    rx, apart = autocorrelation(x if both.all() else np.where(both, x, np.nan), len(ry) - 1)
+    return worth(rx, ry, apart)
+
+
 def _profile(signal: str, x: NDArray[np.float64], ratio: _Ratio, largest_lag: int) -> LagProfile:
-    x, y = x[1:], ratio.whitened[1:]  # the first has no predecessor, in either
-    pairs = int((np.isfinite(x) & np.isfinite(y)).sum())
+    y = ratio.whitened
+    both = np.isfinite(x) & np.isfinite(y)
+    pairs = int(both.sum())
     lags = max(0, min(largest_lag, pairs // 4))
     if not pairs:
         nothing = np.full(1, np.nan)
@@ -207,7 +220,7 @@ def _profile(signal: str, x: NDArray[np.float64], ratio: _Ratio, largest_lag: in
             signal=signal, lags=zeros, r=nothing, n=zeros, n_effective=np.zeros(1), p=nothing, p_adjusted=nothing
         )
     r, n = cross_correlation(x, y, lags)
-    effective: NDArray[np.float64] = n.astype(np.float64) * (n_effective(x, y, reach=2 * LAGS) / pairs)
+    effective: NDArray[np.float64] = n.astype(np.float64) * (_worth(x, both, ratio.whitened_memory) / pairs)
     return LagProfile(
         signal=signal,
         lags=np.arange(-lags, lags + 1) * ratio.axis.interval_steps,
