@@ -213,13 +213,36 @@ def resume(run: RunOption = None, config_dir: ConfigDir = RUNS) -> int:
 def correlate(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,
-    attempt: Annotated[int | None, typer.Option(help="Only this attempt; default is all of them.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(help="Only this attempt and what it descends from; default is all that were made.")
+    ] = None,
+    lags: Annotated[bool, typer.Option("--lags", help="Every lag, not only 0 and the one that stands out.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw it, .png or .svg: by lag, as a scatter, and the paper's Figure 1(g, h).")
+    ] = None,
+    incident: Annotated[
+        str | None, typer.Option(help="Instead: what moved first before this incident's onset.")
+    ] = None,
+    around: Annotated[int | None, typer.Option(help="Instead: what moved first before this step.")] = None,
+    window: Annotated[
+        int, typer.Option(min=1, help="Steps before the onset that --incident and --around look at.")
+    ] = 100,
     as_json: Json = False,
 ) -> int:
-    """Correlate the loss ratio with Adam's variance, as the paper's Table 3."""
-    from sentinel.cli import telling, wiring
+    """Correlate the loss ratio with Adam's variance, as the paper's Table 3, and say how far to trust it.
 
-    return telling.correlate(wiring.find_config(run, config_dir), attempt=attempt, as_json=as_json)
+    Beside the plain coefficients stand prewhitened ones, at lags of up to 200 samples to either side (positive: the
+    signal is earlier than the loss ratio), with the effective sample size, corrected for the number of tests.
+    """
+    from sentinel.cli import correlating, wiring
+
+    config = wiring.find_config(run, config_dir)
+    if incident is not None or around is not None:
+        if incident is not None and around is not None:
+            raise ConfigError("--incident and --around both name an onset; give one of them")
+        onset = correlating.Around(incident=incident, step=around, window_steps=window)
+        return correlating.moved_first(config, onset, attempt=attempt, as_json=as_json)
+    return correlating.correlate(config, attempt=attempt, every_lag=lags, plot=plot, as_json=as_json)
 
 
 @app.command()

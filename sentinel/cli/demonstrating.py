@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.chronicle.picture import draw
-from sentinel.cli.telling import correlation_table
+from sentinel.cli.correlating import correlation_table
 from sentinel.demo.report import Report
 from sentinel.demo.story import tell
 from sentinel.vocabulary.numbers import dump_json

@@ -1,27 +1,21 @@
-"""`status`, `incidents`, `correlate` and the demo's tables: what is known, for a person or as JSON."""
+"""`status` and `incidents`: what is known, for a person or as JSON."""
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sentinel.act.observe import Observer
-from sentinel.act.source import read_all
 from sentinel.cli import wiring
 from sentinel.cli.watching import NOT_WELL
 from sentinel.config import Config
-from sentinel.judge.correlation import Correlations
-from sentinel.judge.history import History
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.story import sentence
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["correlate", "correlation_table", "incident_json", "incidents", "shadows", "status"]
+__all__ = ["incident_json", "incidents", "shadows", "status"]
 
 
 def status(config: Config, *, as_json: bool) -> int:
@@ -150,46 +144,3 @@ def incident_json(incident: Incident) -> dict[str, Any]:
             for r in incident.rollbacks
         ],
     }
-
-
-def correlate(config: Config, *, attempt: int | None, as_json: bool) -> int:
-    """The paper's Table 3 for this run."""
-    from sentinel.judge.correlation import correlate as correlated  # scipy takes a while to import
-
-    history = History()
-    for record in read_all(wiring.neighbours_of(config).source):
-        history.push(record)
-    samples = [s for a in history.attempts.values() if attempt in (None, a.number) for s in a.samples]
-    found = correlated(samples)
-    if as_json:
-        names = found.rows[0].__dataclass_fields__
-        typer.echo(dump_json([{name: getattr(row, name) for name in names} for row in found.rows]))
-        return 0
-    Console().print(correlation_table(found))
-    return 0
-
-
-def correlation_table(found: Correlations) -> Table:
-    """Table 3, with how far to trust it."""
-    table = Table(title="Loss ratio against Adam's variance", caption=_caption(found))
-    for heading in ("signal", "Pearson r", "p", "n", "n effective", "p adjusted"):
-        table.add_column(heading, justify="left" if heading == "signal" else "right")
-    for row in found.rows:
-        shown = (
-            f"{row.pearson_r:+.3f}",
-            _p(row.p_value),
-            str(row.n),
-            f"{row.n_effective:.0f}",
-            _p(row.p_value_adjusted),
-        )
-        table.add_row(row.signal, *shown)
-    return table
-
-
-def _caption(found: Correlations) -> str:
-    left_out = f"{found.infinite_ratios} steps with an infinite ratio left out; " if found.infinite_ratios else ""
-    return f"{left_out}p adjusted: for autocorrelation and for {len(found.rows)} tests"
-
-
-def _p(value: float) -> str:
-    return "nan" if math.isnan(value) else f"{value:.2g}"

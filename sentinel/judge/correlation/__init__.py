@@ -1,0 +1,46 @@
+"""Pearson's correlation of the loss ratio with what else was measured, as in the paper's Table 3, and its worth.
+
+streaming     the plain coefficient, a pair at a time
+axis          steps as cells, so that a lag is a shift
+lagged        coefficients at all lags, and the effective sample size, by FFT
+prewhitening  a series without trend and memory
+table         Correlations: plain, prewhitened, corrected for the number of tests
+columns       what goes into it, from samples and from readings
+"""
+
+from __future__ import annotations
+
+from sentinel.judge.correlation.columns import ALSO, columns_of, correlate, correlate_readings, loss_ratios
+from sentinel.judge.correlation.lagged import cross_correlation, n_effective
+from sentinel.judge.correlation.prewhitening import prewhitened
+from sentinel.judge.correlation.streaming import SlidingPearson, StreamingPearson, p_values
+from sentinel.judge.correlation.table import (
+    LAGS,
+    SIGNALS,
+    Correlation,
+    Correlations,
+    LagProfile,
+    correlations,
+    holm,
+)
+
+__all__ = [
+    "ALSO",
+    "LAGS",
+    "SIGNALS",
+    "Correlation",
+    "Correlations",
+    "LagProfile",
+    "SlidingPearson",
+    "StreamingPearson",
+    "columns_of",
+    "correlate",
+    "correlate_readings",
+    "correlations",
+    "cross_correlation",
+    "holm",
+    "loss_ratios",
+    "n_effective",
+    "p_values",
+    "prewhitened",
+]

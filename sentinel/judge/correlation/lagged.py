@@ -1,0 +1,150 @@
+"""Correlations of two series at every lag, and what autocorrelation leaves of them; by FFT, holes (nan) left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+__all__ = ["autocorrelation", "cross_correlation", "n_effective", "worth"]
+
+
+def cross_correlation(
+    x: NDArray[np.float64], y: NDArray[np.float64], lags: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Pearson's r of the pairs (x[t], y[t + k]) for k = -lags … lags, and how many pairs each has: (2 lags + 1,) each.
+
+    A positive lag has x earlier. Each coefficient takes mean and deviation from its own pairs, so it is what
+    scipy.stats.pearsonr gives for them; nan where either is constant or there are fewer than 3.
+    O(N log N): with m the mask of what is there, sum x y, sum x, sum x^2, … over the pairs of lag k are correlations of
+    x m, x^2 m and m with y m, y^2 m and m.
+    """
+    mx, my = np.isfinite(x), np.isfinite(y)
+    x, y = _centred(x, mx), _centred(y, my)
+    of_x, of_y = _Spectra.of(x, len(x), lags, first=True), _Spectra.of(y, len(y), lags, first=False)
+    if mx.all() and my.all():
+        n = np.maximum(len(x) - np.abs(np.arange(-lags, lags + 1.0)), 0)
+        sum_x, sum_xx = _of_overlap(x, lags), _of_overlap(x * x, lags)
+        sum_y, sum_yy = _of_overlap(y, lags)[::-1], _of_overlap(y * y, lags)[::-1]
+    else:
+        there_x = _Spectra.of(mx.astype(np.float64), len(x), lags, first=True)
+        there_y = _Spectra.of(my.astype(np.float64), len(x), lags, first=False)
+        n = np.rint(there_x.products(there_y))
+        sum_x, sum_y = of_x.products(there_y), there_x.products(of_y)
+        sum_xx = _Spectra.of(x * x, len(x), lags, first=True).products(there_y)
+        sum_yy = there_x.products(_Spectra.of(y * y, len(x), lags, first=False))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sxx, syy = sum_xx - sum_x**2 / n, sum_yy - sum_y**2 / n
+        r = (of_x.products(of_y) - sum_x * sum_y / n) / np.sqrt(sxx * syy)
+    # what FFTs leave of a zero is about 1e-16 of the largest sum; n 1e-12 of the whole is far above it
+    constant = (sxx <= 1e-12 * (x @ x)) | (syy <= 1e-12 * (y @ y)) | (n < 3)
+    return np.where(constant, np.nan, np.clip(r, -1, 1)), n.astype(np.int64)
+
+
+def autocorrelation(x: NDArray[np.float64], lags: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """r(k) for k = 0 … lags around the mean of the whole, and the pairs that each is of: (lags + 1,) each.
+
+    r(k) = (mean of x[t] x[t + k] over the pairs that are there) / (mean of x[t]^2), in -1 … 1; 0 where none is there.
+    """
+    there = np.isfinite(x)
+    x = _centred(x, there)
+    products = _own(x, lags)
+    n = len(x) - np.arange(lags + 1.0) if there.all() else np.rint(_own(there.astype(np.float64), lags))
+    if not products[0] > 0:
+        return np.zeros(lags + 1), n
+    mean = products / np.maximum(n, 1)
+    return np.where(n > 0, np.clip(mean / mean[0], -1, 1), 0.0), n
+
+
+def n_effective(x: NDArray[np.float64], y: NDArray[np.float64], *, reach: int | None = None) -> float:
+    """Independent pairs that n autocorrelated ones are worth: n / (1 + 2 sum_k (n_k / n) r_x(k) r_y(k)), 2 … n.
+
+    n_k: how often two pairs lie k cells apart (n - k without holes). Sums over lags up to n/5, as far as
+    autocorrelations can be estimated, or up to `reach`. For two AR(1) series of the same phi it is about
+    n (1 - phi^2) / (1 + phi^2). It knows no trend: two straight lines are worth some five pairs, and not none.
+    Source: Pyper & Peterman 1998, "Comparison of methods to account for autocorrelation in correlation analyses of
+    fish data", equation 1, after Bartlett 1946.
+    """
+    both = np.isfinite(x) & np.isfinite(y)
+    n = int(both.sum())
+    if n < 3:
+        return float(n)
+    lags = max(1, min(n // 5, len(x) - 1, reach or n))
+    rx, apart = autocorrelation(np.where(both, x, np.nan), lags)
+    ry, _ = autocorrelation(np.where(both, y, np.nan), lags)
+    return worth(rx, ry, apart)
+
+
+def worth(rx: NDArray[np.float64], ry: NDArray[np.float64], apart: NDArray[np.float64]) -> float:
+    """n_effective from what `autocorrelation` gives of each series where both are there."""
+    n = apart[0]
+    overlap = float((apart[1:] / n) @ (rx[1:] * ry[1:]))
+    return float(min(n, max(2.0, n / max(1 + 2 * overlap, 1 / n))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spectra:
+    """A series in blocks, transformed, for sums of products at lags -before … after.
+
+    Blocks some times as long as the lags, since a transform that fits the cache is several times faster than one long
+    one. The first series' blocks are its own values, the second's reach over their neighbours by the lags.
+    """
+
+    blocks: NDArray[np.complex128]
+    size: int
+    lags: int
+
+    @classmethod
+    def of(cls, x: NDArray[np.float64], n: int, after: int, *, first: bool, before: int | None = None) -> _Spectra:
+        before = after if before is None else before
+        size = fft.next_fast_len(min(max(n, 1), max(8192, 4 * after)) + before + after, real=True)
+        own = size - before - after
+        count = -(-n // own)
+        if first:
+            laid = np.pad(x, (0, count * own - n)).reshape(count, own)
+        else:
+            padded = np.pad(x, (before, count * own - n + after))
+            laid = np.lib.stride_tricks.sliding_window_view(padded, own + before + after)[::own]
+        return cls(fft.rfft(laid, size, axis=1), size, before + after + 1)
+
+    def products(self, second: _Spectra) -> NDArray[np.float64]:
+        """sum_t first[t] second[t + k] for k = -before … after."""
+        summed = np.einsum("bf,bf->f", self.blocks.conj(), second.blocks)
+        found: NDArray[np.float64] = fft.irfft(summed, self.size)[: self.lags]
+        return found
+
+
+def _of_overlap(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
+    """sum of x[t] over the t that have a partner at t + k, for k = -lags … lags, where nothing is missing."""
+    lags_there = min(lags, len(x))
+    first, last = np.cumsum(x[:lags_there]), np.cumsum(x[::-1][:lags_there])
+    whole = np.full(lags - lags_there, x.sum())
+    left: NDArray[np.float64] = x.sum() - np.concatenate((whole, first[::-1], [0.0], last, whole))
+    return left
+
+
+def _own(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
+    """sum_t x[t] x[t + k] for k = 0 … lags."""
+    if 8 * lags < len(x):
+        first = _Spectra.of(x, len(x), lags, first=True, before=0)
+        return first.products(_Spectra.of(x, len(x), lags, first=False, before=0))
+    size = fft.next_fast_len(max(1, len(x) + lags), real=True)
+    spectrum = fft.rfft(x, size)
+    found: NDArray[np.float64] = fft.irfft(spectrum.real**2 + spectrum.imag**2, size)[: lags + 1]
+    return found
+
+
+def _centred(x: NDArray[np.float64], there: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Around its mean, in units of its root mean square, 0 where nothing is there."""
+    if not there.any():
+        return np.zeros(len(x))
+    complete = there.all()
+    centred: NDArray[np.float64] = x - (x.mean() if complete else x[there].mean())
+    if not complete:
+        centred[~there] = 0.0
+    size = float(np.sqrt(centred @ centred / there.sum()))
+    if size > 0:
+        centred /= size
+    return centred

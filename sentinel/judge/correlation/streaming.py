@@ -1,0 +1,218 @@
+"""Pearson's coefficient as pairs come in: over all of them, or over the last few; O(1) a pair.
+
+Both keep co-moments about a running mean, never sums of squares, and measure values from an origin near them: a loss
+scale of 10^9 that moves by 1 loses no digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+__all__ = ["CoMoments", "SlidingPearson", "StreamingPearson", "p_values"]
+
+MIN_PAIRS = 3
+"""Fewer pairs than this have a coefficient that says nothing."""
+
+
+class CoMoments(NamedTuple):
+    """n pairs (x, y), by their means and the sums of squares and products around them."""
+
+    n: int = 0
+    mean_x: float = 0.0
+    mean_y: float = 0.0
+    sxx: float = 0.0
+    syy: float = 0.0
+    sxy: float = 0.0
+
+    @classmethod
+    def of(cls, x: NDArray[np.float64], y: NDArray[np.float64]) -> CoMoments:
+        """Those of whole columns, in two passes."""
+        if not len(x):
+            return cls()
+        mean_x, mean_y = float(x.mean()), float(y.mean())
+        dx, dy = x - mean_x, y - mean_y
+        return cls(len(x), mean_x, mean_y, float(dx @ dx), float(dy @ dy), float(dx @ dy))
+
+    def pushed(self, x: float, y: float) -> CoMoments:
+        """With one pair more. Source: Welford 1962, "Note on a method for calculating corrected sums of squares"."""
+        n = self.n + 1
+        dx, dy = x - self.mean_x, y - self.mean_y
+        share = self.n / n
+        return CoMoments(
+            n,
+            self.mean_x + dx / n,
+            self.mean_y + dy / n,
+            self.sxx + dx * dx * share,
+            self.syy + dy * dy * share,
+            self.sxy + dx * dy * share,
+        )
+
+    def merged(self, other: CoMoments) -> CoMoments:
+        """Both together, measured from the same origin.
+
+        Source: Chan, Golub & LeVeque 1983, "Algorithms for computing the sample variance", equation 2.1.
+        """
+        n = self.n + other.n
+        if not self.n or not other.n:
+            return self if self.n else other
+        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        share = self.n * other.n / n
+        return CoMoments(
+            n,
+            self.mean_x + dx * other.n / n,
+            self.mean_y + dy * other.n / n,
+            self.sxx + other.sxx + dx * dx * share,
+            self.syy + other.syy + dy * dy * share,
+            self.sxy + other.sxy + dx * dy * share,
+        )
+
+    @property
+    def r(self) -> float:
+        """Pearson's coefficient, sxy / sqrt(sxx syy); nan when either is constant, or of fewer than 3 pairs."""
+        if self.n < MIN_PAIRS or self.sxx <= 0 or self.syy <= 0:
+            return math.nan
+        return max(-1.0, min(1.0, self.sxy / (math.sqrt(self.sxx) * math.sqrt(self.syy))))
+
+
+class StreamingPearson:
+    """Over all pairs so far. Pairs that are not finite are left out, and counted."""
+
+    def __init__(self) -> None:
+        self._moments = CoMoments()
+        self._origin = (0.0, 0.0)
+        self.left_out = 0
+        """Pairs in which a value was nan or inf."""
+
+    @classmethod
+    def of(cls, x: Sequence[float] | NDArray[np.float64], y: Sequence[float] | NDArray[np.float64]) -> StreamingPearson:
+        """As if every pair of the two columns had been pushed, at the speed of arrays."""
+        xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        finite = np.isfinite(xs) & np.isfinite(ys)
+        made = cls()
+        made.left_out = int(len(xs) - finite.sum())
+        if finite.any():
+            xs, ys = xs[finite], ys[finite]
+            made._origin = float(xs[0]), float(ys[0])
+            made._moments = CoMoments.of(xs - xs[0], ys - ys[0])
+        return made
+
+    def push(self, x: float, y: float) -> None:
+        """Takes the next pair."""
+        if not (math.isfinite(x) and math.isfinite(y)):
+            self.left_out += 1
+            return
+        if not self._moments.n:
+            self._origin = x, y
+        self._moments = self._moments.pushed(x - self._origin[0], y - self._origin[1])
+
+    def merge(self, other: StreamingPearson) -> StreamingPearson:
+        """Over the pairs of both, in a new one: windows or ranks that were read apart."""
+        theirs = other._moments
+        if self._moments.n:
+            theirs = theirs._replace(
+                mean_x=theirs.mean_x + (other._origin[0] - self._origin[0]),
+                mean_y=theirs.mean_y + (other._origin[1] - self._origin[1]),
+            )
+        made = StreamingPearson()
+        made._origin = self._origin if self._moments.n else other._origin
+        made._moments = self._moments.merged(theirs)
+        made.left_out = self.left_out + other.left_out
+        return made
+
+    @property
+    def n(self) -> int:
+        """Pairs of finite values so far."""
+        return self._moments.n
+
+    @property
+    def r(self) -> float:
+        """Pearson's coefficient, as scipy.stats.pearsonr has it for the same pairs."""
+        return self._moments.r
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, for independent pairs."""
+        return float(p_values(self.r, self.n))
+
+
+class SlidingPearson:
+    """Over the last `window` finite pairs.
+
+    Nothing is ever subtracted again, so an outlier that has left takes no digits with it: the window is a queue of two
+    stacks, each of which knows what its own pairs add up to, and the answer merges the two. A pair is handled twice in
+    its life: O(1) a push, on the average. When the stacks are turned over, the newest pair becomes the origin.
+
+    Source: the queue of two stacks, as in Tangwongsan, Hirzel & Schneider 2017, "Low-latency sliding-window aggregation
+    in worst-case constant time", section 2 (Two-Stacks).
+    """
+
+    def __init__(self, window: int) -> None:
+        if window < MIN_PAIRS:
+            raise ValueError(f"a window of {window} pairs has no coefficient; {MIN_PAIRS} is the least")
+        self._window = window
+        self._origin = (0.0, 0.0)
+        self._old: list[CoMoments] = []
+        """What is left of the older half: at each place, that pair and all newer ones of this half together."""
+        self._new: list[tuple[float, float]] = []
+        self._of_new = CoMoments()
+        self.left_out = 0
+        """Pairs, ever, in which a value was nan or inf."""
+
+    def __len__(self) -> int:
+        return len(self._old) + len(self._new)
+
+    def push(self, x: float, y: float) -> None:
+        """Takes the next pair; the oldest leaves once the window is full."""
+        if not (math.isfinite(x) and math.isfinite(y)):
+            self.left_out += 1
+            return
+        if not len(self):
+            self._origin = x, y
+        if len(self) == self._window:
+            self._old.pop()
+        self._new.append((x, y))
+        self._of_new = self._of_new.pushed(x - self._origin[0], y - self._origin[1])
+        if len(self._new) == self._window:
+            self._turn_over()
+
+    def _turn_over(self) -> None:
+        self._origin = self._new[-1]
+        moments = CoMoments()
+        for x, y in reversed(self._new):
+            moments = moments.pushed(x - self._origin[0], y - self._origin[1])
+            self._old.append(moments)
+        self._new.clear()
+        self._of_new = CoMoments()
+
+    @property
+    def _moments(self) -> CoMoments:
+        return self._old[-1].merged(self._of_new) if self._old else self._of_new
+
+    @property
+    def r(self) -> float:
+        """Pearson's coefficient of the pairs in the window."""
+        return self._moments.r
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, for independent pairs."""
+        return float(p_values(self.r, len(self)))
+
+
+def p_values(r: ArrayLike, n: ArrayLike) -> NDArray[np.float64]:
+    """Two-sided p of a coefficient r of n independent normal pairs: 2 I_(1 - |r|)/2 (n/2 - 1, n/2 - 1); 1 for n <= 2.
+
+    The same as Student's t = r sqrt((n - 2) / (1 - r^2)) with n - 2 degrees of freedom; n need not be whole.
+    Source: Student 1908, "Probable error of a correlation coefficient"; so does scipy.stats.pearsonr.
+    """
+    size = np.asarray(n, dtype=np.float64)
+    half = np.maximum(size / 2 - 1, np.finfo(np.float64).tiny)
+    p = 2 * special.betainc(half, half, (1 - np.abs(np.asarray(r, dtype=np.float64))) / 2)
+    found: NDArray[np.float64] = np.where(np.isnan(r), np.nan, np.where(size > 2, np.minimum(p, 1.0), 1.0))
+    return found

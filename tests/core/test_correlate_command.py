@@ -1,0 +1,164 @@
+"""`sentinel correlate`: what it prints and draws, and what scripts can rely on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sentinel.cli import main
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.sample import RunStarted, Sample, encode
+
+KEYS = {"signal", "lag", "pearson_r", "p_value", "n", "n_effective", "p_value_adjusted", "method"}
+LEAD = 5
+ONSET = 1500
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Correlate = Callable[..., Answer]
+
+
+def samples(attempt: int, first: int, last: int) -> list[Sample]:
+    """Adam's variance leads the loss ratio by LEAD steps, and the gradient's norm bursts before step ONSET."""
+    rng = np.random.default_rng(attempt)
+    news = rng.standard_normal(last + 1)
+    variance = np.cumsum(0.1 * news) + 100
+    ratio = 1.1 + 0.01 * np.roll(news, LEAD) + 0.005 * rng.standard_normal(last + 1)
+    return [
+        Sample(
+            attempt=attempt,
+            global_step=step,
+            time_unix_s=float(step),
+            loss=2 * float(ratio[step]),
+            loss_ratio=float("inf") if step == 50 else float(ratio[step]),
+            adam_variance_l1=float(variance[step]),
+            adam_variance_max=float(variance[step] ** 2),
+            grad_norm=float(1 + 0.1 * rng.standard_normal() + 9 * (step >= ONSET - 3)),
+        )
+        for step in range(first, last + 1)
+    ]
+
+
+@pytest.fixture
+def correlate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Correlate:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a.toml").write_text('[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "state"\n')
+    folder = tmp_path / "runs" / "state" / "attempts"
+    folder.mkdir(parents=True)
+    second = RunStarted(attempt=2, time_unix_s=0.0, parent_attempt=1, resumed_from=1000)
+    for number, records in ((1, samples(1, 1, 1200)), (2, [second, *samples(2, 1001, ONSET + 20)])):
+        (folder / f"{number:04}.jsonl").write_text("".join(encode(r) + "\n" for r in records))
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["sentinel", "correlate", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        code = left.value.code
+        return Answer(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return call
+
+
+def test_the_json_begins_with_table_3_and_says_where_the_signal_leads(correlate: Correlate) -> None:
+    answer = correlate("--json")
+    rows = json.loads(answer.out)
+    assert answer.code == 0
+    assert all(set(row) == KEYS for row in rows)
+    assert [(r["signal"], r["lag"], r["method"]) for r in rows[:2]] == [
+        ("adam_variance_l1", 0, "plain"),
+        ("adam_variance_max", 0, "plain"),
+    ]
+    assert rows[0]["n"] == 1200 + ONSET + 20 - 1000 - 1
+    best = [r for r in rows if r["lag"]]
+    assert {(r["signal"], r["lag"]) for r in best if r["p_value_adjusted"] < 0.01} == {
+        ("adam_variance_l1", LEAD),
+        ("adam_variance_max", LEAD),
+    }
+    assert "1 steps with an infinite ratio left out" in answer.err
+
+
+def test_every_lag_on_request(correlate: Correlate) -> None:
+    rows = json.loads(correlate("--json", "--lags").out)
+    lags = [r["lag"] for r in rows if (r["signal"], r["method"]) == ("adam_variance_l1", "prewhitened")]
+    assert lags == list(range(-200, 201))
+
+
+def test_an_attempt_has_what_its_weights_descend_from(correlate: Correlate) -> None:
+    rows = json.loads(correlate("--json", "--attempt", "2").out)
+    assert rows[0]["n"] == ONSET + 20 - 1
+    answer = correlate("--attempt", "7")
+    assert answer.code == 2
+    assert "there is no attempt 7; there is 1, 2" in answer.err
+
+
+def test_the_table_says_how_far_to_trust_it(correlate: Correlate) -> None:
+    out = " ".join(correlate().out.split())
+    assert "prewhitened" in out
+    assert "a positive lag has the signal earlier" in out.lower()
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_the_picture_is_drawn(correlate: Correlate, tmp_path: Path, suffix: str, magic: bytes) -> None:
+    picture = tmp_path / "pictures" / f"a.{suffix}"
+    answer = correlate("--json", "--plot", str(picture))
+    assert picture.read_bytes().startswith(magic)
+    json.loads(answer.out)
+
+
+def test_another_format_is_refused_before_anything_is_read(correlate: Correlate) -> None:
+    answer = correlate("--plot", "a.pdf")
+    assert (answer.code, "not 'a.pdf'" in answer.err) == (2, True)
+
+
+def test_what_moved_first_before_a_step(correlate: Correlate) -> None:
+    answer = correlate("--around", str(ONSET), "--window", "50", "--json")
+    assert [(d["signal"], d["first_step"], d["steps_before_onset"]) for d in json.loads(answer.out)] == [
+        ("grad_norm", ONSET - 3, 3)
+    ]
+    assert "grad_norm" in correlate("--around", str(ONSET)).out
+
+
+def test_what_moved_first_before_an_incident(correlate: Correlate, tmp_path: Path) -> None:
+    opened = {
+        "event": "opened",
+        "incident": "incident-1",
+        "time_unix_s": 0.0,
+        "attempt": 2,
+        "onset_range": [ONSET, ONSET + 2],
+        "alarm_step": ONSET + 10,
+        "onset_tokens": None,
+        "best_mean": 2.0,
+        "reason": "the loss left its band",
+        "led_by": [],
+        "baseline": {"lr": None, "seqlen": None},
+    }
+    by_hand = opened | {"incident": "incident-2", "onset_range": None}
+    log = tmp_path / "runs" / "state" / "incidents.jsonl"
+    log.write_text("".join(dump_json(event) + "\n" for event in (opened, by_hand)))
+    answer = correlate("--incident", "incident-1", "--json")
+    assert [d["signal"] for d in json.loads(answer.out)] == ["grad_norm"], answer.err
+    assert correlate("--incident", "incident-2").code == 2
+    assert correlate("--incident", "incident-9").code == 2
+    assert correlate("--incident", "incident-1", "--around", "5").code == 2
+    assert correlate("--around", "99999").code == 2
+
+
+def test_a_run_without_samples_has_an_empty_table(correlate: Correlate, tmp_path: Path) -> None:
+    for journal in (tmp_path / "runs" / "state" / "attempts").iterdir():
+        journal.unlink()
+    rows = json.loads(correlate("--json", "--plot", "nothing.png").out)
+    assert [r["n"] for r in rows if r["method"] == "plain"] == [0, 0]
