@@ -14,8 +14,8 @@ __all__ = ["Episode"]
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
 
-_SIGNIFICANT = 4.0
-"""Standard errors that a loss must stand above its level: chance does that once in 30,000 episodes."""
+_SIGNIFICANT = 6.0
+"""Standard errors that a loss must stand above its level, as many as the deviations that a band is wide."""
 
 _RECOVERING_FACTOR = 3
 """Patiences that an episode is given whose loss is on its way back."""
@@ -48,6 +48,9 @@ class Episode:
 
     before: int
     """Losses that the level was taken from, at most 32."""
+
+    independence: float
+    """Independent losses that one of them is worth, at most 1; see NoiseBand."""
 
     peak: float = -math.inf
     samples: int = 0
@@ -113,7 +116,8 @@ class Episode:
     def significant(self) -> bool:
         """Whether it stands above its level by more than the noise before and since explains."""
         noise = max(self.sigma, robust_sigma(self.differences))
-        error = _MEDIAN_ERROR * noise * math.sqrt(1 / max(1, self.before) + 1 / len(self.recent))
+        before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.recent)))
+        error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
         return self.stands_at - self.level > _SIGNIFICANT * error
 
     def was_no_news(self, step: int, patience_steps: int) -> bool:

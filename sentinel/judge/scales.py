@@ -25,8 +25,11 @@ _HELD = 3
 
 _LAGS = (1, 4)
 _NOISE_BLOCKS = 24
-"""Blocks that a scale's noise is taken from. Until a scale has 12, the noise of the finer one stands in: that is larger
-where the noise is independent, so nothing is called too early."""
+"""Blocks that a scale's noise is taken from. """
+
+_ENOUGH_BLOCKS = 12
+"""Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
+nothing is called too early."""
 
 
 _STILL_THERE = 0.7
@@ -61,7 +64,8 @@ class Scales:
 
     best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
     climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
-    A climb: three blocks in a row above best + max(k sigma, tolerance * |best|), for at least the patience.
+    A climb: three blocks in a row above best + max((k + sqrt(2 ln n)) sigma, tolerance * |best|), for at least the
+    patience. n is for how many blocks the loss has been about as low: the lowest of n is that much luck.
     """
 
     def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
@@ -123,6 +127,7 @@ class _Scale:
         self.sigma = math.inf
         self._samples = samples
         self._best: float | None = None
+        self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
         self._latest = 0.0
@@ -136,7 +141,8 @@ class _Scale:
         self._latest = value
         self.sigma = _sigma(self._values, finer)
         best = self._best
-        if best is not None and value > best + max(sigmas * self.sigma, tolerance * abs(best)):
+        luck = math.sqrt(2 * math.log(self._blocks_at_best))
+        if best is not None and value > best + max((sigmas + luck) * self.sigma, tolerance * abs(best)):
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self._lowest_above = min(self._lowest_above, value) if self.above else value
@@ -146,6 +152,7 @@ class _Scale:
         self.above = 0
         if self._last is not None:
             held = max(value, self._last)  # twice in a row: a single low block is luck
+            self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1
             self._best = best = held if best is None else min(best, held)
         self._last = value
         self._values.append(value)
@@ -175,5 +182,4 @@ class _Scale:
 
 
 def _sigma(values: Sequence[float], otherwise: float) -> float:
-    sigma = wandering_sigma(list(values), _LAGS)
-    return otherwise if math.isnan(sigma) else sigma
+    return wandering_sigma(list(values), _LAGS) if len(values) >= _ENOUGH_BLOCKS else otherwise

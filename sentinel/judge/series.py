@@ -285,6 +285,7 @@ class Series:
             sigma=band.sigma,
             upper=band.edge(self._regime.widened),
             provisional=not band.ready,
+            independence=band.independence,
             before=_LEVEL_SAMPLES if band.ready else max(1, len(self._inside)),
         )
         for at, loss in since:
@@ -296,7 +297,8 @@ class Series:
         if episode.has_healed(t, self._regime.widened):
             self.episode = None
             if self.alarm is not None:
-                self._findings.end_alarm(step)
+                if not self._scales.rising:  # else the same illness goes on as a climb
+                    self._findings.end_alarm(step)
                 return
             self._findings.spike(episode, step)
             if episode.outside == 1:

@@ -21,13 +21,10 @@ _LEVEL_BLOCKS = 4
 _NOISE_BLOCKS = 8
 """Blocks that the noise is taken from: 64 differences know their median to about a tenth."""
 
-_WANDERING_BLOCKS = 16
-_WANDERING_LAGS = (1, 2)
-"""Block medians that the wandering is taken from, and how far apart: of 128 samples, over 8 and 16. Over longer ones an
-early loss bends more than it wanders."""
-
-_MEDIAN_TO_ONE = math.sqrt(BLOCK) / 1.2533
-"""Noise of a median of 8 to that of one value, for independent normal noise."""
+_WANDERING_BLOCKS = 12
+_WANDERING_LAGS = (8, 16)
+"""Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
+wanders."""
 
 _COLD_BLOCKS = 2
 """Blocks without which a band is provisional."""
@@ -71,11 +68,9 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
     d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
     the fall, and the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a
     data order with themes) differ by less than the series wanders; those farther apart differ by more. For independent
-    normal values all are sigma. nan for fewer than 12 values.
+    normal values all are sigma. 0 where there are fewer than four chords of the shortest lag.
     """
-    if len(values) < 12:
-        return math.nan
-    return max(_chord_sigma(values, lag) for lag in lags)
+    return max((_chord_sigma(values, lag) for lag in lags if len(values) >= 2 * lag + 4), default=0.0)
 
 
 def _chord_sigma(values: Sequence[float], lag: int) -> float:
@@ -90,8 +85,8 @@ class NoiseBand:
 
     level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2: a falling loss is not
     compared with where it has long gone from. upper = level + max(k * tail * sigma, floor * |level|). sigma is
-    `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` of the
-    blocks' medians (times sqrt(8) / 1.2533, which is the same for independent noise). tail is 1 for normal noise, and
+    `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` over 12:
+    for independent noise they are the same. tail is 1 for normal noise, and
     else the height (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails
     stops calling each of them a spike.
     """
@@ -106,8 +101,7 @@ class NoiseBand:
     def clear(self) -> None:
         """Forgets everything but the outliers: what comes is not comparable with what was."""
         self._levels: deque[float] = deque(maxlen=_LEVEL_BLOCKS)
-        self._noise: deque[Sequence[float]] = deque(maxlen=_NOISE_BLOCKS)
-        self._medians: deque[float] = deque(maxlen=_WANDERING_BLOCKS)
+        self._values: deque[Sequence[float]] = deque(maxlen=_WANDERING_BLOCKS)
         self._blocks = 0
         self.level = math.nan
         """In the signal's unit; nan before the first value."""
@@ -115,6 +109,8 @@ class NoiseBand:
         """Robust standard deviation of one value around its trend, in the signal's unit."""
         self.upper = math.inf
         """The band's upper edge, in the signal's unit; inf before the first value."""
+        self.independence = 1.0
+        """Independent values that one is worth: below 1 where neighbours differ by less than the series wanders."""
 
     @property
     def ready(self) -> bool:
@@ -127,8 +123,7 @@ class NoiseBand:
             return False
         middle = median(values)
         self._levels.append(middle)
-        self._medians.append(middle)
-        self._noise.append([abs(b - a) for a, b in pairwise(values)])
+        self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
         if self._blocks < _NOISE_BLOCKS or self._blocks % _NOISE_EVERY_BLOCKS == 0:
             self.sigma = self._noise_of_one()
@@ -140,9 +135,11 @@ class NoiseBand:
         return True
 
     def _noise_of_one(self) -> float:
-        neighbours = robust_sigma([d for block in self._noise for d in block])
-        wandering = wandering_sigma(list(self._medians), _WANDERING_LAGS) * _MEDIAN_TO_ONE
-        return max(neighbours, wandering)  # in this order: too few blocks are nan, which is not larger
+        blocks = list(self._values)
+        neighbours = robust_sigma([abs(b - a) for block in blocks[-_NOISE_BLOCKS:] for a, b in pairwise(block)])
+        sigma = max(neighbours, wandering_sigma([v for block in blocks for v in block], _WANDERING_LAGS))
+        self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
+        return sigma
 
     def glimpse(self, values: Sequence[float]) -> None:
         """While the band is provisional: where it is by the block that is not whole yet."""
