@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
+from sentinel.judge.fall import SuddenFall
 from sentinel.judge.findings import Alarm, Findings
 from sentinel.judge.leading import Leading
 from sentinel.judge.outright import Hopeless, NotFinite, Overflows, rising_since
@@ -27,9 +28,6 @@ _RECENT_SAMPLES = 64
 
 _LEVEL_SAMPLES = 32
 """Losses that a settled band's level comes from."""
-
-_SUDDEN_FALL = 0.15
-"""Share of the loss that a block falls by at once to be doubted: more than learning does in 8 samples, once begun."""
 
 
 class Series:
@@ -56,12 +54,11 @@ class Series:
         self._trend = Trend(references)
         self._overflows = Overflows(t)
         self._not_finite = NotFinite()
+        self._fall = SuddenFall(t)
         self._first = Hopeless(t)
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_SAMPLES)
         self._block: list[tuple[int, float]] = []
         self._inside: list[float] = []
-        self._middle: float | None = None
-        self._fallen_since: int | None = None
         self._lr: float | None = None
         self.last: Sample | None = None
         """The newest sample that came by itself; None where they came as columns."""
@@ -191,7 +188,7 @@ class Series:
             self._scales.clear()
             self._trend.clear()
             self._block, self._inside, self.episode = [], [], None
-            self._middle = self._fallen_since = None
+            self._fall.clear()
             self._findings.end_alarm(change.step)
 
     def _note_skipped(self, step: int) -> None:
@@ -230,7 +227,7 @@ class Series:
         block, inside = self._block, self._inside
         self._block, self._inside = [], []
         middle, widened = median([loss for _, loss in block]), self._regime.widened
-        if not self._fell(middle, block) and self.episode is None:
+        if self.episode is None and not self._fall.doubted(middle, block[0][0], step, self._band):
             if self._stands_out(middle, widened):
                 self._open(block)
             elif not self._band.learn(inside) and not self._band.ready:
@@ -249,27 +246,6 @@ class Series:
         band, t = self._band, self._thresholds
         height = max(t.band_sigmas / 2 * band.sigma, max(t.band_floor, widened) * abs(band.level))
         return band.ready and middle > band.level + height
-
-    def _fell(self, middle: float, block: list[tuple[int, float]]) -> bool:
-        """Whether the block is part of a sudden fall that has not lasted for a patience yet.
-
-        Data that repeats itself makes the loss fall at once, and is back at the old level soon: no divergence.
-        """
-        band, before = self._band, self._middle
-        self._middle = middle
-        if before is None or self.episode is not None or not band.ready:
-            return False
-        sudden = max(self._thresholds.band_sigmas * band.sigma, _SUDDEN_FALL * abs(before))
-        if self._fallen_since is None and before - middle > sudden:
-            self._fallen_since = block[0][0]
-        if self._fallen_since is None:
-            return False
-        if middle > band.level - _SUDDEN_FALL / 2 * abs(band.level):
-            self._fallen_since = None
-        elif block[-1][0] - self._fallen_since >= self._thresholds.patience_steps:
-            self._fallen_since = None
-            band.clear()
-        return self._fallen_since is not None
 
     def _open(self, since: list[tuple[int, float]]) -> None:
         """An episode begins with the first of these losses."""
