@@ -64,12 +64,12 @@ class Curve:
     """Kept from every tuning."""
 
     note: str
-    planned: tuple[int, ...]
-    """Steps at which something was changed on purpose, as the people of the run knew."""
-
     steps: tuple[int, ...]
     columns: Mapping[str, Values]
     """Column to its values; None is not measured, nan is measured as nan. `loss` is always there."""
+
+    planned: tuple[int, ...] = ()
+    """Steps at which something was changed on purpose, as the people of the run knew."""
 
     @property
     def losses(self) -> Values:

@@ -66,6 +66,9 @@ class Episode:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))
     """The last finite losses since the onset."""
 
+    longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    """More of them: as many as the level was taken from."""
+
     marks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=256))
     """(step, median of the recent losses), every fourth sample: whether it is on its way back."""
 
@@ -76,6 +79,7 @@ class Episode:
         if self.recent:
             self.differences.append(abs(loss - self.recent[-1]))
         self.recent.append(loss)
+        self.longer.append(loss)
         self.samples += 1
         self.peak = max(self.peak, loss)
         if loss > self.upper:
@@ -116,9 +120,9 @@ class Episode:
     def significant(self) -> bool:
         """Whether it stands above its level by more than the noise before and since explains."""
         noise = max(self.sigma, robust_sigma(self.differences))
-        before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.recent)))
+        before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
-        return self.stands_at - self.level > _SIGNIFICANT * error
+        return median(self.longer) - self.level > _SIGNIFICANT * error
 
     def was_no_news(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""

@@ -16,6 +16,9 @@ _SETTLES_SAMPLES = 64
 _REWARMED = 1.02
 """A learning rate above so many times the lowest since the regime settled is rising; less is rounding in a log."""
 
+_AS_PRINTED = 1.0005
+"""A learning rate up to so many times another is the same one, printed to four digits."""
+
 _TOLD_FACTOR = 1.5
 """Changes by less than this factor are part of a schedule, and not told as an event of their own."""
 
@@ -24,9 +27,6 @@ _TAIL = 0.05
 
 _BATCH_TOLERANCE = 0.05
 """How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it."""
-
-_PLANNED_TOLERANCE = 0.25
-"""How far it may when a person has said that something changes there (other data, another stage)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Change:
     """Whether it is an event worth a line."""
 
     comparable: bool = True
-    """False where no loss before compares with those after (a shorter sequence length)."""
+    """False where no loss before compares with those after (a shorter sequence length, other data)."""
 
 
 class Regime:
@@ -65,8 +65,7 @@ class Regime:
         if self._planned and step >= self._planned[-1]:
             while self._planned and step >= self._planned[-1]:
                 self._planned.pop()
-            self._widen(_PLANNED_TOLERANCE)
-            return Change(step=step, what="a planned change of the run", told=True)
+            return Change(step=step, what="a planned change of the run", told=True, comparable=False)
         if seqlen is not None and seqlen != self._seqlen:
             before, self._seqlen = self._seqlen, seqlen
             if before is not None:
@@ -112,9 +111,9 @@ class Regime:
         before, self._lr = self._lr, lr
         lowest = self._lowest_lr = lr if self._lowest_lr is None else min(self._lowest_lr, lr)
         rising = before is not None and lr > before and lr > _REWARMED * lowest
+        known, self._highest_lr = lr <= _AS_PRINTED * self._highest_lr, max(lr, self._highest_lr)
         if rising:
-            self._widen(self._thresholds.rewarm_tolerance)
-        known, self._highest_lr = lr <= self._highest_lr, max(lr, self._highest_lr)
+            self._widen(self._thresholds.rewarm_tolerance if known else self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
         of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
         if before is None or not _told(before, lr) or of_a_schedule:

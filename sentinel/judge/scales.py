@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from sentinel.judge.signals import BLOCK, wandering_sigma
 
@@ -17,6 +18,9 @@ _FINEST = 4 * BLOCK
 _GROWTH = 4
 """Each scale's blocks are so many of the one's before: a mean of four has half the noise."""
 
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
+
 _SCALES = 8
 """32 … 524,288 samples."""
 
@@ -25,12 +29,14 @@ _HELD = 3
 
 _LAGS = (1, 4)
 _NOISE_BLOCKS = 24
-"""Blocks that a scale's noise is taken from. """
+"""Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning."""
 
 _ENOUGH_BLOCKS = 12
 """Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
 nothing is called too early."""
 
+
+_NORMAL = NormalDist()
 
 _STILL_THERE = 0.7
 """Share of the largest excess that the newest block must have: less is on its way back, and is waited for."""
@@ -64,8 +70,9 @@ class Scales:
 
     best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
     climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
-    A climb: three blocks in a row above best + max((k + sqrt(2 ln n)) sigma, tolerance * |best|), for at least the
-    patience. n is for how many blocks the loss has been about as low: the lowest of n is that much luck.
+    A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), none of whose quarters was
+    back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n)) for a loss that has
+    been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
     """
 
     def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
@@ -80,9 +87,15 @@ class Scales:
         self._waiting: list[list[_Block]] = [[]]
         self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
-    def push(self, median: float, first_step: int, last_step: int, widened: float = 0.0) -> None:
-        """Takes the median of 8 samples; `widened` is a larger tolerance (share), where one is in force."""
-        if not self.rising:
+    def push(
+        self, median: float, first_step: int, last_step: int, *, noise: float, widened: float = 0.0, ill: bool = False
+    ) -> None:
+        """Takes the median of 8 samples, each with so much independent noise (sigma, nats).
+
+        `widened` is a larger tolerance (share), where one is in force. Where the loss is `ill` already, nothing is
+        learnt from it.
+        """
+        if not (ill or self.rising):
             self._medians.append(median)
         block = (median, first_step, last_step)
         finer: float | None = None
@@ -91,15 +104,16 @@ class Scales:
             waiting.append(block)
             if len(waiting) < _GROWTH:
                 return
-            block = (math.fsum(b[0] for b in waiting) / _GROWTH, waiting[0][1], waiting[-1][2])
+            lowest = min(waiting)[0]
+            block = (_mean(waiting), waiting[0][1], waiting[-1][2])
             waiting.clear()
             if level == len(self._scales):
                 self._scales.append(_Scale(_FINEST * _GROWTH**level))
                 self._waiting.append([])
             if finer is None:
-                finer = _sigma(self._medians, math.inf)
+                finer = max(_sigma(self._medians, math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
             scale = self._scales[level]
-            scale.push(block, finer, self._sigmas, max(self._tolerance, widened))
+            scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, widened), ill)
             finer = scale.sigma
 
     @property
@@ -121,6 +135,10 @@ _Block = tuple[float, int, int]
 """Mean or median in nats, first step, last step."""
 
 
+def _mean(blocks: Sequence[_Block]) -> float:
+    return math.fsum(value for value, _, _ in blocks) / len(blocks)
+
+
 class _Scale:
     def __init__(self, samples: int) -> None:
         self.above = 0
@@ -135,14 +153,15 @@ class _Scale:
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
-    def push(self, block: _Block, finer: float, sigmas: float, tolerance: float) -> None:
-        """Takes a block; `finer` is the noise of the next finer scale."""
+    def push(self, block: _Block, lowest: float, finer: float, sigmas: float, tolerance: float, ill: bool) -> None:
+        """Takes a block, with the lowest of its quarters; `finer` is the noise of the next finer scale."""
         value, first_step, self._until = block
         self._latest = value
-        self.sigma = _sigma(self._values, finer)
+        self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
         best = self._best
-        luck = math.sqrt(2 * math.log(self._blocks_at_best))
-        if best is not None and value > best + max((sigmas + luck) * self.sigma, tolerance * abs(best)):
+        luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
+        bar = math.inf if best is None else best + max((sigmas + luck) * self.sigma, tolerance * abs(best))
+        if best is not None and lowest > best and value > bar:
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self._lowest_above = min(self._lowest_above, value) if self.above else value
@@ -150,6 +169,8 @@ class _Scale:
             self.above += 1
             return
         self.above = 0
+        if ill:
+            return
         if self._last is not None:
             held = max(value, self._last)  # twice in a row: a single low block is luck
             self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1

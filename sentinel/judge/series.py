@@ -233,7 +233,9 @@ class Series:
             elif not self._band.learn(inside) and not self._band.ready:
                 self._inside = inside  # too few so far to begin with: the next block goes on from them
         self._leading.end_block(step)
-        self._scales.push(middle, block[0][0], step, widened)
+        self._scales.push(
+            middle, block[0][0], step, noise=self._band.neighbours, widened=widened, ill=self.episode is not None
+        )
         self._note_change(self._regime.end_block(step, len(block), self._lr))
         if self._regime.settle(self._scales.above_best()):
             self._scales.clear()

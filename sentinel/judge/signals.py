@@ -26,6 +26,9 @@ _WANDERING_LAGS = (8, 16)
 """Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
 wanders."""
 
+_WANDERINGS = 2
+"""Estimates of the wandering whose median is taken: of an autocorrelated series, 96 values are few independent ones."""
+
 _COLD_BLOCKS = 2
 """Blocks without which a band is provisional."""
 
@@ -102,6 +105,7 @@ class NoiseBand:
         """Forgets everything but the outliers: what comes is not comparable with what was."""
         self._levels: deque[float] = deque(maxlen=_LEVEL_BLOCKS)
         self._values: deque[Sequence[float]] = deque(maxlen=_WANDERING_BLOCKS)
+        self._wandering: deque[float] = deque(maxlen=_WANDERINGS)
         self._blocks = 0
         self.level = math.nan
         """In the signal's unit; nan before the first value."""
@@ -109,6 +113,8 @@ class NoiseBand:
         """Robust standard deviation of one value around its trend, in the signal's unit."""
         self.upper = math.inf
         """The band's upper edge, in the signal's unit; inf before the first value."""
+        self.neighbours = 0.0
+        """`robust_sigma` of neighbouring values, in the signal's unit: the noise that is independent."""
         self.independence = 1.0
         """Independent values that one is worth: below 1 where neighbours differ by less than the series wanders."""
 
@@ -137,7 +143,9 @@ class NoiseBand:
     def _noise_of_one(self) -> float:
         blocks = list(self._values)
         neighbours = robust_sigma([abs(b - a) for block in blocks[-_NOISE_BLOCKS:] for a, b in pairwise(block)])
-        sigma = max(neighbours, wandering_sigma([v for block in blocks for v in block], _WANDERING_LAGS))
+        self.neighbours = neighbours
+        self._wandering.append(wandering_sigma([v for block in blocks for v in block], _WANDERING_LAGS))
+        sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
 

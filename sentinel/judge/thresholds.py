@@ -67,12 +67,15 @@ class Thresholds:
     A loss scale halves at each overflow, so 50 in a row have taken it from 2^32 to below 1 with room to spare.
     """
 
-    rewarm_tolerance: float = 0.10
-    """How far above its best the loss may climb (share) while the learning rate rises, before it is a divergence.
+    warmup_tolerance: float = 0.10
+    """How far above its best the loss may climb (share) while the learning rate rises where it has never been.
 
-    Continued pre-training with a re-warmed rate costs a few per cent of the loss at first (Gupta et al. 2023,
-    "Continual Pre-Training of Large Language Models", Figures 1 and 3), and gains them back.
+    A first warmup costs nothing; a resumed run's, that is seen from there on, a few per cent (Gupta et al. 2023,
+    "Continual Pre-Training of Large Language Models", Figures 1 and 3). More is too high a rate.
     """
+
+    rewarm_tolerance: float = 0.25
+    """The same while it rises to what this run has had before: a restart of a cosine takes back what the decay gave."""
 
     lengthening_tolerance: float = 0.15
     """The same after the sequence length grew: the new positions are untrained. Also the band's width meanwhile."""
