@@ -96,23 +96,29 @@ class Episode:
         return median(self.recent)
 
     def has_healed(self, thresholds: Thresholds, widened: float) -> bool:
-        """Whether the median of the last few losses is back at the level, as far as its own noise lets one say.
+        """Whether the loss is back: the median of the last 8 at its level, or as near to it as noise lets one say.
 
-        `widened` is a larger tolerance (share of the level) where one is in force. After a provisional band: back
-        inside it, since its level is not known better.
+        Near is 3 standard errors, of these 8 and of the last 32, which would show an offset that 8 can't. `widened` is
+        a larger tolerance (share of the level) where one is in force. After a provisional band: back inside it, since
+        its level is not known better.
         """
         if self.provisional:
             return len(self.recent) >= 3 and self.stands_at <= self.upper
         if len(self.recent) < thresholds.healed_window_samples:
             return False
-        return self.stands_at <= self.level + self._tolerance(thresholds, widened)
+        if self.stands_at <= self.level:
+            return True
+        back = self.stands_at <= self.level + self._tolerance(thresholds, widened, len(self.recent))
+        return back and median(self.longer) <= self.level + self._tolerance(thresholds, widened, len(self.longer))
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
         """Whether the wait is over: it stands above its level, significantly, and is not on its way back."""
         age = step - self.onset_range[1]
         if age < patience_steps or self.samples < thresholds.patience_samples or not self.significant:
             return False
-        if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(thresholds, 0.0):
+        if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(
+            thresholds, 0.0, len(self.recent)
+        ):
             return False  # a median of eight is late to see that the last few are back
         return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
 
@@ -136,8 +142,9 @@ class Episode:
         now = self.stands_at - self.level
         if then is None or then <= 0 or now >= then:
             return False
-        return now * (now / then) ** 2 <= 2 * self._tolerance(thresholds, 0.0)
+        return now * (now / then) ** 2 <= 2 * self._tolerance(thresholds, 0.0, len(self.recent))
 
-    def _tolerance(self, thresholds: Thresholds, widened: float) -> float:
-        standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(len(self.recent))
+    def _tolerance(self, thresholds: Thresholds, widened: float, samples: int) -> float:
+        """How far above the level the median of so many samples still is at it, nats."""
+        standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(samples)
         return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))

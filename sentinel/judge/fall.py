@@ -32,7 +32,8 @@ class SuddenFall:
         before, self._before = self._before, median
         if before is None or not band.ready:
             return False
-        if self._since is None and before - median > max(self._sigmas * band.sigma, _SUDDEN * abs(before)):
+        noise = self._sigmas * band.sigma / 2  # a median of 8 has less than half the noise of one
+        if self._since is None and before - median > max(noise, _SUDDEN * abs(before)):
             self._since = first_step
         if self._since is None:
             return False

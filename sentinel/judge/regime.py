@@ -112,8 +112,10 @@ class Regime:
         lowest = self._lowest_lr = lr if self._lowest_lr is None else min(self._lowest_lr, lr)
         rising = before is not None and lr > before and lr > _REWARMED * lowest
         known, self._highest_lr = lr <= _AS_PRINTED * self._highest_lr, max(lr, self._highest_lr)
-        if rising:
-            self._widen(self._thresholds.rewarm_tolerance if known else self._thresholds.warmup_tolerance)
+        if rising and known:
+            self._widen(self._thresholds.rewarm_tolerance)
+        elif rising and not _told(before or lr, lr):  # at once to where it has never been is a mistake, no warmup
+            self._widen(self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
         of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
         if before is None or not _told(before, lr) or of_a_schedule:

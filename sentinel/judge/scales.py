@@ -27,7 +27,13 @@ _SCALES = 8
 _HELD = 3
 """Blocks in a row that must stand above: a climb has been seen three times."""
 
+_WEAK = 0.7
+_HELD_WEAKLY = 6
+"""Or so many of them by this share of the deviations: 6 of 4.2 say as much as 3 of 6 (their sum's, by sqrt(n))."""
+
 _LAGS = (1, 4)
+"""Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends."""
+
 _NOISE_BLOCKS = 24
 """Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning."""
 
@@ -70,9 +76,9 @@ class Scales:
 
     best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
     climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
-    A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), none of whose quarters was
-    back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n)) for a loss that has
-    been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
+    A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), or six above 0.7 k, none of
+    whose quarters was back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n))
+    for a loss that has been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
     """
 
     def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
@@ -150,6 +156,7 @@ class _Scale:
         self._since = self._since_until = self._until = 0
         self._latest = 0.0
         self._lowest_above, self._highest_above = math.inf, -math.inf
+        self._strong = 0
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
@@ -160,15 +167,16 @@ class _Scale:
         self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
         best = self._best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
-        bar = math.inf if best is None else best + max((sigmas + luck) * self.sigma, tolerance * abs(best))
-        if best is not None and lowest > best and value > bar:
+        weak = max((_WEAK * sigmas + luck) * self.sigma, tolerance * abs(best or 0.0))
+        if best is not None and lowest > best and value > best + weak:
+            self._strong = self._strong + 1 if value > best + (sigmas + luck) * self.sigma else 0
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self._lowest_above = min(self._lowest_above, value) if self.above else value
             self._highest_above = max(self._highest_above, value) if self.above else value
             self.above += 1
             return
-        self.above = 0
+        self.above = self._strong = 0
         if ill:
             return
         if self._last is not None:
@@ -176,13 +184,15 @@ class _Scale:
             self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1
             self._best = best = held if best is None else min(best, held)
         self._last = value
-        self._values.append(value)
+        if best is None or value <= best + sigmas / 2 * self.sigma:
+            self._values.append(value)
         if best is None or value <= best + 2 * self.sigma:
             self._near_best_step = self._until
 
     def climbs_for(self, patience_steps: int) -> bool:
         age = self._until - self._since
-        if self.above < _HELD or age < patience_steps or self._best is None:
+        held = self._strong >= _HELD or self.above >= _HELD_WEAKLY
+        if not held or age < patience_steps or self._best is None:
             return False
         falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
@@ -203,4 +213,6 @@ class _Scale:
 
 
 def _sigma(values: Sequence[float], otherwise: float) -> float:
-    return wandering_sigma(list(values), _LAGS) if len(values) >= _ENOUGH_BLOCKS else otherwise
+    if len(values) < _ENOUGH_BLOCKS:
+        return otherwise
+    return wandering_sigma(list(values), _LAGS if len(values) == _NOISE_BLOCKS else _LAGS[:1])
