@@ -31,8 +31,8 @@ SLOW = 0.10
 """A run that never rose and ends less than this above its sibling is a slower run, and no more."""
 
 BEHIND = 0.5
-"""A run that is well below its own old level has only lost time, where its sibling stood there so late: the delay beyond
-the cause's own steps, as a share of the steps since."""
+"""A run well below its own old level has only lost time, where its sibling stood there so late: the delay beyond the
+cause's own steps, as a share of the steps since."""
 
 LEVEL = 50
 """Points that a level is the median of."""
@@ -239,10 +239,12 @@ def _nan(seen: _Seen, gone: int) -> Label:
 
 
 def _gone(loss: Values) -> int | None:
-    """The first point of the nan that lasts to the end; None where there is none."""
-    finite = np.flatnonzero(np.isfinite(loss))
-    first = int(finite[-1]) + 1 if len(finite) else 0
-    return first if len(loss) - first >= 5 else None
+    """The first nan after which at least nine in ten are nan; None where there is none, or not at the end."""
+    bad = ~np.isfinite(loss)
+    if not bad[-5:].all():
+        return None
+    share = np.cumsum(bad[::-1])[::-1] / np.arange(len(loss), 0, -1)
+    return int(np.flatnonzero(bad & (share >= 0.9))[0])
 
 
 def _unharmed(recipe: Recipe, curve: Curve) -> Label:

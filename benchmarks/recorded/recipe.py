@@ -14,13 +14,13 @@ class Act:
 
     kind: str
     """A name in acts.WEIGHT_ACTS or acts.DATA_ACTS; `set`: other settings meanwhile; `lost_reading`: loss and gradient
-    are nan, and the update is skipped."""
+    norm are nan, and the update is skipped."""
 
     start: int
     """The first step that it touches."""
 
     stop: int | None = None
-    """The first step that it leaves alone again; None is for good. Acts on weights and moments happen once, at start."""
+    """The first step that it leaves alone again; None: for good. Acts on weights and moments happen once, at start."""
 
     planned: bool = False
     """A planned act is part of the recipe: the sibling has it too."""
