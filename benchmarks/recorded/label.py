@@ -102,21 +102,18 @@ def _judged(recipe: Recipe, seen: _Seen) -> Label:
     if seen.risen > max(BACK, 0.3 * seen.noise):
         sure = "high" if seen.risen > max(SPIKE, seen.noise) else "medium"
         return Label(label="diverged", events=diverged, confidence=sure, numbers=numbers)
-    if recipe.onset is not None and _stays(seen):
-        return Label(
-            label="diverged", events=diverged, confidence="medium", numbers=numbers, note="an offset that stays"
-        )
-    if seen.end <= (SLOW if recipe.onset is None else 3 * BACK) or (seen.risen < -SPIKE and seen.behind < BEHIND):
-        return Label(
-            label=kind,
-            events=events,
-            confidence="medium",
-            numbers=numbers,
-            note="slower than its sibling, below its own old level",
-        )
-    note = "stuck or slow from the start" if recipe.onset is None else "below its own old level, far above its sibling"
-    since = lasting if recipe.onset is not None else f"{seen.step[0]:.0f}-{seen.step[0]:.0f}-{seen.step[-1]:.0f}"
-    unsure = (*before, f"ambiguous:{since}")
+    stays = recipe.onset is not None and _stays(seen)
+    if stays and seen.end > seen.noise:
+        note = "an offset that stays"
+        return Label(label="diverged", events=diverged, confidence="medium", numbers=numbers, note=note)
+    slower = seen.end <= (SLOW if recipe.onset is None else 3 * BACK)
+    if not stays and (slower or (seen.risen < -SPIKE and seen.behind < BEHIND)):
+        note = "slower than its sibling, below its own old level"
+        return Label(label=kind, events=events, confidence="medium", numbers=numbers, note=note)
+    note = "an offset within the batch noise" if stays else "below its own old level, far above its sibling"
+    if recipe.onset is None:
+        note, lasting = "stuck or slow from the start", f"{seen.step[0]:.0f}-{seen.step[0]:.0f}-{seen.step[-1]:.0f}"
+    unsure = (*before, f"ambiguous:{lasting}")
     return Label(label="ambiguous", events=unsure, confidence="low", numbers=numbers, note=note)
 
 
