@@ -99,6 +99,10 @@ def _judged(recipe: Recipe, seen: _Seen) -> Label:
     top = seen.left + int(np.nanargmax(seen.loss[seen.left :]))
     lasting = f"{seen.step[seen.left]:.0f}-{seen.step[top]:.0f}-{seen.step[-1]:.0f}"
     diverged = (*before, f"diverge:{lasting}")
+    if recipe.onset is not None and _heals(seen):
+        unsure = (*before, f"ambiguous:{lasting}")
+        note = "still on its way back where the log ends"
+        return Label(label="ambiguous", events=unsure, confidence="low", numbers=numbers, note=note)
     if seen.risen > max(BACK, 0.3 * seen.noise):
         sure = "high" if seen.risen > max(SPIKE, seen.noise) else "medium"
         return Label(label="diverged", events=diverged, confidence=sure, numbers=numbers)
@@ -128,7 +132,8 @@ def _look(recipe: Recipe, curve: Curve) -> _Seen:
         swings, left = _above_minimum(validated)
         level = validated[np.isfinite(validated)]
         behind = 1.0
-        risen = float(np.median(level[-max(3, len(level) // 10) :]) / level.min() - 1) if len(level) else 0.0
+        last = max(3, len(level) // 10)
+        risen = float(np.median(level[-last:]) / level[:-last].min() - 1) if len(level) > last else 0.0
     else:
         start = int(np.searchsorted(step, recipe.onset))
         swings = _above_sibling(excess, max(MINOR, 2 * noise))
@@ -163,7 +168,7 @@ def _leaving(excess: Values, start: int, noise: float) -> int:
     tail = max(50, len(excess) // 10)
     last = levels[-tail:]
     end = float(np.nanmedian(last)) if np.isfinite(last).any() else np.inf
-    band = max(OFFSET / 2, min(end / 2, 2 * noise))
+    band = min(end / 2, max(BACK, noise / 4))
     at_once = excess[start : start + 10]
     settled = np.isfinite(at_once) & (at_once > band)
     smooth = _running(excess, 25)
@@ -222,7 +227,14 @@ def _stays(seen: _Seen) -> bool:
     if len(after) < 4 * LEVEL or seen.risen < -3 * BACK:
         return False
     early = float(np.nanmedian(after[LEVEL : 3 * LEVEL]))
-    return 0.6 * early <= seen.end <= 1.7 * early
+    return 0.75 * early <= seen.end <= 1.5 * early
+
+
+def _heals(seen: _Seen) -> bool:
+    """Whether the excess at the end is less than half of that in the middle, above the old level still."""
+    after = seen.excess[seen.left :]
+    middle = after[len(after) * 2 // 5 : len(after) * 3 // 5]
+    return seen.risen > 0 and len(after) > 4 * LEVEL and seen.end < 0.5 * float(np.nanmedian(middle))
 
 
 def _nan(seen: _Seen, gone: int) -> Label:
