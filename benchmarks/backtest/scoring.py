@@ -61,6 +61,10 @@ class Outcome:
     early_step: int | None = None
     """The first verdict before a divergence that is too early to be about it."""
 
+    overdue_step: int | None = None
+    """The first verdict on a labelled spike that had outlasted the deadline: it healed in the end, and nobody who has
+    to answer by the deadline could have known."""
+
     delay_steps: int | None = None
     in_time: bool | None = None
     onset_error_steps: int | None = None
@@ -134,7 +138,22 @@ def score(curve: Curve, said: Said) -> Outcome:
     onset = onset_of(curve)
     if not unscored and curve.label in DIVERGED and onset is not None:
         outcome = _on_divergence(outcome, said, onset)
+    elif curve.label in HARMLESS:
+        outcome = _on_harmless(outcome, said)
     return _counted(outcome, said)
+
+
+def _on_harmless(outcome: Outcome, said: Said) -> Outcome:
+    """Verdicts that were due, by the deadline of a divergence, apart from those that were wrong when they were said."""
+    curve = outcome.curve
+    due = [v.step for v in said.verdicts if any(_outlasted(e, v.step, tolerance(curve)) for e in curve.events)]
+    wrong = [v.step for v in said.verdicts if v.step not in due]
+    return replace(outcome, verdict_step=min(wrong, default=None), overdue_step=min(due, default=None))
+
+
+def _outlasted(event: Event, step: int, patience: int) -> bool:
+    """Whether the step is within a spike that has lasted for the patience."""
+    return event.kind == "spike" and event.onset + patience <= step <= event.end
 
 
 def _on_divergence(outcome: Outcome, said: Said, onset: int) -> Outcome:

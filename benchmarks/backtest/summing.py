@@ -44,6 +44,9 @@ class Summary:
     unneeded_early: int
     """Divergences with a verdict long before the onset."""
 
+    overdue: int
+    """Harmless curves with a verdict on a spike that had outlasted the deadline, and none that was wrong."""
+
     late: int
     delay_median_steps: float | None
     delay_max_steps: int | None
@@ -87,6 +90,7 @@ def summary(detector: str, outcomes: Iterable[Outcome]) -> Summary:
         harmless_not_applicable=sum(not o.applicable for o in well),
         unneeded_harmless=sum(o.unneeded for o in well),
         unneeded_early=sum(o.unneeded for o in ill),
+        overdue=sum(o.overdue_step is not None and not o.unneeded for o in well),
         late=sum(o.in_time is False for o in ill),
         delay_median_steps=median(delays) if delays else None,
         delay_max_steps=max(delays, default=None),

@@ -10,7 +10,7 @@ from .summing import Summary, summary, wilson
 __all__ = ["as_json", "blocks", "confusion", "format_blocks", "in_words", "table", "unscored", "wrongs"]
 
 HEADINGS = (
-    *("missed", "unneeded", "not applic.", "early", "late", "delay", "slowest", "onset err", "(intervals)"),
+    *("missed", "unneeded", "not applic.", "early", "overdue", "late", "delay", "slowest", "onset err", "(intervals)"),
     *("spikes seen", "false/10k", "called out", "us/sample"),
 )
 
@@ -45,6 +45,7 @@ def table(summaries: Iterable[Summary]) -> str:
             f"{s.unneeded_harmless} of {s.harmless}",
             f"{s.missed_not_applicable}, {s.harmless_not_applicable}",
             f"{s.unneeded_early}",
+            f"{s.overdue}",
             f"{s.late}",
             _number(s.delay_median_steps),
             _number(s.delay_max_steps),
@@ -92,6 +93,10 @@ def wrongs(outcomes: Sequence[Outcome], detector: str) -> str:
             lines.append(f"{where}: late, {o.delay_steps} steps after the onset, deadline {deadline(o.curve)}")
         if o.unneeded:
             lines.append(f"{where}: unneeded at step {o.verdict_step if o.early_step is None else o.early_step}")
+        elif o.overdue_step is not None:
+            lines.append(
+                f"{where}: at step {o.overdue_step}, when the spike had outlasted the deadline; it healed later"
+            )
     return "\n".join(lines) or "  none"
 
 
@@ -122,6 +127,7 @@ def as_json(s: Summary) -> dict[str, object]:
         "missed_cut_short": s.missed_cut_short,
         "missed_not_applicable": s.missed_not_applicable,
         "harmless_not_applicable": s.harmless_not_applicable,
+        "overdue": s.overdue,
         "late": s.late,
         "delay_median_steps": s.delay_median_steps,
         "delay_max_steps": s.delay_max_steps,
@@ -146,6 +152,7 @@ def in_words(outcomes: Sequence[Outcome], detector: str) -> list[dict[str, objec
             "unscored": o.unscored or None,
             "verdict_step": o.verdict_step,
             "early_step": o.early_step,
+            "overdue_step": o.overdue_step,
             "delay_steps": o.delay_steps,
             "in_time": o.in_time,
             "onset_error_steps": o.onset_error_steps,

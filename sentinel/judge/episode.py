@@ -113,7 +113,7 @@ class Episode:
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
         """Whether the wait is over: it stands above its level, significantly, and is not on its way back."""
-        age = step - self.onset_range[1]
+        age = step - self.onset_range[0]
         if age < patience_steps or self.samples < thresholds.patience_samples or not self.significant:
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(
@@ -132,7 +132,7 @@ class Episode:
 
     def was_no_news(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
-        long_after = step - self.onset_range[1] >= 2 * patience_steps and self.samples >= _NO_NEWS_SAMPLES
+        long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _NO_NEWS_SAMPLES
         return self.provisional and long_after and not self.significant
 
     def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:

@@ -270,8 +270,7 @@ class Series:
             self.episode.push(at, loss)
 
     def _note_episode(self, episode: Episode, step: int) -> None:
-        t = self._thresholds
-        patience = max(t.patience_steps, min(2 * self._findings.slowest_healed_steps, 10 * t.patience_steps))
+        t, patience = self._thresholds, self._patience_steps
         if episode.has_healed(t, self._regime.widened):
             self.episode = None
             if self.alarm is not None:
@@ -292,8 +291,16 @@ class Series:
                 "steps later it has not come back by itself",
             )
 
+    @property
+    def _patience_steps(self) -> int:
+        """Twice what the slowest spike of this run took to heal, within bounds."""
+        least = self._thresholds.patience_steps
+        return max(least, min(2 * self._findings.slowest_healed_steps, 10 * least))
+
     def _note_climb(self, step: int) -> None:
         climb = self._scales.climb
+        if self.episode is not None and step - self.episode.onset_range[0] < self._patience_steps:
+            return  # it is being waited for
         if climb is None:
             if self.alarm is not None and self.episode is None and not self._scales.rising:
                 self._findings.end_alarm(step)

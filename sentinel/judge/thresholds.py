@@ -24,8 +24,8 @@ class Thresholds:
     A very smooth loss (0.1 % noise) leaves six of its deviations without anything being wrong. 0 turns the floor off.
     """
 
-    patience_steps: int = 90
-    """Steps that a loss is given to come back by itself before it is a divergence.
+    patience_steps: int = 95
+    """Steps from the early end of the onset that a loss is given to come back by itself before it is a divergence.
 
     tr11-176B rose from 2.1 to 5.1 and was back 30 steps after its peak; NVIDIA's Mixtral runs heal within 5 to 80
     steps: rolling any of them back would have been wrong. A run that has healed from slower spikes before is given
@@ -61,10 +61,11 @@ class Thresholds:
     0 leaves it to the noise alone.
     """
 
-    skipped_run_steps: int = 50
+    skipped_run_steps: int = 25
     """Updates skipped in a row that are a divergence: the weights are intact, and nothing moves any more.
 
-    A loss scale halves at each overflow, so 50 in a row have taken it from 2^32 to below 1 with room to spare.
+    A loss scale halves at each overflow: from 2^32, the highest that a run begins with, 25 in a row have taken it to
+    2^7, below what any run trains with.
     """
 
     warmup_tolerance: float = 0.10
