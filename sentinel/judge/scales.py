@@ -27,10 +27,6 @@ _SCALES = 8
 _HELD = 3
 """Blocks in a row that must stand above: a climb has been seen three times."""
 
-_WEAK = 0.7
-_HELD_WEAKLY = 6
-"""Or so many of them by this share of the deviations: 6 of 4.2 say as much as 3 of 6 (their sum's, by sqrt(n))."""
-
 _LAGS = (1, 4)
 """Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends."""
 
@@ -76,9 +72,9 @@ class Scales:
 
     best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
     climb: it has the autocorrelation of the loss in it, which a standard error of independent samples has not.
-    A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), or six above 0.7 k, none of
-    whose quarters was back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n))
-    for a loss that has been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
+    A climb: three blocks in a row above best + max((k + luck) sigma, tolerance * |best|), none of whose quarters was
+    back at the best (spikes in a row are), for at least the patience. luck = -Phi^-1(1 / sqrt(n)) for a loss that has
+    been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
     """
 
     def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
@@ -91,6 +87,7 @@ class Scales:
         """Forgets everything: what comes is not comparable with what was."""
         self._scales: list[_Scale] = []
         self._waiting: list[list[_Block]] = [[]]
+        self._newest = -math.inf
         self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
     def push(
@@ -103,6 +100,7 @@ class Scales:
         """
         if not (ill or self.rising):
             self._medians.append(median)
+        self._newest = median
         block = (median, first_step, last_step)
         finer: float | None = None
         for level in range(_SCALES):
@@ -125,7 +123,7 @@ class Scales:
     @property
     def climb(self) -> Climb | None:
         """The climb that is under way, at the finest scale that shows it; None where none does."""
-        return next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps)), None)
+        return next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
 
     def above_best(self) -> float:
         """How far the newest 32-sample mean is above the best that was held (share of it); 0 where none is known."""
@@ -156,7 +154,6 @@ class _Scale:
         self._since = self._since_until = self._until = 0
         self._latest = 0.0
         self._lowest_above, self._highest_above = math.inf, -math.inf
-        self._strong = 0
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
@@ -167,16 +164,15 @@ class _Scale:
         self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
         best = self._best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
-        weak = max((_WEAK * sigmas + luck) * self.sigma, tolerance * abs(best or 0.0))
-        if best is not None and lowest > best and value > best + weak:
-            self._strong = self._strong + 1 if value > best + (sigmas + luck) * self.sigma else 0
+        noise = (sigmas + luck) * self.sigma
+        if best is not None and lowest > best and value > best + max(noise, tolerance * abs(best)):
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self._lowest_above = min(self._lowest_above, value) if self.above else value
             self._highest_above = max(self._highest_above, value) if self.above else value
             self.above += 1
             return
-        self.above = self._strong = 0
+        self.above = 0
         if ill:
             return
         if self._last is not None:
@@ -184,15 +180,15 @@ class _Scale:
             self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1
             self._best = best = held if best is None else min(best, held)
         self._last = value
-        if best is None or value <= best + sigmas / 2 * self.sigma:
+        if best is None or value <= best + noise or lowest <= best:  # else only the tolerance calls it no climb
             self._values.append(value)
         if best is None or value <= best + 2 * self.sigma:
             self._near_best_step = self._until
 
-    def climbs_for(self, patience_steps: int) -> bool:
+    def climbs_for(self, patience_steps: int, newest: float) -> bool:
+        """`newest` is the median of the last 8 losses: one that is back at the best is no climb any more."""
         age = self._until - self._since
-        held = self._strong >= _HELD or self.above >= _HELD_WEAKLY
-        if not held or age < patience_steps or self._best is None:
+        if self.above < _HELD or age < patience_steps or self._best is None or newest <= self._best:
             return False
         falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
