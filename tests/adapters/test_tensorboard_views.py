@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -47,10 +48,14 @@ def everything(run: str, steps: range, *texts_at: int) -> Shown:
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three attempts of 20 steps; a rollback to step 30; an attempt from 31 to 50."""
+    """Three attempts of 20 steps; a rollback to step 30; an attempt from 31 to 50.
+
+    Each in a second of its own: a file's name has the second and a running number in it, and 10 sorts before 9.
+    """
     logdir = tmp_path_factory.mktemp("logdir")
     for steps, suffix in ((range(1, 21), ".1"), (range(21, 41), ".2"), (range(41, 61), ".3")):
         write_everything(logdir / "tb", steps, suffix)
+        time.sleep(1.0)
     TensorBoard(logdir / "tb").cut(AT, **WHERE)
     write_everything(logdir / "tb", range(31, 51), ".4")
     return logdir

@@ -49,6 +49,12 @@ def sentinel(folder: Path, *words: str, expect: int = 0) -> subprocess.Completed
     return ran
 
 
+def targeted(folder: Path) -> str:
+    """The checkpoint that the run's first rollback goes to: 10 steps before the onset, and one is saved every 10."""
+    onset = json.loads(sentinel(folder, "status", "--json", expect=1).stdout)["onset_range"][0]
+    return f"global_step{(onset - 10) // 10 * 10}"
+
+
 def edit(folder: Path, old: str, new: str) -> None:
     text = (folder / "demo.toml").read_text()
     assert old in text
@@ -247,9 +253,10 @@ def test_what_would_have_been_done_is_listed_for_those_who_consider_to_allow_it(
     sentinel(run, "watch", "--observe", expect=1)
     told = sentinel(run, "incidents", "--shadow").stdout
     assert "demo: I would have acted 1 time\n" in told
-    assert "would have applied 'reseed' from global_step40" in told
+    target = targeted(run)
+    assert f"would have applied 'reseed' from {target}" in told
     (row,) = json.loads(sentinel(run, "incidents", "--shadow", "--json").stdout)
-    assert (row["incident"], row["rung"], row["target"]["tag"]) == ("incident-1", "reseed", "global_step40")
+    assert (row["incident"], row["rung"], row["target"]["tag"]) == ("incident-1", "reseed", target)
 
 
 def test_an_incident_tells_its_story_and_the_chronicle_keeps_it(run: Path, tmp_path: Path) -> None:
@@ -300,18 +307,19 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
 
 
 def test_a_pinned_checkpoint_outlives_a_retention_and_is_rolled_back_to(run: Path) -> None:
-    before = inventory(run, "checkpoints/global_step40")
-    sentinel(run, "pin", "global_step40")
-    assert sentinel(run, "pin").stdout == "global_step40\n"
-    for step in (20, 30, 40):
+    target = targeted(run)
+    before = inventory(run, f"checkpoints/{target}")
+    sentinel(run, "pin", target)
+    assert sentinel(run, "pin").stdout == f"{target}\n"
+    for step in range(20, int(target.removeprefix("global_step")) + 10, 10):
         shutil.rmtree(run / "checkpoints" / f"global_step{step}")  # as keep-last-k does
     watched = sentinel(run, "watch", expect=4)  # its job can't be started here
-    assert "bring global_step40 back from its pin" in watched.stderr
-    assert inventory(run, "checkpoints/global_step40") == before
-    assert (run / "checkpoints" / "latest").read_text() == "global_step40"
+    assert f"bring {target} back from its pin" in watched.stderr
+    assert inventory(run, f"checkpoints/{target}") == before
+    assert (run / "checkpoints" / "latest").read_text() == target
     assert "global_step7 is not pinned" in sentinel(run, "pin", "global_step7", "--release", expect=2).stderr
-    sentinel(run, "pin", "global_step40", "--release")
-    assert inventory(run, "checkpoints/global_step40") == before
+    sentinel(run, "pin", target, "--release")
+    assert inventory(run, f"checkpoints/{target}") == before
 
 
 def test_a_manifest_finds_the_flipped_bit_that_loading_would_not(run: Path) -> None:
@@ -364,7 +372,8 @@ def test_a_yes_is_no_yes_to_another_plan(run: Path) -> None:
     _in_mode_approve(run)
     _watched_until(run, "proposed")
     sentinel(run, "approve", "incident-1", "--yes")
-    shard = next((run / "checkpoints" / "global_step40").glob("*.pt"))
+    target = targeted(run)
+    shard = next((run / "checkpoints" / target).glob("*.pt"))
     shard.write_bytes(shard.read_bytes()[:-4096])
     before = inventory(run)
     line = [*SENTINEL, "watch", "--run", str(run / "demo.toml")]
@@ -373,7 +382,8 @@ def test_a_yes_is_no_yes_to_another_plan(run: Path) -> None:
         process.terminate()
     assert inventory(run) == before
     events = [e for e in IncidentLog(run / "state" / "incidents.jsonl").read() if e["event"] == "proposed"]
-    assert [e["target"]["tag"] for e in events] == ["global_step40", "global_step30"]
+    before_it = f"global_step{int(target.removeprefix('global_step')) - 10}"
+    assert [e["target"]["tag"] for e in events] == [target, before_it]
     assert "approved" not in _kinds(run)
 
 
