@@ -30,6 +30,7 @@ _LONGEST_LINE = 1 << 26
 _DELIMITERS = ",;\t"
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)
 _ASCII = bytes(range(128)) + b"?" * 128
+_TENSORBOARD_EXPORT = ["Wall time", "Step", "Value"]
 _EXTRA = "extra"
 """A column of `key=value;key=value`, which is looked into."""
 _KEY = re.compile(rb"(?:^|;)\s*([^=;]{1,80})=")
@@ -81,6 +82,9 @@ def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
         return None
     try:
         naming = resolve(names, asked, str(path))
+        if names == _TENSORBOARD_EXPORT and "loss" not in naming.columns:
+            naming.columns["loss"] = names[-1]
+            naming.notes.append("an export of TensorBoard does not say of which tag it is: taken for the loss")
     except ConfigError:
         if called_so or resolve(names, {}, str(path)).columns:
             raise
@@ -204,7 +208,12 @@ class _Table:
 
     def cells(self, batch: Any) -> dict[str, Cells]:
         """The fields of a batch."""
-        columns = {ours: cells_of_arrow(batch.column(theirs)) for ours, theirs in self._header.naming.columns.items()}
+        columns = {}
+        for ours, theirs in self._header.naming.columns.items():
+            texts = batch.column(theirs)
+            if self._header.delimiter == ";":  # written where a comma is the decimal point
+                texts = pc.replace_substring(texts.cast(pa.binary()), b",", b".").cast(pa.string())
+            columns[ours] = cells_of_arrow(texts)
         if _EXTRA in self._header.names:
             extra = batch.column(_EXTRA)
             self._look_for_keys(extra)
