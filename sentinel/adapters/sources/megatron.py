@@ -97,6 +97,9 @@ class Megatron:
 
     def _readings(self, line: str, found: re.Match[str]) -> tuple[Reading, ...]:
         """One; several where other processes have swallowed the ends of the lines between them."""
+        of_so_many = line[found.end(1) : found.end(2)]  # "/ 500", which the other line has as well, is soon looked for
+        if found[2] and of_so_many not in line[found.end() :]:
+            return (self._reading(line, found),)
         following = _ITERATION.search(line, found.end())
         if following is None:
             return (self._reading(line, found),)
