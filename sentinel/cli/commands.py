@@ -346,7 +346,7 @@ def replay(
 ) -> int:
     """Judge what a run has left behind, sample for sample as it would have been live. Exit 1 when one ends diverged.
 
-    With --run, by that run's [judge] and [policy]; else by the defaults.
+    With --run, by that run's \\[judge] and \\[policy]; else by the defaults.
     """
     from sentinel.cli import replaying, wiring
     from sentinel.judge.thresholds import Thresholds

@@ -86,6 +86,9 @@ def _replay(source: ColumnSource, asked: Asked, references: Sequence[Reference])
     for readings in source:
         first = int(readings.steps[0]) if first is None else first
         replay.push(readings)
+    if not source.samples and source.unreadable:
+        line, why = next(iter(source.first_unreadable), (0, ""))
+        raise ConfigError(f"{source.path}: none of its {source.unreadable} readings can be read; line {line}: {why}")
     if not asked.still_running:
         replay.end()
     finished = [r.reason for r in source.others if isinstance(r, RunFinished)]

@@ -56,11 +56,11 @@ _KNOWN: dict[str, tuple[str, Reads]] = {
 _LOSSES = (
     "lm loss",
     "lm loss training",
+    "reduced train loss",
     "loss",
     "total loss",
     "train loss",
     "training loss",
-    "reduced train loss",
     "language model loss",
 )
 """The first that is there counts."""

@@ -72,6 +72,8 @@ class _Blocks:
                 if name in items and field not in fields:
                     count = field.startswith(("consumed", "global_batch"))
                     fields[field] = whole(items[name]) if count else number(items[name])
+            if "skipped" in fields:
+                fields["skipped"] = bool(fields["skipped"])
             events.append(Reading(step, loss, self._rank, fields, self._total))
         for name, text in items.items():
             if self._evaluated.search(name) and (value := number(text)) is not None:
@@ -93,6 +95,7 @@ class Olmo(_Blocks):
         "optim/learning_rate_group0": "lr",
         "optim/LR (group 0)": "lr",
         "optim/LR": "lr",
+        "optim/step skipped": "skipped",
         "throughput/total_tokens": "consumed_tokens",
         "throughput/total tokens": "consumed_tokens",
     }

@@ -6,6 +6,7 @@ nan and the infinities are taken in every spelling that Python, C, Java, JavaScr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sentinel.adapters.sources.numerals import not_finite
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import Tally
 
@@ -22,6 +24,9 @@ __all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of"]
 
 BLANK = ("", "null", "NULL", "Null", "None", "none", "NA", "N/A", "n/a", "<NA>", "-", "--")
 """What writers put where nothing was measured."""
+_OF_SO_MANY = re.compile(r"(\d{1,15})/\d{1,15}")
+"""A step that is told with how many there will be."""
+
 _LARGEST_STEP = 2**53
 _SHOWN = 60
 
@@ -112,7 +117,14 @@ def _number(value: Any) -> float | None:
             return float(text in ("True", "true"))
         if "_" in text:
             raise ValueError(text)
-        return float(text)
+        if (of_so_many := _OF_SO_MANY.fullmatch(text)) is not None:
+            return float(of_so_many[1])
+        try:
+            return float(text)
+        except ValueError:
+            if (odd := not_finite(text)) is None:
+                raise
+            return odd
     if value is None:
         return None
     if isinstance(value, int | float):

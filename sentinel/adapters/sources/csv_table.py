@@ -26,9 +26,11 @@ __all__ = ["open_csv"]
 
 _HEAD_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 21
+_LONGEST_LINE = 1 << 26
 _DELIMITERS = ",;\t"
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)
 _ASCII = bytes(range(128)) + b"?" * 128
+_TENSORBOARD_EXPORT = ["Wall time", "Step", "Value"]
 _EXTRA = "extra"
 """A column of `key=value;key=value`, which is looked into."""
 _KEY = re.compile(rb"(?:^|;)\s*([^=;]{1,80})=")
@@ -80,6 +82,9 @@ def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
         return None
     try:
         naming = resolve(names, asked, str(path))
+        if names == _TENSORBOARD_EXPORT and "loss" not in naming.columns:
+            naming.columns["loss"] = names[-1]
+            naming.notes.append("an export of TensorBoard does not say of which tag it is: taken for the loss")
     except ConfigError:
         if called_so or resolve(names, {}, str(path)).columns:
             raise
@@ -133,25 +138,28 @@ def _chunks(path: Path, header: _Header, tally: Tally) -> Iterator[Readings]:
     yield from stream.finish()
 
 
-class _Plain:
-    """A file's bytes with `?` for each that is no ASCII: no number has one, and pyarrow fails to tell of a row with one
-    that is no UTF-8 either."""
+def _blocks(file: Bytes) -> Iterator[bytes]:
+    """The rest of the file in blocks of whole lines, with `?` for each byte that is no ASCII: no number has one, and
+    pyarrow fails to tell of a row with one that is no UTF-8 either."""
+    rest: list[bytes] = []
+    while data := file.read(_BLOCK_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*rest, data[:end]]).translate(_ASCII)
+            rest = []
+        rest.append(data[end:])
+        if sum(map(len, rest)) > _LONGEST_LINE:  # no table; what pyarrow says of it is told
+            break
+    if last := b"".join(rest):
+        yield last.translate(_ASCII)
 
-    def __init__(self, file: Bytes) -> None:
-        self._file = file
-        self.closed = False
 
-    def read(self, size: int = -1) -> bytes:
-        """As the file's read."""
-        return self._file.read(size).translate(_ASCII)
-
-    def readable(self) -> bool:
-        """True; pyarrow asks."""
-        return True
-
-    def close(self) -> None:
-        """Done with it; the file itself is given back by who opened it."""
-        self.closed = True
+def _owned_by_arrow(block: bytes) -> Any:
+    """The bytes where pyarrow's own threads may let go of them at any time: also while the interpreter shuts down, when
+    a thread that has to ask Python for it aborts the process."""
+    sink = pa.BufferOutputStream()
+    sink.write(block)
+    return pa.BufferReader(sink.getvalue())
 
 
 class _Table:
@@ -164,38 +172,48 @@ class _Table:
         self._left_out = array("q")
         """Numbers of the rows that are no rows of the table, comments among them."""
         self._in_extra: dict[str, str] = {}
+        self._before = 0
+        """Rows of the blocks before, those that were left out among them."""
         self.rows_given = 0
 
     def batches(self) -> Iterator[Any]:
         """Record batches, to the end or to where the text can't be taken apart any more."""
         header = self._header
         wanted = set(header.naming.columns.values()) | ({_EXTRA} & set(header.names))
-        try:
-            reader = pyarrow.csv.open_csv(
-                pa.PythonFile(_Plain(self._file), mode="r"),
-                pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=header.names),
-                pyarrow.csv.ParseOptions(
-                    delimiter=header.delimiter,
-                    quote_char='"' if header.quoted else False,
-                    ignore_empty_lines=False,
-                    invalid_row_handler=self._no_row,
-                ),
-                pyarrow.csv.ConvertOptions(
-                    check_utf8=False,
-                    column_types=dict.fromkeys(wanted, pa.string()),
-                    include_columns=sorted(wanted),
-                    strings_can_be_null=True,
-                    null_values=list(BLANK),
-                ),
-            )
-            yield from reader
-        except pa.ArrowException as error:
-            line = self.line_of(self.rows_given)
-            self._tally.cannot_read(line, f"from about here on the rows can't be told apart: {str(error)[:200]}")
+        for block in _blocks(self._file):
+            self._before = self.rows_given + len(self._left_out)
+            try:
+                table = pyarrow.csv.read_csv(
+                    _owned_by_arrow(block),
+                    pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=header.names),
+                    pyarrow.csv.ParseOptions(
+                        delimiter=header.delimiter,
+                        quote_char='"' if header.quoted else False,
+                        ignore_empty_lines=False,
+                        invalid_row_handler=self._no_row,
+                    ),
+                    pyarrow.csv.ConvertOptions(
+                        check_utf8=False,
+                        column_types=dict.fromkeys(wanted, pa.string()),
+                        include_columns=sorted(wanted),
+                        strings_can_be_null=True,
+                        null_values=list(BLANK),
+                    ),
+                )
+            except pa.ArrowException as error:
+                line = self.line_of(0)
+                self._tally.cannot_read(line, f"from about here on the rows can't be told apart: {str(error)[:200]}")
+                return
+            yield from table.to_batches()
 
     def cells(self, batch: Any) -> dict[str, Cells]:
         """The fields of a batch."""
-        columns = {ours: cells_of_arrow(batch.column(theirs)) for ours, theirs in self._header.naming.columns.items()}
+        columns = {}
+        for ours, theirs in self._header.naming.columns.items():
+            texts = batch.column(theirs)
+            if self._header.delimiter == ";":  # written where a comma is the decimal point
+                texts = pc.replace_substring(texts.cast(pa.binary()), b",", b".").cast(pa.string())
+            columns[ours] = cells_of_arrow(texts)
         if _EXTRA in self._header.names:
             extra = batch.column(_EXTRA)
             self._look_for_keys(extra)
@@ -214,11 +232,12 @@ class _Table:
         return self._header.lines + number
 
     def _no_row(self, row: Any) -> str:
-        self._left_out.append(row.number)
+        number = self._before + row.number
+        self._left_out.append(number)
         text = row.text.lstrip()
         if text and not text.startswith("#"):
             why = f"{row.actual_columns} cells where there should be {row.expected_columns}"
-            self._tally.cannot_read(self._header.lines + row.number, why)
+            self._tally.cannot_read(self._header.lines + number, why)
         return "skip"
 
     def _look_for_keys(self, extra: Any) -> None:

@@ -14,7 +14,7 @@ from sentinel.vocabulary.errors import LineError
 
 __all__ = ["DlLogger", "LitGpt", "Mlx"]
 
-_LITGPT = re.compile(r"\biter\s+(\d[\d,]*)\s+step\s+(\d[\d,]*)\s*\|\s*(?:loss train|train loss|loss):\s*([^\s,|]+)")
+_LITGPT = re.compile(r"\biter\s+(\d[\d,]*)\s+step\s+(\d[\d,]*)\s*[|:]\s*(?:loss train|train loss|loss):?\s*([^\s,|]+)")
 _LITGPT_VALID = re.compile(r"\biter\s+(\d+):\s*val loss:?\s*([^\s,|]+)")
 _ITER_TIME = re.compile(r"\biter time:\s*([\d.,]+)\s*ms")
 

@@ -21,7 +21,14 @@ from sentinel.vocabulary.errors import LineError
 
 __all__ = ["HuggingFace"]
 
-_PAIR = re.compile(r"""['"]([\w/ .-]{1,80})['"]\s*:\s*['"]?([^\s'",}{]+)""")
+_PAIR = re.compile(
+    r"""['"]([\w/ .-]{1,80})['"]\s*:\s*"""
+    r"""(?:(?:np\.|numpy\.|torch\.)?(?:float(?:16|32|64)|tensor)\()?['"]?([^\s'",}{)]+)"""
+)
+"""Newer versions write the numbers as texts; numpy's and torch's show what they are."""
+
+_LONGEST_OPEN = 4_000
+"""Characters of a dict over several lines that are waited for."""
 
 
 class HuggingFace:
@@ -35,12 +42,37 @@ class HuggingFace:
         self._epochs = array("d")
         self._count = 0
         self._last = ""
+        self._open = ""
+        """The beginning of a dict that goes on on the next line."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells."""
+        """What the line tells: of one dict, or of several between a progress bar's pieces."""
+        if self._open:
+            line = self._gone_on(line)
+        pieces = [piece + "}" for piece in line.split("}")] if line.count("{") > 1 and "'loss'" in line else [line]
+        if len(pieces) > 1:
+            pieces[-1] = pieces[-1][:-1]
+        events: list[Event] | None = None
+        for piece in pieces:
+            told = self._of_one(piece)
+            if told is not None:
+                events = [*(events or []), *told]
+        return events
+
+    def _gone_on(self, line: str) -> str:
+        """The dict that was open, with this line; the line alone where it does not go on with it."""
+        whole_of_it, self._open = f"{self._open} {line.strip()}", ""
+        if line.lstrip().startswith(("'", '"', "}")) and len(whole_of_it) <= _LONGEST_OPEN:
+            return whole_of_it
+        return line
+
+    def _of_one(self, line: str) -> Sequence[Event] | None:
         begin = line.find("{")
         if begin >= 0 and '"learning_rate"' in line and '"step"' not in line:
             line = line.replace('"', "'")
+        if begin >= 0 and line.rstrip().endswith(",") and "'" in line[begin : begin + 2] and "}" not in line:
+            self._open = line
+            return ()
         if begin < 0 or "loss'" not in line or ("'epoch'" not in line and "'learning_rate'" not in line):
             if begin >= 0 and "'loss'" in line and line.lstrip().startswith("{"):
                 raise LineError("cut before its epoch or learning rate")
@@ -82,8 +114,8 @@ class HuggingFace:
         return ()
 
     def _step(self, told: dict[str, str], epoch: float | None) -> int:
-        for name in ("step", "global_step"):
-            if (step := whole(told.get(name, ""))) is not None:
+        for name in ("step", "global_step", "global_step/max_steps"):
+            if (step := whole(told.get(name, "").partition("/")[0])) is not None:
                 self.note = ""
                 return step
         if epoch is not None and math.isfinite(epoch):

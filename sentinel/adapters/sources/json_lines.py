@@ -115,14 +115,15 @@ class Metaseq(Fairseq):
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
-        if "num_updates" in line and "actv_norm" not in line and "cuda_gb" not in line and "| train_inner" in line:
+        of_fairseq = "actv_norm" not in line and "cuda_gb" not in line
+        if of_fairseq and ("num_updates=" in line or ("num_updates" in line and "| train_inner" in line)):
             return None
         return super().decode(line)
 
 
 _STEPS = (
     *("step", "global_step", "train/global_step", "trainer/global_step", "iteration", "iter", "train/step"),
-    *("num_updates", "_step", "steps", "update", "batch"),
+    *("num_updates", "current_steps", "_step", "steps", "update", "batch"),
 )
 _LOSSES = (
     *("train/loss", "loss", "train_loss", "lm_loss", "lm loss", "training_loss", "train/lm_loss", "train/lm loss"),
@@ -130,8 +131,16 @@ _LOSSES = (
 )
 _VALIDATIONS = ("val/loss", "eval/loss", "val_loss", "valid_loss", "eval_loss", "validation_loss", "validation/loss")
 _OTHERS: Mapping[str, Sequence[str]] = {
-    "grad_norm": ("train/grad_norm", "grad_norm", "grad-norm", "gnorm", "gradient_norm", "optim/total_grad_norm"),
-    "lr": ("train/lr", "lr", "learning_rate", "train/learning_rate", "learning-rate"),
+    "grad_norm": (
+        "train/grad_norm",
+        "grad_norm",
+        "grad-norm",
+        "gnorm",
+        "gradient_norm",
+        "optim/total_grad_norm",
+        "grad/norm/total",
+    ),
+    "lr": ("train/lr", "lr", "learning_rate", "train/learning_rate", "learning-rate", "optim/learning_rate"),
     "loss_scale": ("loss_scale", "train/loss_scale", "loss-scale"),
     "epoch": ("epoch", "train/epoch"),
 }

@@ -38,6 +38,9 @@ _LOADED = re.compile(
 _SAVED = re.compile(
     r"\bsuccessfully saved checkpoint (?:at|from|for)?\s*iteration\s*(\d+)(?:\s+to\s+(\S+))?", re.IGNORECASE
 )
+_PACE = re.compile(r"[\s\d.]*samples/sec:[^|]*\|\s*$")
+"""What GPT-NeoX writes before the iteration."""
+
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
 _AFTER_THE_LOSS = (SCALE, "grad_norm", SKIPPED, NAN)
 _LONGEST_SENTENCE = 2_000
@@ -78,8 +81,8 @@ class Megatron:
     def _of_iteration(self, line: str) -> Sequence[Event] | None:
         found = _ITERATION.search(line)
         if found is not None and "|" in line and "alid" not in line[: found.start()]:
-            reading = self._reading(line, found)
-            return (*self._arguments.close(), reading) if self._arguments.open else (reading,)
+            readings = self._readings(line, found)
+            return (*self._arguments.close(), *readings) if self._arguments.open else readings
         if self._arguments.open and (told := self._arguments.take(line)):
             return told.events
         if (valid := _VALIDATION.search(line)) is not None:
@@ -91,6 +94,24 @@ class Megatron:
         if "heckpoint" in line and len(line) <= _LONGEST_SENTENCE:
             return _of_checkpoint(line)
         return None
+
+    def _readings(self, line: str, found: re.Match[str]) -> tuple[Reading, ...]:
+        """One; several where other processes have swallowed the ends of the lines between them."""
+        of_so_many = line[found.end(1) : found.end(2)]  # "/ 500", which the other line has as well, is soon looked for
+        if found[2] and of_so_many not in line[found.end() :]:
+            return (self._reading(line, found),)
+        following = _ITERATION.search(line, found.end())
+        if following is None:
+            return (self._reading(line, found),)
+        bar = line.rfind("|", found.end(), following.start()) + 1  # before it: the first one's last field
+        if (pace := _PACE.search(line, found.end(), following.start())) is not None:
+            bar = pace.start()
+        if not bar or following.end() - bar > _LONGEST_SENTENCE:
+            return (self._reading(line, found),)
+        rest = line[bar:]
+        again = _ITERATION.search(rest)
+        first = self._reading(line[:bar], found)
+        return (first,) if again is None else (first, *self._readings(rest, again))
 
     def _reading(self, line: str, found: re.Match[str]) -> Reading:
         step = whole(found[1])

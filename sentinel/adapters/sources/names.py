@@ -23,7 +23,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "step": (
         *("global_step", "train/global_step", "trainer/global_step", "step", "iteration", "iter", "train/step"),
         *("train/iteration", "train/iter", "steps", "iterations", "num_updates", "train_inner/num_updates"),
-        *("optimizer_step", "_step"),  # wandb's _step counts its calls
+        *("current_steps", "global_step/max_steps", "optimizer_step", "_step"),  # wandb's _step counts its calls
     ),
     "loss": (
         *("loss", "train/loss", "lm_loss", "lm_loss_training/lm_loss", "train/lm_loss", "reduced_train_loss"),
@@ -34,12 +34,19 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "grad_norm": (
         *("grad_norm", "train/grad_norm", "grad_norm/grad_norm", "gradient_norm", "train/gradient_norm", "gnorm"),
         *("train_inner/gnorm", "global_grad_norm", "train/global_grad_norm", "l2_norm/grad/global"),
-        *("optim/total_grad_norm", "optim/grad_norm", "total_grad_norm", "grad_norm_step", "train/gnorm"),
+        *(
+            "optim/total_grad_norm",
+            "optim/grad_norm",
+            "grad/norm/total",
+            "total_grad_norm",
+            "grad_norm_step",
+            "train/gnorm",
+        ),
     ),
     "lr": (
         *("lr", "learning_rate", "train/lr", "train/learning_rate", "learning_rate/learning_rate", "lr_adamw"),
         *("lr_adam", "lr_adamw/pg1", "lr_adam/pg1", "lr_adamw/group0", "lr_decoupledadamw/group0", "optim/lr"),
-        *("optim/learning_rate_group0", "optim/lr_(group_0)", "train_inner/lr", "lr/group0"),
+        *("optim/learning_rate_group0", "optim/lr_(group_0)", "optim/learning_rate", "train_inner/lr", "lr/group0"),
     ),
     "loss_scale": ("loss_scale", "loss_scale/loss_scale", "train/loss_scale", "train_inner/loss_scale"),
     "seqlen": (

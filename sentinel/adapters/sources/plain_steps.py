@@ -18,8 +18,8 @@ __all__ = ["Generic", "NanoGpt"]
 _VALUE = r"\s*[:= ]\s*([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf)\b)"
 _ITER = re.compile(r"\biter (\d+)\s*:\s*(?:train )?loss", re.IGNORECASE)
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,{'\"])(?:global[_ ]?step|step|steps|iteration|iter|update|batch)['\"]?"
-    r"\s*[:=#]?\s*\[?(\d[\d,]*)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
+    r"(?:^|[\s\[(|,{'\":])(?:global[_ ]?step|step|steps|iteration|iter|update|batch)(?:\(train\))?['\"]?"
+    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
 _LOSS = re.compile(rf"(?<![\w/])(?:train(?:ing)?[_ /]?)?(?:lm[_ ])?loss['\"]?{_VALUE}", re.IGNORECASE)
@@ -27,6 +27,7 @@ _VALID = re.compile(rf"\b(?:val|valid|validation|eval)[_ /]?loss['\"]?{_VALUE}",
 _NORM = re.compile(rf"\b(?:grad(?:ient)?[_ ]?)?norm['\"]?{_VALUE}", re.IGNORECASE)
 _LR = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?{_VALUE}", re.IGNORECASE)
 _MS = re.compile(r"\b(?:time|dt)\s*[:= ]\s*([\d.]+) ?ms|\|\s*([\d.]+) ms\b")
+_JSON = ('{"', "[{")
 _LONGEST = 4_000
 """Characters of a line that is looked at: these patterns are tried at every place of it."""
 
@@ -54,6 +55,8 @@ class Generic:
             raise LineError("a step that is no number")
         head, rest = line[: found.start()], line[found.end(1) :]
         at, told = time_of(head), _LOSS.search(rest)
+        if told is None and not line.lstrip().startswith(_JSON) and (told := _LOSS.search(head)) is not None:
+            rest = head  # the step stands last
         valid = _VALID.search(rest)
         if told is None:
             return self._validated(line)

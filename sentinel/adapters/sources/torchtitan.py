@@ -42,6 +42,8 @@ class Torchtitan:
         head, step = line[: found.start()], whole(found[1])
         told = dict(_FIELD.findall(line[found.end() :]))
         name = next((n for n in ("loss", "global_avg_loss", "train_loss") if n in told), None)
+        if name is None and "val_loss" in told and (value := number(told["val_loss"].rstrip(","))) is not None:
+            return (Evaluated(loss=value, step=step, time_unix_s=time_of(head)),)
         loss = None if name is None else number(told[name].rstrip(","))
         if loss is None or step is None:
             raise LineError("a step without its loss")
@@ -49,8 +51,8 @@ class Torchtitan:
         if head.rstrip().endswith("validate"):
             return (Evaluated(loss=loss, step=step, time_unix_s=at),)
         fields: dict[str, Any] = {"time_unix_s": at}
-        for field in ("grad_norm", "lr"):
-            if (text := told.get(field)) is not None:
+        for field, names in (("grad_norm", ("grad_norm", "grad")), ("lr", ("lr",))):  # lingua writes `grad`
+            if (text := next((told[n] for n in names if n in told), None)) is not None:
                 fields[field] = number(text.rstrip(","))
         total = whole(found[2]) if found[2] else None
         return (Reading(step, loss, rank_of(head), fields, total),)

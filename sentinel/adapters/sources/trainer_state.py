@@ -1,4 +1,4 @@
-"""Hugging Face's trainer_state.json: its log_history, and the checkpoints beside it."""
+"""Hugging Face's trainer_state.json: its log_history, and the checkpoints beside it; or such a history by itself."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _HEAD_BYTES = 1 << 16
 _LARGEST_BYTES = 1 << 28
 """A longer one would not be read whole, and is an error."""
 
+_ARRAY = re.compile(rb"\s*\[\s*\{")
+
 Entry = dict[str, Any]
 
 
@@ -43,9 +45,10 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> FileSource | Non
     found = _state_file(path)
     if found is None:
         return None
-    history = _history(found)
-    if history is None:
+    read = _history(found)
+    if read is None:
         return None
+    name, history = read
     if wrong := [ours for ours in asked if ours in ("rank", "attempt")]:
         raise ConfigError(f"{_FILE} is of one rank and one attempt; there is no column for {wrong[0]}")
     names = sorted(set().union(*history))
@@ -53,7 +56,7 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> FileSource | Non
     if "loss" not in columns:
         raise no_loss(str(found), names)
     saved = [*_checkpoints(path if path.is_dir() else path.parent)]
-    return FileSource(found, "huggingface_trainer_state", lambda tally: _chunks(found, columns, saved, tally))
+    return FileSource(found, name, lambda tally: _chunks(found, columns, saved, tally))
 
 
 def _state_file(path: Path) -> Path | None:
@@ -78,22 +81,24 @@ def _checkpoints(folder: Path) -> Iterator[CheckpointSaved]:
             yield CheckpointSaved(attempt=1, global_step=step, time_unix_s=math.nan, tag=f"checkpoint-{step}")
 
 
-def _history(path: Path) -> list[Entry] | None:
-    """The entries; None where the file is no trainer state."""
+def _history(path: Path) -> tuple[str, list[Entry]] | None:
+    """The format's name and the entries; None where the file is no trainer state, and no array of such entries."""
     called_so = path.name == _FILE
     with Bytes(path) as file:
         start = file.read_up_to(_HEAD_BYTES)
-        if not called_so and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
+        alone = _ARRAY.match(start) is not None
+        if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
         text = start + file.read_up_to(_LARGEST_BYTES)
-    if not called_so and f'"{_HISTORY}"'.encode() not in text:
+    if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None
     try:
         state = _document(text)
-        history = state[_HISTORY]
+        history = state if alone else state[_HISTORY]
         if not isinstance(history, list):
             raise TypeError
-        return [entry if isinstance(entry, dict) else {} for entry in history]
+        entries = [entry if isinstance(entry, dict) else {} for entry in history]
+        return "json" if alone else "huggingface_trainer_state", entries
     except (ValueError, RecursionError, LookupError, TypeError) as error:
         if not called_so:
             return None
@@ -123,7 +128,7 @@ def _chunks(path: Path, columns: Mapping[str, str], saved: list[CheckpointSaved]
         tally.keep(record)
     if "step" not in columns:
         tally.note("no entry has a step: entries are numbered from 1")
-    history = _history(path) or []
+    _, history = _history(path) or ("", [])
     for start in range(0, len(history), CHUNK_ROWS):
         entries = history[start : start + CHUNK_ROWS]
         entries = [_sum_up(entry, tally) if _AT_THE_END in entry else entry for entry in entries]

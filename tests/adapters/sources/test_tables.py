@@ -271,3 +271,22 @@ def test_a_path_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="can't be read"):
         open_columns(tmp_path / "nothing.csv", {})
     assert open_columns(tmp_path, {}) == []
+
+
+def test_rows_are_told_apart_wherever_a_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("step,loss\n" + "".join(f"# {i}, of no use, {i}\n{i},{2 + i / 8}\n{i},x\n\n" for i in range(50)))
+    for block_bytes in (16, 64, 1 << 21):
+        monkeypatch.setattr("sentinel.adapters.sources.csv_table._BLOCK_BYTES", block_bytes)
+        source = only(path)
+        assert column(told(source), "step", "loss") == [(i, 2 + i / 8) for i in range(50)]
+        assert [line for line, _ in source.first_unreadable] == [4 + 4 * i for i in range(20)]
+
+
+def test_no_thread_of_pyarrow_needs_python_which_may_be_shutting_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("step,loss\n1,2.5\n")
+    monkeypatch.setattr("pyarrow.PythonFile", None)  # a thread that lets go of one as the process ends aborts it
+    assert column(told(only(path)), "step", "loss") == [(1, 2.5)]
