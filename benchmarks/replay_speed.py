@@ -1,10 +1,17 @@
-"""How fast a run's past is read, and in how much memory, from each of the formats in columns.
+"""How fast a run's past is read and judged, and in how much memory, from each of the formats that it may be left in.
 
-    python benchmarks/replay_speed.py [--quick] [--samples 10000000] [--json]
+    python benchmarks/replay_speed.py [--quick | --big] [--json]
 
-The run is made up: a loss that falls as a power of the step, with noise that gets smaller, and some spikes; grad norm,
-learning rate, loss scale and batch size beside it. Journals have all the keys that `encode` writes. Each format is read
-in a process of its own, on one core, with the files in the page cache; its peak memory is that of the whole process.
+What `sentinel replay` does with a path: every sample is read and judged. The runs are made up: a healthy one, with
+noise and a few spikes, and a hard one, with heavy tails and many; with loss, grad norm and learning rate, or with all
+signals that the judge reads. Journals have every key in either case.
+
+Each row is a process of its own that keeps to one core, with one thread for each of the libraries, and the file in the
+page cache. `samples_per_s` is of the core's time (CPU time of the process, imports left out), `samples_per_s_wall` by
+the clock: on a machine that does nothing else they are the same. `read_s` is the part of the CPU time that reading
+takes. Peak memory is that of the whole process. `arrays` are columns that are in memory already.
+
+10^6 samples for each row, a tenth of it for a log of lines; --quick 10^5 and fewer rows; --big 10^7, for the memory.
 """
 
 from __future__ import annotations
@@ -17,161 +24,171 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
-from numpy.typing import NDArray
 
-from sentinel.adapters.sources.tables import open_columns
-from sentinel.vocabulary.sample import Sample, encode
+from benchmarks.made_up.files import WRITERS
+from benchmarks.made_up.runs import columns
+from sentinel.adapters.sources.opening import open_sources
+from sentinel.adapters.sources.source import CHUNK_ROWS
+from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.judge.replay import Replay
+from sentinel.judge.thresholds import Thresholds
 
-AT_A_TIME = 100_000
-QUICK_SAMPLES = 200_000
-SPIKES_EVERY = 40_000
+SAMPLES, QUICK_SAMPLES, BIG_SAMPLES = 10**6, 10**5, 10**7
+OF_A_LOG = 10
+"""A log of lines has one sample in so many."""
 
-Columns = dict[str, NDArray[np.float64] | NDArray[np.int64]]
+ARRAYS = "arrays"
+COLUMN_FORMATS = ("csv", "parquet")
+FORMATS = (ARRAYS, *WRITERS)
+HEADLINE = ("few", "healthy")
 
-
-def columns(n: int, seed: int = 0) -> Iterator[Columns]:
-    """The run's columns, a stretch at a time."""
-    rng = np.random.default_rng(seed)
-    for first in range(0, n, AT_A_TIME):
-        steps = np.arange(first + 1, min(first + AT_A_TIME, n) + 1)
-        loss = 1.7 + 9.0 * steps**-0.22 + rng.normal(0, 0.02 + 0.2 * steps**-0.4)
-        since_spike = steps % SPIKES_EVERY
-        spike = np.where((steps > SPIKES_EVERY) & (since_spike < 60), np.exp(-since_spike / 15.0), 0.0)
-        yield {
-            "step": steps,
-            "loss": loss + 2.5 * spike,
-            "grad_norm": rng.lognormal(-1.0, 0.3, len(steps)) * (1 + 20 * spike),
-            "lr": 6e-5 * np.minimum(1.0, steps / 3000),
-            "loss_scale": np.full(len(steps), 65536.0),
-            "batch_size": np.full(len(steps), 2048),
-        }
+Row = dict[str, Any]
 
 
-def write_csv(path: Path, n: int) -> None:
-    """As a spreadsheet or a logger's export has it."""
-    stretches = columns(n)
-    first = pa.table(next(stretches))
-    with pyarrow.csv.CSVWriter(path, first.schema) as writer:
-        writer.write_table(first)
-        for stretch in stretches:
-            writer.write_table(pa.table(stretch))
+def kinds(*, quick: bool, big: bool) -> list[tuple[str, str, str]]:
+    """Format, signals and curve of each row."""
+    if big:
+        return [(name, *HEADLINE) for name in (*COLUMN_FORMATS, "journal")]
+    harder = [(ARRAYS, "all", "healthy"), (ARRAYS, "few", "hard"), (ARRAYS, "all", "hard")]
+    if not quick:
+        harder += [(name, "all", "healthy") for name in (*COLUMN_FORMATS, "jsonl", "journal")]
+        harder += [(name, "few", "hard") for name in WRITERS]
+    return sorted([*((name, *HEADLINE) for name in FORMATS), *harder], key=lambda kind: FORMATS.index(kind[0]))
 
 
-def write_parquet(path: Path, n: int) -> None:
-    """In groups of a hundred thousand rows."""
-    stretches = columns(n)
-    first = pa.table(next(stretches))
-    with pyarrow.parquet.ParquetWriter(path, first.schema) as writer:
-        writer.write_table(first)
-        for stretch in stretches:
-            writer.write_table(pa.table(stretch))
+def judged(chunks: Iterable[Readings]) -> Row:
+    """Reads and judges all of it; for a process of its own."""
+    replay = Replay(Thresholds())
+    read_s = 0.0
+    started, started_cpu = time.perf_counter(), time.process_time()
+    at = started_cpu
+    for readings in chunks:
+        read_s += time.process_time() - at
+        replay.push(readings)
+        at = time.process_time()
+    replay.end()
+    cpu_s, wall_s = time.process_time() - started_cpu, time.perf_counter() - started
+    return {
+        "samples": replay.samples,
+        "events": len(replay.events),
+        "samples_per_s": replay.samples / cpu_s,
+        "samples_per_s_wall": replay.samples / wall_s,
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "read_s": read_s,
+        "peak_rss_mb": peak_rss_mb(),
+    }
 
 
-def write_jsonl(path: Path, n: int) -> None:
-    """As a trainer writes it that logs a dict for each step."""
-    with path.open("w", 1 << 20) as file:
-        for stretch in columns(n):
-            names, lists = [*stretch], [values.tolist() for values in stretch.values()]
-            for row in zip(*lists, strict=True):
-                file.write("{" + ", ".join(f'"{name}": {value!r}' for name, value in zip(names, row, strict=True)))
-                file.write("}\n")
+def peak_rss_mb() -> float:
+    """The most memory that this process has had; where the system tells, without what it was forked from had."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        (kib,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(kib) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
-def write_journal(path: Path, n: int) -> None:
-    """As our hook writes it. The line is put together here, since encode would take minutes, and compared with it."""
-    compared = False
-    with path.open("w", 1 << 20) as file:
-        for stretch in columns(n):
-            lists = [values.tolist() for values in stretch.values()]
-            for step, loss, grad_norm, lr, loss_scale, batch in zip(*lists, strict=True):
-                line = (
-                    f'{{"kind": "sample", "attempt": 1, "global_step": {step}, "time_unix_s": {1.7e9 + 3.0 * step!r}, '
-                    f'"loss": {loss!r}, "loss_ratio": 1.0, "adam_variance_l1": {loss * 1e3!r}, '
-                    f'"adam_variance_max": {loss / 7!r}, "grad_norm": {grad_norm!r}, "update_norm": null, '
-                    f'"loss_spread": null, "loss_scale": {loss_scale!r}, "lr": {lr!r}, "seqlen": 2048, '
-                    f'"lr_warmup_steps": 3000, "skipped": false, "step_time_s": 3.0, "global_batch_samples": {batch}, '
-                    f'"consumed_samples": {batch * step}, "consumed_tokens": {batch * step * 2048}, "epoch": null}}'
-                )
-                if not compared:
-                    compared = _same_as_encode(line, step, loss, grad_norm, lr)
-                file.write(line + "\n")
+def in_memory(samples: int, signals: str, curve: str) -> Iterator[Readings]:
+    """The run as arrays, in chunks as a reader gives them."""
+    stretches = list(columns(samples, signals, curve))
+    whole = {name: np.concatenate([s[name] for s in stretches]) for name in stretches[0]}
+    steps, found = whole["step"], {name: whole[name].astype(np.float64) for name in COLUMNS if name in whole}
+    chunks = [
+        Readings(
+            attempt=1, steps=steps[i : i + CHUNK_ROWS], columns={n: c[i : i + CHUNK_ROWS] for n, c in found.items()}
+        )
+        for i in range(0, samples, CHUNK_ROWS)
+    ]
+    return iter(chunks)
 
 
-def _same_as_encode(line: str, step: int, loss: float, grad_norm: float, lr: float) -> bool:
-    sample = Sample(
-        attempt=1, global_step=step, time_unix_s=1.7e9 + 3.0 * step, loss=loss, loss_ratio=1.0,
-        adam_variance_l1=loss * 1e3, adam_variance_max=loss / 7, grad_norm=grad_norm, loss_scale=65536.0, lr=lr,
-        seqlen=2048, lr_warmup_steps=3000, step_time_s=3.0, global_batch_samples=2048, consumed_samples=2048 * step,
-        consumed_tokens=2048 * step * 2048,
-    )  # fmt: skip
-    if encode(sample) != line:
-        raise SystemExit("a journal's lines have changed: write_journal has to follow")
-    return True
+def measure(what: str) -> Row:
+    """What a child process is started for: a file, or the arrays of `samples,signals,curve`."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if not Path(what).exists():
+        samples, signals, curve = what.split(",")
+        return judged(in_memory(int(samples), signals, curve))
+    (source,) = open_sources(Path(what), {})
+    return judged(source)
 
 
-FORMATS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
-    "csv": ("run.csv", write_csv),
-    "parquet": ("run.parquet", write_parquet),
-    "jsonl": ("run.jsonl", write_jsonl),
-    "journal": ("0001.jsonl", write_journal),
-}
+def in_a_child(what: str) -> Row:
+    """`measure` in a fresh process."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, __file__, "--measure", what]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | one_thread)
+    row: Row = json.loads(done.stdout)
+    return row
 
 
-def read(path: Path) -> dict[str, float | str]:
-    """Reads the file and judges nothing; for a process of its own."""
-    at = time.perf_counter()
-    (source,) = open_columns(path, {})
-    samples = sum(len(chunk) for chunk in source)
-    wall_s = time.perf_counter() - at
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"format": source.format, "samples": samples, "samples_per_s": samples / wall_s, "peak_rss_mb": peak_mb}
+def measured(name: str, signals: str, curve: str, samples: int, folder: Path) -> Row:
+    """The row of a kind; its file is there for as long as it is looked at."""
+    head: Row = {"format": name, "signals": signals, "curve": curve}
+    if name == ARRAYS:
+        return head | in_a_child(f"{samples},{signals},{curve}") | {"file_mb": None}
+    file_name, write = WRITERS[name]
+    path = folder / file_name
+    write(path, columns(samples // OF_A_LOG if name == "megatron_log" else samples, signals, curve))
+    try:
+        return head | in_a_child(str(path)) | {"file_mb": path.stat().st_size / 1e6}
+    finally:
+        path.unlink()
 
 
-def measured(path: Path) -> dict[str, float | str]:
-    """The same in a fresh process, on one core."""
-    one_core = {"OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--read", str(path)]
-    if core := min(os.sched_getaffinity(0), default=None):
-        command = ["taskset", "-c", str(core), *command]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | one_core)
-    result: dict[str, float | str] = json.loads(done.stdout)
-    return result
+def document(rows: list[Row]) -> dict[str, Any]:
+    """What --json prints: the slower of the two formats in columns, the larger memory of them, and every row."""
+    headline = [r for r in rows if r["format"] in COLUMN_FORMATS and (r["signals"], r["curve"]) == HEADLINE]
+    return {
+        "samples_per_s": min(r["samples_per_s"] for r in headline),
+        "samples_per_s_wall": min(r["samples_per_s_wall"] for r in headline),
+        "peak_rss_mb": max(r["peak_rss_mb"] for r in headline),
+        "samples": headline[0]["samples"],
+        "rows": rows,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for reading."""
+    head = ("format", "signals", "curve", "samples", "events", "samples/s", "by clock", "reading", "peak RSS", "file")
+    lines = ["{:13}{:8}{:9}{:>11}{:>8}{:>11}{:>10}{:>9}{:>10}{:>9}".format(*head)]
+    for r in rows:
+        file_mb = "" if r["file_mb"] is None else f"{r['file_mb']:.0f} MB"
+        lines.append(
+            f"{r['format']:13}{r['signals']:8}{r['curve']:9}{r['samples']:>11,}{r['events']:>8,}"
+            f"{r['samples_per_s']:>11,.0f}{r['samples_per_s_wall']:>10,.0f}{r['read_s'] / r['cpu_s']:>9.0%}"
+            f"{r['peak_rss_mb']:>7.0f} MB{file_mb:>9}"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=2_000_000)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.read is not None:
-        print(json.dumps(read(given.read)))
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true")
+    size.add_argument("--big", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout and nothing else")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.measure is not None:
+        print(json.dumps(measure(asked.measure)))
         return
-    samples = QUICK_SAMPLES if given.quick else given.samples
-    rows = []
+    samples = QUICK_SAMPLES if asked.quick else BIG_SAMPLES if asked.big else SAMPLES
     with tempfile.TemporaryDirectory() as folder:
-        for name, write in FORMATS.values():
-            path = Path(folder, name)
-            write(path, samples)
-            rows.append(measured(path) | {"file_mb": path.stat().st_size / 1e6})
-            path.unlink()
-    if given.json:
-        print(json.dumps({"read_only": rows}))
-        return
-    print(f"{'format':10} {'samples':>10} {'samples/s':>12} {'peak RSS':>10} {'file':>9}")
-    for row in rows:
-        print(
-            f"{row['format']:10} {row['samples']:>10,} {row['samples_per_s']:>12,.0f} "
-            f"{row['peak_rss_mb']:>7.0f} MB {row['file_mb']:>6.0f} MB"
-        )
+        rows = [measured(*kind, samples, Path(folder)) for kind in kinds(quick=asked.quick, big=asked.big)]
+    print(json.dumps(document(rows)) if asked.json else table(rows))
 
 
 if __name__ == "__main__":

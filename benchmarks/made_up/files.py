@@ -1,0 +1,116 @@
+"""A made-up run as each of the formats that it may have been left behind in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from benchmarks.made_up.runs import Columns
+from sentinel.vocabulary.sample import Sample, encode
+
+__all__ = ["WRITERS"]
+
+_BUFFER_BYTES = 1 << 20
+_BATCH = 2048
+_SEQLEN = 2048
+
+
+def write_csv(path: Path, run: Iterable[Columns]) -> None:
+    """As a spreadsheet or a logger's export has it."""
+    tables = map(pa.table, run)
+    first = next(tables)
+    with pyarrow.csv.CSVWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
+
+
+def write_parquet(path: Path, run: Iterable[Columns]) -> None:
+    """In groups of a hundred thousand rows."""
+    tables = map(pa.table, run)
+    first = next(tables)
+    with pyarrow.parquet.ParquetWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
+
+
+def write_jsonl(path: Path, run: Iterable[Columns]) -> None:
+    """As a trainer writes it that logs a dict for each step."""
+    with path.open("w", _BUFFER_BYTES) as file:
+        for stretch in run:
+            names = [*stretch]
+            for row in zip(*(values.tolist() for values in stretch.values()), strict=True):
+                file.write("{" + ", ".join(f'"{name}": {value!r}' for name, value in zip(names, row, strict=True)))
+                file.write("}\n")
+
+
+def write_journal(path: Path, run: Iterable[Columns]) -> None:
+    """As the hook writes it, every key on every line. The first is compared with `encode`, which would take minutes."""
+    compared = False
+    with path.open("w", _BUFFER_BYTES) as file:
+        for stretch in run:
+            names = [*stretch]
+            for row in zip(*(values.tolist() for values in stretch.values()), strict=True):
+                line = _journal_line(dict(zip(names, row, strict=True)))
+                compared = compared or _same_as_encode(line, dict(zip(names, row, strict=True)))
+                file.write(line + "\n")
+
+
+def _journal_line(one: dict[str, float]) -> str:
+    step = one["step"]
+    spread, update, scale = (_or_null(one.get(name)) for name in ("loss_spread", "update_norm", "loss_scale"))
+    l1, largest = (_or_null(one.get(name)) for name in ("adam_variance_l1", "adam_variance_max"))
+    return (
+        f'{{"kind": "sample", "attempt": 1, "global_step": {step}, "time_unix_s": {1.7e9 + 3.0 * step!r}, '
+        f'"loss": {one["loss"]!r}, "loss_ratio": 1.0, "adam_variance_l1": {l1}, "adam_variance_max": {largest}, '
+        f'"grad_norm": {one["grad_norm"]!r}, "update_norm": {update}, "loss_spread": {spread}, '
+        f'"loss_scale": {scale}, "lr": {one["lr"]!r}, "seqlen": {_SEQLEN}, "lr_warmup_steps": 3000, '
+        f'"skipped": false, "step_time_s": 3.0, "global_batch_samples": {_BATCH}, '
+        f'"consumed_samples": {_BATCH * step}, "consumed_tokens": {_BATCH * step * _SEQLEN}, "epoch": null}}'
+    )
+
+
+def _or_null(value: float | None) -> str:
+    return "null" if value is None else repr(value)
+
+
+def _same_as_encode(line: str, one: dict[str, float]) -> bool:
+    step = int(one["step"])
+    readings = {name: value for name, value in one.items() if name not in ("step", "seqlen", "global_batch_samples")}
+    sample = Sample(
+        attempt=1, global_step=step, time_unix_s=1.7e9 + 3.0 * step, loss_ratio=1.0, seqlen=_SEQLEN,
+        lr_warmup_steps=3000, step_time_s=3.0, global_batch_samples=_BATCH, consumed_samples=_BATCH * step,
+        consumed_tokens=_BATCH * step * _SEQLEN, **readings,  # type: ignore[arg-type]
+    )  # fmt: skip
+    if encode(sample) != line:
+        raise SystemExit("a journal's lines have changed: the benchmark's have to follow")
+    return True
+
+
+def write_megatron_log(path: Path, run: Iterable[Columns]) -> None:
+    """A line for each iteration, as Megatron prints it."""
+    with path.open("w", _BUFFER_BYTES) as file:
+        for stretch in run:
+            rows = (stretch[name].tolist() for name in ("step", "loss", "grad_norm", "lr"))
+            for step, loss, grad_norm, lr in zip(*rows, strict=True):
+                file.write(
+                    f" iteration {step:8d}/{10**8:9d} | consumed samples: {_BATCH * step:12d} | elapsed time per "
+                    f"iteration (ms): 3000.0 | learning rate: {lr:.3E} | global batch size: {_BATCH:5d} | "
+                    f"lm loss: {loss:.6E} | loss scale: 65536.0 | grad norm: {grad_norm:.3f} | "
+                    "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+                )
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, Iterable[Columns]], None]]] = {
+    "csv": ("run.csv", write_csv),
+    "parquet": ("run.parquet", write_parquet),
+    "jsonl": ("run.jsonl", write_jsonl),
+    "journal": ("0001.jsonl", write_journal),
+    "megatron_log": ("run.log", write_megatron_log),
+}
+"""Format to the name of its file, and what writes it."""
