@@ -6,15 +6,22 @@ import logging
 import re
 from pathlib import Path
 
-from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.sample import Record, decode
+import msgspec
 
-__all__ = ["Journals"]
+from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.sample import Record, Sample, decode
+
+__all__ = ["Journals", "decode_line"]
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{4,}\.jsonl")
 _CHUNK_BYTES = 1 << 20
+
+_PLAIN_SAMPLE = re.compile(rb'\{"kind": "sample", "[^{}\[\]\\\x00-\x1f\x7f-\xff]{1,4000}\}')
+"""A sample's line as `encode` writes it: nothing nested or escaped, and no number that Python thinks too long."""
+
+_decode_sample = msgspec.json.Decoder(Sample).decode
 
 
 class Journals:
@@ -53,8 +60,18 @@ class Journals:
         if not line.strip():
             return None
         try:
-            return decode(line.decode("utf-8", "replace"))
+            return decode_line(line)
         except LineError as error:
             self.unreadable += 1
             log.warning("%s: a line that can't be read: %s", name, error)
             return None
+
+
+def decode_line(line: bytes) -> Record | None:
+    """What `decode` says of the line; many times faster for a sample in which all is a number."""
+    if line.count(b'"kind"') == 1 and _PLAIN_SAMPLE.fullmatch(line):
+        try:
+            return _decode_sample(line)
+        except msgspec.MsgspecError:
+            pass  # "nan", or not right: decode knows
+    return decode(line.decode("utf-8", "replace"))
