@@ -41,8 +41,9 @@ _TAIL_BLOCKS = 128
 _TAIL_OUTLIERS = 3
 """Outliers of a height within that time that make it part of the noise: one or two are events."""
 
-_NOISE_EVERY_BLOCKS = 4
-"""Blocks after which a settled band's noise is estimated anew; its level moves with each."""
+_SETTLED_BLOCKS = 64
+_NOISE_EVERY_BLOCKS = 8
+"""Blocks after which a settled band's noise is estimated anew, more often before; its level moves with each."""
 
 _MAX_TAIL = 20.0
 """No tail is heavier than this: a loss that leaves 120 deviations is news in every run."""
@@ -77,8 +78,9 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
 
 
 def _chord_sigma(values: Sequence[float], lag: int) -> float:
-    triples = zip(values, values[lag:], values[2 * lag :], strict=False)
-    chords = sorted(middle - (left + right) / 2 for left, middle, right in triples)
+    every = max(1, lag // 4)  # neighbouring chords of a long lag say the same
+    triples = zip(values[::every], values[lag::every], values[2 * lag :: every], strict=False)
+    chords = sorted([middle - (left + right) / 2 for left, middle, right in triples])
     n = len(chords)
     return (chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / math.sqrt(1.5)
 
@@ -131,7 +133,8 @@ class NoiseBand:
         self._levels.append(middle)
         self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
-        if self._blocks < _NOISE_BLOCKS or self._blocks % _NOISE_EVERY_BLOCKS == 0:
+        every = 1 if self._blocks < _NOISE_BLOCKS else 4 if self._blocks < _SETTLED_BLOCKS else _NOISE_EVERY_BLOCKS
+        if self._blocks % every == 0:
             self.sigma = self._noise_of_one()
         self._blocks += 1
         while self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:

@@ -33,7 +33,7 @@ SAMPLE = [
     ("undo", "write", 2, LOG, "KILL", WATCH),  # taken back, and not said so
     ("undo", "rename", 1, "tensorboard-incident-1-r1/events.out.tfevents.1700000000.host.c", "KILL", BY_HAND),
     ("undo", "fsync", 1, "checkpoints/.latest.new", "ESTALE", UNDO),
-    ("watch", "rename", 1, "checkpoints/global_step240", "EACCES", WATCH),
+    ("watch", "rename", 1, "checkpoints/global_step40", "EACCES", WATCH),
     ("watch", "utime", 1, "state/lock", "EIO", WATCH),
     ("watch", "write", 8, LOG, "ENOSPC", UNDO),
     ("torn", "rename", 1, "checkpoints/latest", "KILL", UNDO),
