@@ -1,0 +1,38 @@
+"""The readings that a command is asked about: a path, or a run by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sentinel.act.source import read_all
+from sentinel.adapters.sources.opening import in_columns, one_source, open_log
+from sentinel.adapters.sources.source import ColumnSource, FileSource
+from sentinel.cli import wiring
+from sentinel.config import Config
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["source_named", "source_of_run"]
+
+
+def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
+    """One series: in the file or folder of that name, or of the run whose configuration it is, or that it names."""
+    path = Path(name)
+    if path.suffix != ".toml" and path.exists():
+        return one_source(path, columns)
+    if path.suffix == ".toml" or (config_dir / f"{name}.toml").is_file():
+        return source_of_run(wiring.find_config(name, config_dir))
+    raise ConfigError(f"{name} is no file, no folder, and no run under {config_dir}")
+
+
+def source_of_run(config: Config) -> ColumnSource:
+    """What the run has left behind so far: its journals, or its trainer's log."""
+    state_dir = wiring.state_dir_of(config)
+    if config.source.kind == "journal":
+        return one_source(state_dir, {})
+    path = wiring.source_log_of(config, state_dir)
+    if path.exists():
+        return open_log(path, config.source.format)
+    if not any(True for _ in read_all(wiring.source_of(config, state_dir))):  # one file for each rank
+        raise ConfigError(f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
+    return FileSource(path, "log", lambda tally: in_columns(read_all(wiring.source_of(config, state_dir)), tally))
