@@ -98,4 +98,32 @@ def replay(
     return replaying.replay_paths(paths, asked, as_json=as_json)
 
 
-PAST = (replay, correlate)
+def export(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table: .csv, .parquet or .jsonl.")],
+    path: Annotated[
+        str | None, typer.Argument(help="What `replay` reads; without it, the run that --run names.")
+    ] = None,
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    column: ColumnOption = None,
+    descent: Annotated[
+        bool, typer.Option("--descent", help="Without what a restart took back: each step once, as it counts.")
+    ] = False,
+) -> int:
+    """Write a run's samples as a table: one row for each step of each attempt, in sentinel's names.
+
+    nan is nan; what was not measured is null, in CSV a blank. `sentinel replay` reads it again.
+    """
+    from sentinel.cli import exporting, reading, replaying, wiring
+
+    if path is not None and run is not None:
+        raise ConfigError("a path or --run: give one of them")
+    columns = replaying.parsed_columns(column or ())
+    if path is not None:
+        source = reading.source_named(path, columns, config_dir)
+    else:
+        source = reading.source_of_run(wiring.find_config(run, config_dir))
+    return exporting.export(source, output, only_descent=descent)
+
+
+PAST = (replay, correlate, export)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sentinel.act.source import read_all
+from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.sources.opening import in_columns, one_source, open_log
 from sentinel.adapters.sources.source import ColumnSource, FileSource
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.sample import Record
 
 __all__ = ["source_named", "source_of_run"]
 
@@ -33,6 +36,10 @@ def source_of_run(config: Config) -> ColumnSource:
     path = wiring.source_log_of(config, state_dir)
     if path.exists():
         return open_log(path, config.source.format)
-    if not any(True for _ in read_all(wiring.source_of(config, state_dir))):  # one file for each rank
+
+    def records() -> Iterator[Record]:  # one file for each rank; what has no time of day gets none
+        return read_all(FollowedLog(path, format_name=config.source.format, now=lambda: math.nan))
+
+    if not any(True for _ in records()):
         raise ConfigError(f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
-    return FileSource(path, "log", lambda tally: in_columns(read_all(wiring.source_of(config, state_dir)), tally))
+    return FileSource(path, "log", lambda tally: in_columns(records(), tally))
