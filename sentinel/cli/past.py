@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,6 +11,8 @@ from sentinel.cli.options import RUNS, ColumnOption, ConfigDir, Json, RunOption
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["PAST"]
+
+By = Literal["step", "tokens"]
 
 
 def correlate(
@@ -126,4 +128,19 @@ def export(
     return exporting.export(source, output, only_descent=descent)
 
 
-PAST = (replay, correlate, export)
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more: what `replay` reads, or names as --run takes them.")],
+    by: Annotated[By, typer.Option(help="What the runs are compared at: step or tokens consumed.")] = "step",
+    column: ColumnOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it, .png or .svg.")] = None,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    """Compare runs at the same step: the smoothed loss of each, the ratio to the first, and who leads since when."""
+    from sentinel.cli import comparing, replaying
+
+    columns = replaying.parsed_columns(column or ())
+    return comparing.compare_runs(runs, columns, config_dir, by=by, plot=plot, as_json=as_json)
+
+
+PAST = (replay, correlate, compare, export)
