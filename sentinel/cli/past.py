@@ -82,7 +82,7 @@ def replay(
 ) -> int:
     """Judge what a run has left behind, sample for sample as it would have been live. Exit 1 when one ends diverged.
 
-    With --run, by that run's [judge] and [policy]; else by the defaults.
+    With --run, by that run's [judge] and [policy], with what it plans and its references; else by the defaults.
     """
     from sentinel.cli import replaying, wiring
     from sentinel.judge.thresholds import Thresholds
@@ -91,8 +91,8 @@ def replay(
     config = wiring.find_config(run, config_dir) if run is not None else None
     asked = replaying.Asked(
         columns=replaying.parsed_columns(column or ()),
-        planned=tuple(planned or ()),
-        references=tuple(reference or ()),
+        planned=(*(planned or ()), *(config.run.planned_steps if config is not None else ())),
+        references=(*(reference or ()), *(config.run.reference if config is not None else ())),
         still_running=still_running,
         thresholds=config.judge if config is not None else Thresholds(),
         policy=config.policy if config is not None else Policy(),

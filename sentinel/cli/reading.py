@@ -10,30 +10,35 @@ from sentinel.act.source import read_all
 from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.sources.opening import in_columns, one_source, open_log
 from sentinel.adapters.sources.source import ColumnSource, FileSource
-from sentinel.cli import wiring
-from sentinel.config import Config
+from sentinel.cli.finding import find_config, source_log_of, state_dir_of
+from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["source_named", "source_of_run"]
+__all__ = ["source_at", "source_named", "source_of_run"]
 
 
 def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
     """One series: in the file or folder of that name, or of the run whose configuration it is, or that it names."""
     path = Path(name)
-    if path.suffix != ".toml" and path.exists():
-        return one_source(path, columns)
-    if path.suffix == ".toml" or (config_dir / f"{name}.toml").is_file():
-        return source_of_run(wiring.find_config(name, config_dir))
+    if path.suffix == ".toml" or path.exists():
+        return source_at(path, columns)
+    if (config_dir / f"{name}.toml").is_file():
+        return source_of_run(find_config(name, config_dir))
     raise ConfigError(f"{name} is no file, no folder, and no run under {config_dir}")
+
+
+def source_at(path: Path, columns: Mapping[str, str]) -> ColumnSource:
+    """One series: in the file or folder, or of the run whose configuration it is."""
+    return source_of_run(load_config(path)) if path.suffix == ".toml" else one_source(path, columns)
 
 
 def source_of_run(config: Config) -> ColumnSource:
     """What the run has left behind so far: its journals, or its trainer's log."""
-    state_dir = wiring.state_dir_of(config)
+    state_dir = state_dir_of(config)
     if config.source.kind == "journal":
         return one_source(state_dir, {})
-    path = wiring.source_log_of(config, state_dir)
+    path = source_log_of(config, state_dir)
     if path.exists():
         return open_log(path, config.source.format)
 

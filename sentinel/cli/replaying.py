@@ -9,8 +9,9 @@ from typing import Any
 
 import typer
 
-from sentinel.adapters.sources.opening import one_source, open_sources
+from sentinel.adapters.sources.opening import open_sources
 from sentinel.adapters.sources.source import ColumnSource
+from sentinel.cli.reading import source_at
 from sentinel.judge.events import Event
 from sentinel.judge.replay import Replay
 from sentinel.judge.smoothing import smoothed
@@ -56,7 +57,7 @@ class Replayed:
 
 def replay_paths(paths: Sequence[Path], asked: Asked, *, as_json: bool) -> int:
     """Each path on its own; 1 when one of them ends diverged."""
-    references = [smoothed(str(path), one_source(path, asked.columns)) for path in asked.references]
+    references = [smoothed(str(path), source_at(path, asked.columns)) for path in asked.references]
     replayed = [_replay(source, asked, references) for path in paths for source in open_sources(path, asked.columns)]
     if as_json:
         typer.echo(dump_json([_document(each, asked) for each in replayed]))

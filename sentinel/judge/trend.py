@@ -76,7 +76,7 @@ class Trend:
     """
 
     def __init__(self, references: Sequence[Reference] = ()) -> None:
-        self._references = references
+        self.references = references
         self.clear()
 
     def clear(self) -> None:
@@ -117,7 +117,7 @@ class Trend:
 
     def _behind_reference(self) -> Lag | None:
         step, now = self._means[-1]
-        for reference in self._references:
+        for reference in self.references:
             there = reference.loss(step)
             if there is None or step < _REFERENCE_FROM_STEP or now <= there * (1 + _ABOVE_REFERENCE):
                 self._behind.pop(reference.name, None)
