@@ -42,6 +42,14 @@ class Run:
     tensorboard: Path | None = None
     """Folder of the run's event files; leave out where there is none."""
 
+    reference: tuple[Path, ...] = ()
+    """Other runs that this one should not be slower than at the same step: their runs/NAME.toml, or a log, a journal, a
+    table, as `sentinel replay` reads them. 20 % above one is said as a plateau, and leads to nothing else."""
+
+    planned_steps: tuple[int, ...] = ()
+    """Steps at which something changes on purpose that the trainer does not report (other data, another stage): the
+    loss may rise by 25 % there before it counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
@@ -153,6 +161,8 @@ def _resolved(config: Config, folder: Path) -> Config:
             checkpoints=folder / run.checkpoints,
             state_dir=state_dir,
             tensorboard=folder / run.tensorboard if run.tensorboard else None,
+            reference=tuple((folder / path).resolve() for path in run.reference),
+            planned_steps=run.planned_steps,
         ),
         launcher=replace(
             launcher,

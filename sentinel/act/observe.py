@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
+from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.source import Source, read_all
 from sentinel.act.witness import last_written
@@ -22,6 +23,7 @@ from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
@@ -106,13 +108,23 @@ class Look:
 class Observer:
     """Looks at the run; keeps the history that it has read, and which checkpoints were verified."""
 
-    def __init__(self, neighbours: Neighbours, thresholds: Thresholds, *, room_for_saves: int = 0) -> None:
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        thresholds: Thresholds,
+        *,
+        room_for_saves: int = 0,
+        planned: Sequence[int] = (),
+        references: References | None = None,
+    ) -> None:
         self._near = neighbours
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
         self._history = History()
         self._has_read = False
+        self._planned = planned
+        self._references = references or References()
         self._series = Series(thresholds)
         self._followed: tuple[int, bool] | None = None
         self._pushed = 0
@@ -133,7 +145,7 @@ class Observer:
         self._asked_for_room = room
         readable = self._read()
         attempt = self._history.latest
-        self._follow(attempt)
+        self._follow(attempt, self._references.at(now_unix_s))
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
         self._attribute(attempt, jobs, events)
@@ -155,13 +167,14 @@ class Observer:
         for tag in tags:
             self._verified.pop(tag, None)
 
-    def _follow(self, attempt: Attempt | None) -> None:
-        """Keeps the series on the newest attempt's line of descent."""
+    def _follow(self, attempt: Attempt | None, references: Sequence[Reference]) -> None:
+        """Keeps the series on the newest attempt's line of descent, beside the references as they are now."""
+        self._series.compare_with(references)
         if attempt is None:
             return
         followed = (attempt.number, attempt.started is not None)
         if followed != self._followed:
-            self._series = Series(self._thresholds, self._history.lineage(attempt))
+            self._series = Series(self._thresholds, self._history.lineage(attempt), self._planned, references)
             self._followed, self._pushed = followed, len(attempt.samples)
         for sample in attempt.samples[self._pushed :]:
             self._series.push(sample)

@@ -10,6 +10,7 @@ from sentinel.act.observe import Look, Observer
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.act.troubles import Troubles
+from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Incident
@@ -44,6 +45,7 @@ class Watch:
         self._ledger = ledger
         self._troubles = Troubles(ledger)
         self._announced: tuple[VerdictKind, int | None] | None = None
+        self._plateaus_told: set[int] = set()
         self.last: Look | None = None
         """What the last turn saw."""
 
@@ -202,12 +204,17 @@ class Watch:
         return self._policy.confirm_within_s
 
     def _announce(self, look: Look) -> None:
-        """One line in the log when the verdict changes."""
+        """One line in the log when the verdict changes, and one for each plateau, which nothing else follows from."""
         attempt = look.history.latest.number if look.history.latest else None
         if (look.verdict.kind, attempt) != self._announced:
             self._announced = (look.verdict.kind, attempt)
             at = f" at step {look.verdict.global_step}" if look.verdict.global_step is not None else ""
             log.info("attempt %s is %s%s: %s", attempt, look.verdict.kind, at, look.verdict.reason)
+        for event in look.series.events:
+            lasts = event.kind is EventKind.PLATEAU and event.end_step is None
+            if lasts and event.onset_step not in self._plateaus_told:
+                self._plateaus_told.add(event.onset_step)
+                log.info("slower than it should be, for a person to look at: %s", event.reason)
 
 
 def _ran_to_its_end(look: Look) -> bool:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sentinel.cli.options import RUNS, ConfigDir, Json, RunOption
+from sentinel.cli.past import PAST
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["app"]
@@ -24,11 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-RunOption = Annotated[str | None, typer.Option("--run", help="A name under --config-dir, or a path to a TOML file.")]
-ConfigDir = Annotated[Path, typer.Option(help="Where the runs' configurations are.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
-RUNS = Path("runs")
 
 
 @app.command()
@@ -210,42 +207,6 @@ def resume(run: RunOption = None, config_dir: ConfigDir = RUNS) -> int:
 
 
 @app.command()
-def correlate(
-    run: RunOption = None,
-    config_dir: ConfigDir = RUNS,
-    attempt: Annotated[
-        int | None, typer.Option(help="Only this attempt and what it descends from; default is all that were made.")
-    ] = None,
-    lags: Annotated[bool, typer.Option("--lags", help="Every lag, not only 0 and the one that stands out.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw it, .png or .svg: by lag, as a scatter, and the paper's Figure 1(g, h).")
-    ] = None,
-    incident: Annotated[
-        str | None, typer.Option(help="Instead: what moved first before this incident's onset.")
-    ] = None,
-    around: Annotated[int | None, typer.Option(help="Instead: what moved first before this step.")] = None,
-    window: Annotated[
-        int, typer.Option(min=1, help="Steps before the onset that --incident and --around look at.")
-    ] = 100,
-    as_json: Json = False,
-) -> int:
-    """Correlate the loss ratio with Adam's variance, as the paper's Table 3, and say how far to trust it.
-
-    Beside the plain coefficients stand prewhitened ones, at lags of up to 200 samples to either side (positive: the
-    signal is earlier than the loss ratio), with the effective sample size, corrected for the number of tests.
-    """
-    from sentinel.cli import correlating, wiring
-
-    config = wiring.find_config(run, config_dir)
-    if incident is not None or around is not None:
-        if incident is not None and around is not None:
-            raise ConfigError("--incident and --around both name an onset; give one of them")
-        onset = correlating.Around(incident=incident, step=around, window_steps=window)
-        return correlating.moved_first(config, onset, attempt=attempt, as_json=as_json)
-    return correlating.correlate(config, attempt=attempt, every_lag=lags, plot=plot, as_json=as_json)
-
-
-@app.command()
 def rollback(
     to: Annotated[str, typer.Option("--to", help="A checkpoint's tag, e.g. global_step3000, or scratch.")],
     run: RunOption = None,
@@ -326,45 +287,6 @@ def lint(
 
 
 @app.command()
-def replay(
-    paths: Annotated[list[Path], typer.Argument(help="Journals, state folders, logs, tables, TensorBoard folders.")],
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="Our name for one of the source's: loss=train/loss; repeat it.")
-    ] = None,
-    planned: Annotated[
-        list[int] | None, typer.Option("--planned", help="A step at which something was changed on purpose; repeat it.")
-    ] = None,
-    reference: Annotated[
-        list[Path] | None, typer.Option("--reference", help="A run that this one should not be slower than; repeat it.")
-    ] = None,
-    still_running: Annotated[
-        bool, typer.Option("--still-running", help="The last episode may still heal: more samples will come.")
-    ] = False,
-    run: RunOption = None,
-    config_dir: ConfigDir = RUNS,
-    as_json: Json = False,
-) -> int:
-    """Judge what a run has left behind, sample for sample as it would have been live. Exit 1 when one ends diverged.
-
-    With --run, by that run's \\[judge] and \\[policy]; else by the defaults.
-    """
-    from sentinel.cli import replaying, wiring
-    from sentinel.judge.thresholds import Thresholds
-    from sentinel.plan.policy import Policy
-
-    config = wiring.find_config(run, config_dir) if run is not None else None
-    asked = replaying.Asked(
-        columns=replaying.parsed_columns(column or ()),
-        planned=tuple(planned or ()),
-        references=tuple(reference or ()),
-        still_running=still_running,
-        thresholds=config.judge if config is not None else Thresholds(),
-        policy=config.policy if config is not None else Policy(),
-    )
-    return replaying.replay_paths(paths, asked, as_json=as_json)
-
-
-@app.command()
 def page(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,
@@ -375,3 +297,7 @@ def page(
 
     config = wiring.find_config(run, config_dir)
     return paging.test(config) if test else paging.waiting(config)
+
+
+for _command in PAST:
+    app.command()(_command)

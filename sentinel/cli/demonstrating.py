@@ -26,7 +26,7 @@ def demo(*, seed: int, output: Path, as_json: bool) -> int:
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
     draw(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
-    console.print(correlation_table(report.correlations))
+    console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(_summary(report), markup=False)
     if as_json:
         typer.echo(dump_json(report.to_json()))

@@ -15,7 +15,7 @@ from typing import Literal
 
 import typer
 
-from sentinel.act.observe import Look, Observer
+from sentinel.act.observe import Look
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli import wiring
@@ -282,7 +282,7 @@ def _paging(config: Config) -> Iterator[Finding]:
 
 
 def _look(config: Config) -> Look:
-    return Observer(wiring.neighbours_of(config), config.judge).look(wiring.clock())
+    return wiring.observer_of(config, wiring.neighbours_of(config)).look(wiring.clock())
 
 
 def _started(config: Config) -> list[RunStarted]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import typer
 
 from sentinel.adapters.sources.opening import open_sources
 from sentinel.adapters.sources.source import ColumnSource
+from sentinel.cli.reading import source_at
 from sentinel.judge.events import Event
 from sentinel.judge.replay import Replay
+from sentinel.judge.smoothing import smoothed
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
@@ -24,9 +25,6 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
 
 __all__ = ["Asked", "parsed_columns", "replay_paths"]
-
-_REFERENCE_POINTS_EVERY = 64
-"""Samples whose mean is one point of a reference: a single loss is noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class Replayed:
 
 def replay_paths(paths: Sequence[Path], asked: Asked, *, as_json: bool) -> int:
     """Each path on its own; 1 when one of them ends diverged."""
-    references = [_reference(path, asked) for path in asked.references]
+    references = [smoothed(str(path), source_at(path, asked.columns)) for path in asked.references]
     replayed = [_replay(source, asked, references) for path in paths for source in open_sources(path, asked.columns)]
     if as_json:
         typer.echo(dump_json([_document(each, asked) for each in replayed]))
@@ -101,27 +99,6 @@ def _replay(source: ColumnSource, asked: Asked, references: Sequence[Reference])
         last_step=replay.series.last_step,
         saved_steps=tuple(sorted(saved)),
     )
-
-
-def _reference(path: Path, asked: Asked) -> Reference:
-    """The loss of another run, smoothed. ConfigError where there is not one series with a loss."""
-    sources = open_sources(path, asked.columns)
-    if len(sources) != 1:
-        raise ConfigError(f"{path}: a reference is one series of losses, and there are {len(sources)} in it")
-    return Reference(str(path), list(_smoothed(sources[0])))
-
-
-def _smoothed(source: ColumnSource) -> Iterator[tuple[int, float]]:
-    pairs = chain.from_iterable(zip(r.steps.tolist(), r.columns["loss"].tolist(), strict=True) for r in source)
-    held: list[tuple[int, float]] = []
-    reached = -1
-    for step, loss in pairs:
-        if loss == loss and step > reached:  # not nan, and not what a restart did again
-            held.append((step, loss))
-        if len(held) == _REFERENCE_POINTS_EVERY:
-            reached = held[-1][0]
-            yield held[len(held) // 2][0], sum(loss for _, loss in held) / len(held)
-            held.clear()
 
 
 def _document(replayed: Replayed, asked: Asked) -> dict[str, Any]:

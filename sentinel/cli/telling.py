@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from sentinel.act.observe import Observer
 from sentinel.cli import wiring
 from sentinel.cli.watching import NOT_WELL
 from sentinel.config import Config
+from sentinel.judge.events import Event
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.story import sentence
 from sentinel.vocabulary.numbers import dump_json
@@ -18,10 +18,14 @@ from sentinel.vocabulary.numbers import dump_json
 __all__ = ["incident_json", "incidents", "shadows", "status"]
 
 
+_EVENTS_TOLD = 5
+"""The last ones that `status` tells; `replay` tells all."""
+
+
 def status(config: Config, *, as_json: bool) -> int:
     """Where the run stands; 1 when it is not well."""
     near = wiring.neighbours_of(config)
-    look = Observer(near, config.judge).look(wiring.clock())
+    look = wiring.observer_of(config, near).look(wiring.clock())
     last = look.series.last
     spent = sum(len(i.rollbacks) for i in look.run.incidents)
     budget = {
@@ -40,6 +44,7 @@ def status(config: Config, *, as_json: bool) -> int:
         "loss_ratio": last.loss_ratio if last else None,
         "onset_range": look.verdict.onset_range,
         "led_by": look.verdict.led_by,
+        "events": [_event(event) for event in look.series.events[-_EVENTS_TOLD:]],
         "incidents": [incident_json(i) for i in look.run.incidents],
         "budget": budget,
         "unreadable_lines": near.source.unreadable,
@@ -55,6 +60,15 @@ def status(config: Config, *, as_json: bool) -> int:
             typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
         typer.echo(f"  rollbacks left: {budget['rollbacks_left']}")
     return int(look.verdict.kind in NOT_WELL)
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "kind": str(event.kind),
+        "onset_step": event.onset_step,
+        "end_step": event.end_step,
+        "reason": event.reason,
+    }
 
 
 def incidents(config: Config, *, as_json: bool) -> int:

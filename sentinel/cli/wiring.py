@@ -16,6 +16,7 @@ from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.paging import Pager, Paging
 from sentinel.act.perform import Performer
 from sentinel.act.recover import Recoverer
+from sentinel.act.references import References
 from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
@@ -30,9 +31,11 @@ from sentinel.adapters.paging.outbox import Outbox
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.tensorboard import TensorBoard
-from sentinel.config import Config, load_config
+from sentinel.cli.finding import config_path, find_config, source_log_of, state_dir_of
+from sentinel.cli.reading import source_at
+from sentinel.config import Config
+from sentinel.judge.smoothing import smoothed
 from sentinel.plan.policy import Policy
-from sentinel.vocabulary.errors import ConfigError
 
 __all__ = [
     "Parts",
@@ -43,6 +46,7 @@ __all__ = [
     "find_config",
     "log_to_stderr",
     "neighbours_of",
+    "observer_of",
     "paging_of",
     "source_log_of",
     "state_dir_of",
@@ -50,37 +54,6 @@ __all__ = [
 
 clock = time.time
 """The one clock of the daemon: Unix seconds, since samples carry them."""
-
-
-def find_config(run: str | None, config_dir: Path) -> Config:
-    """The run's configuration; see config_path."""
-    return load_config(config_path(run, config_dir))
-
-
-def config_path(run: str | None, config_dir: Path) -> Path:
-    """Where it stands: a path to a TOML file, a name under config_dir, or the only one there is."""
-    if run is not None:
-        path = Path(run)
-        return path if path.suffix == ".toml" or path.is_file() else _named(run, config_dir)
-    there = sorted(config_dir.glob("*.toml"))
-    if len(there) == 1:
-        return there[0]
-    if not there:
-        raise ConfigError(f"no run is configured under {config_dir}; `sentinel init NAME` writes a configuration")
-    raise ConfigError(f"say which --run: {', '.join(p.stem for p in there)}")
-
-
-def _named(run: str, config_dir: Path) -> Path:
-    path = config_dir / f"{run}.toml"
-    if "/" in run or not path.is_file():
-        there = ", ".join(sorted(p.stem for p in config_dir.glob("*.toml"))) or "none"
-        raise ConfigError(f"no run {run!r} under {config_dir}; there is {there}")
-    return path
-
-
-def state_dir_of(config: Config) -> Path:
-    """The run's state folder, absolute."""
-    return (config.run.state_dir or Path(".sentinel") / config.run.name).resolve()
 
 
 def neighbours_of(config: Config) -> Neighbours:
@@ -107,11 +80,6 @@ def source_of(config: Config, state_dir: Path) -> Source:
     if config.source.kind == "log":
         return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=clock)
     return Journals(state_dir)
-
-
-def source_log_of(config: Config, state_dir: Path) -> Path:
-    """The log that is followed, or a pattern of several."""
-    return config.source.path or config.launcher.log or state_dir / "job.log"
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
@@ -161,12 +129,20 @@ def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
     """Everything for one run, put together; makes its state folder."""
     near = neighbours_of(config)
     near.state_dir.mkdir(parents=True, exist_ok=True)
-    observer = Observer(near, config.judge, room_for_saves=policy.room_for_saves)
+    observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
     perform = Performer(near, observer)
     paging = paging_of(config, near)
     ledger = Ledger(paging.append, clock, say)
     recoverer = Recoverer(observer, perform, policy, ledger)
     return Parts(near=near, observer=observer, ledger=ledger, recoverer=recoverer, paging=paging)
+
+
+def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
+    """Who looks at the run, and knows what it is to be compared with and what was planned."""
+    references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
+    return Observer(
+        near, config.judge, room_for_saves=room_for_saves, planned=config.run.planned_steps, references=references
+    )
 
 
 def paging_of(config: Config, near: Neighbours) -> Paging:

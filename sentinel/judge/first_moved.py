@@ -10,9 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from sentinel.judge.readings import Readings
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["WINDOW_STEPS", "Departure", "FirstMoved", "first_moved", "first_moved_of_samples"]
+__all__ = [
+    "WINDOW_STEPS",
+    "Departure",
+    "FirstMoved",
+    "first_moved",
+    "first_moved_of_readings",
+    "first_moved_of_samples",
+]
 
 WINDOW_STEPS = 100
 """How far before the onset a departure is looked for."""
@@ -86,6 +94,21 @@ def first_moved_of_samples(
             columns[name] = [math.nan if v is None else v for v in values]
             measured[name] = [v is not None for v in values]
     steps = [s.global_step for s in samples]
+    return first_moved(columns, steps, onset_step=onset_step, window_steps=window_steps, measured=measured)
+
+
+def first_moved_of_readings(
+    stretches: Sequence[Readings], *, onset_step: int, window_steps: int = WINDOW_STEPS
+) -> FirstMoved:
+    """The same of the stretches of one line of descent."""
+    columns, measured = {}, {}
+    for name in SIGNALS:
+        there = [np.logical_and(r.has(name), True if name == "loss_scale" else r.updated) for r in stretches]
+        if any(t.any() for t in there):
+            empty = (np.full(len(r), np.nan) for r in stretches)
+            columns[name] = np.concatenate([r.columns.get(name, e) for r, e in zip(stretches, empty, strict=True)])
+            measured[name] = np.concatenate(there)
+    steps = np.concatenate([r.steps for r in stretches])
     return first_moved(columns, steps, onset_step=onset_step, window_steps=window_steps, measured=measured)
 
 

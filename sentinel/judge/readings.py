@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["COLUMNS", "Readings"]
+__all__ = ["CARRIED", "COLUMNS", "Readings"]
 
 COLUMNS = (
     "loss",
@@ -28,6 +28,9 @@ COLUMNS = (
 )
 """The fields of Sample that the judge reads, beside global_step and skipped."""
 
+CARRIED = ("loss_ratio", "lr_warmup_steps", "step_time_s", "consumed_samples", "consumed_tokens", "time_unix_s")
+"""Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
@@ -40,7 +43,7 @@ class Readings:
     """(n,) global_step."""
 
     columns: Mapping[str, NDArray[np.float64]]
-    """Name of COLUMNS to its (n,) values, in Sample's units. `loss` is always there; nan is a reading that is nan."""
+    """Name of COLUMNS, or CARRIED, to its (n,) values, in Sample's units. `loss` is always there; nan is a reading."""
 
     measured: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Name to (n,): where the column holds a reading at all. A column that is not named here has no gaps."""
@@ -50,6 +53,21 @@ class Readings:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def updated(self) -> NDArray[np.bool_]:
+        """(n,): where the optimizer did not skip the update."""
+        return np.ones(len(self), np.bool_) if self.skipped is None else ~self.skipped
+
+    def has(self, name: str) -> NDArray[np.bool_]:
+        """(n,): where the column holds a reading."""
+        if name not in self.columns:
+            return np.zeros(len(self), np.bool_)
+        return self.measured.get(name, np.ones(len(self), np.bool_))
+
+    def values(self, name: str) -> NDArray[np.float64]:
+        """(n,): the readings, nan where there is none."""
+        return np.where(self.has(name), self.columns.get(name, np.nan), np.nan)
 
     def until(self, step: int) -> Readings:
         """Those before the step; for steps that only grow."""
@@ -63,13 +81,13 @@ class Readings:
         )
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Readings:
+    def of(cls, samples: Sequence[Sample], names: Sequence[str] = COLUMNS) -> Readings:
         """The samples as columns. ValueError when there are none, or when they are of several attempts."""
         attempts = {s.attempt for s in samples}
         if len(attempts) != 1:
             raise ValueError(f"samples of one attempt are wanted, not of {sorted(attempts)}")
         columns, measured = {}, {}
-        for name in COLUMNS:
+        for name in names:
             values = [getattr(s, name) for s in samples]
             there = np.array([v is not None for v in values])
             if not there.any():

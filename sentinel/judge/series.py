@@ -93,6 +93,10 @@ class Series:
         """What happened so far, by onset; what lasts has no end."""
         return self._findings.events(self.episode)
 
+    def compare_with(self, references: Sequence[Reference]) -> None:
+        """What the references are from now on: they may be still running themselves."""
+        self._trend.references = references
+
     def push(self, sample: Sample) -> None:
         """Takes the next sample."""
         self.last = sample

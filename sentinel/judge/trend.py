@@ -45,6 +45,16 @@ class Reference:
         self._steps = [step for step, _ in points]
         self._losses = [loss for _, loss in points]
 
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """(step, loss in nats), by step."""
+        return list(zip(self._steps, self._losses, strict=True))
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """The first and the last step that is known of; None where nothing is."""
+        return (self._steps[0], self._steps[-1]) if self._steps else None
+
     def loss(self, step: int) -> float | None:
         """The reference's loss at the step, interpolated; None outside of what is known of it."""
         at = bisect_right(self._steps, step)
@@ -66,7 +76,7 @@ class Trend:
     """
 
     def __init__(self, references: Sequence[Reference] = ()) -> None:
-        self._references = references
+        self.references = references
         self.clear()
 
     def clear(self) -> None:
@@ -107,7 +117,7 @@ class Trend:
 
     def _behind_reference(self) -> Lag | None:
         step, now = self._means[-1]
-        for reference in self._references:
+        for reference in self.references:
             there = reference.loss(step)
             if there is None or step < _REFERENCE_FROM_STEP or now <= there * (1 + _ABOVE_REFERENCE):
                 self._behind.pop(reference.name, None)

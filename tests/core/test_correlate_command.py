@@ -14,6 +14,7 @@ import pytest
 from sentinel.cli import main
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
+from tests.adapters.sources.reading import megatron
 
 KEYS = {"signal", "lag", "pearson_r", "p_value", "n", "n_effective", "p_value_adjusted", "method"}
 LEAD = 5
@@ -162,3 +163,48 @@ def test_a_run_without_samples_has_an_empty_table(correlate: Correlate, tmp_path
         journal.unlink()
     rows = json.loads(correlate("--json", "--plot", "nothing.png").out)
     assert [r["n"] for r in rows if r["method"] == "plain"] == [0, 0]
+
+
+def state(tmp_path: Path) -> str:
+    return str(tmp_path / "runs" / "state")
+
+
+def test_a_path_has_the_same_rows_as_the_run_it_belongs_to(correlate: Correlate, tmp_path: Path) -> None:
+    for more in ((), ("--attempt", "2"), ("--around", str(ONSET)), ("--lags",)):
+        assert json.loads(correlate(state(tmp_path), "--json", *more).out) == json.loads(correlate("--json", *more).out)
+    assert correlate(state(tmp_path), "--attempt", "7").code == 2
+    assert correlate(state(tmp_path), "--around", "99999").code == 2
+
+
+def test_of_several_paths_each_row_says_whose_it_is(correlate: Correlate, tmp_path: Path) -> None:
+    both = [str(tmp_path / "runs" / "state" / "attempts" / f"000{n}.jsonl") for n in (1, 2)]
+    rows = json.loads(correlate(*both, "--json").out)
+    assert {row["path"] for row in rows} == set(both)
+    assert all(set(row) == KEYS | {"path"} for row in rows)
+    assert "one picture is of one series" in correlate(*both, "--plot", "a.png").err
+
+
+def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Correlate, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [megatron(step, 3 + float(rng.random()), norm=float(1 + rng.random())) for step in range(1, 301)]
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(lines) + "\n")
+    (tmp_path / "runs" / "logged.toml").write_text(
+        '[run]\nname = "logged"\ncheckpoints = "c"\nstate_dir = "s"\n[source]\nkind = "log"\npath = "../a.log"\n'
+    )
+    of_run = correlate("--run", "logged", "--json")
+    rows = json.loads(of_run.out)
+    assert rows == json.loads(correlate(str(log), "--json").out)
+    assert [row["n"] for row in rows if (row["signal"], row["lag"]) == ("grad_norm", 0)] == [300, 299]
+    correlate(str(log), "--plot", "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_a_column_of_another_name_is_told_by_hand(correlate: Correlate, tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("step,perplex,grad_norm\n" + "".join(f"{i},{3 + i % 7},{i % 5}\n" for i in range(1, 100)))
+    assert correlate(str(table)).code == 2
+    rows = json.loads(correlate(str(table), "--json", "--column", "loss=perplex").out)
+    assert {"grad_norm", "adam_variance_l1"} <= {row["signal"] for row in rows}
+    assert correlate(str(table), "--run", "a").code == 2
+    assert correlate(str(table), "--incident", "incident-1").code == 2

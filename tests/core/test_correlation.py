@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from sentinel.judge.correlation import (
     correlations,
     cross_correlation,
     holm,
-    loss_ratios,
     n_effective,
+    ratios,
 )
 from sentinel.judge.correlation.axis import Axis
 from sentinel.judge.correlation.prewhitening import autoregression
@@ -73,8 +74,10 @@ def test_infinite_ratios_are_left_out_and_counted_and_skipped_steps_left_out() -
     found = correlate(samples)
     row = found.rows[0]
     assert found.infinite_ratios == 1
-    assert (row.signal, row.n) == ("adam_variance_l1", 3)
-    assert row.pearson_r == pytest.approx(stats.pearsonr([0.0, 2.0, 5.0], [1.0, 1.2, 1.4]).statistic, abs=1e-9)
+    assert (row.signal, row.n) == ("adam_variance_l1", 4)
+    assert row.pearson_r == pytest.approx(
+        stats.pearsonr([0.0, 2.0, 4.0, 5.0], [1.0, 1.2, 1.0, 1.4]).statistic, abs=1e-9
+    )
 
 
 def test_table_3s_signals_come_first_and_always_others_where_they_vary() -> None:
@@ -124,9 +127,37 @@ def test_readings_tell_what_their_samples_tell() -> None:
             )
         )
     readings = Readings.of(samples)
-    assert loss_ratios(readings) == pytest.approx([s.loss_ratio for s in samples], abs=0)
+    made = ratios(readings.steps, readings.columns["loss"], readings.columns["seqlen"])
+    assert made == pytest.approx([s.loss_ratio for s in samples], abs=0)
     for mine, theirs in zip(correlate_readings([readings]).rows, correlate(samples).rows, strict=True):
         assert repr(mine) == repr(theirs)
+    without = [replace(s, loss_ratio=None) for s in samples]
+    assert repr(correlate(without)) == repr(correlate(samples))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_minimum_goes_back_with_the_run_as_it_does_in_a_checkpoint(data: st.DataObject) -> None:
+    saved: dict[int, list[tuple[int | None, float]]] = {0: []}
+    steps, losses, lengths, told = [], [], [], []
+    losses_drawn = st.sampled_from([1.0, 1.5, 2.0, 3.0, math.nan, math.inf])
+    for _ in range(data.draw(st.integers(1, 4))):
+        step = data.draw(st.sampled_from(sorted(saved)))
+        saved = {at: state for at, state in saved.items() if at <= step}
+        minimum = LossMinimum.load(saved[step])
+        for _ in range(data.draw(st.integers(1, 6))):
+            step += 1
+            loss, length = data.draw(losses_drawn), data.draw(st.sampled_from([8, 16]))
+            steps.append(step)
+            losses.append(loss)
+            lengths.append(float(length))
+            told.append(minimum.push(loss, length))
+            saved[step] = minimum.state()
+    made = ratios(np.array(steps), np.array(losses), np.array(lengths))
+    assert made.tolist() == told
+    told_by_source = np.where(np.arange(len(told)) % 2, 9.0, np.nan)
+    mixed = ratios(np.array(steps), np.array(losses), np.array(lengths), told_by_source).tolist()
+    assert mixed == [9.0 if i % 2 else ratio for i, ratio in enumerate(told)]
 
 
 # --- lags

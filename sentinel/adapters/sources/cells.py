@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sentinel.adapters.sources.numerals import not_finite
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import Tally
+from sentinel.judge.readings import CARRIED
 
 __all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of"]
 
@@ -139,7 +140,7 @@ def rows_of(columns: Mapping[str, Cells], count: int, first: int, tally: Tally, 
     """
     wrong: dict[int, str] = {}
     for name, cells in columns.items():
-        for row, what in (cells.bad or {}).items():
+        for row, what in (cells.bad or {}).items() if name not in CARRIED else ():  # no sample is lost for these
             wrong.setdefault(row, f"{name} should be a number, not {what}")
     step = columns.get("step")
     readings = {name: cells for name, cells in columns.items() if name not in ("step", "rank", "attempt")}

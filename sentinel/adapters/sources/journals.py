@@ -20,7 +20,7 @@ from sentinel.adapters.sources.cells import cells_of_values
 from sentinel.adapters.sources.files import Bytes, lines_of
 from sentinel.adapters.sources.json_table import head_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
-from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.sample import Sample, decode
 
@@ -30,6 +30,7 @@ _NAME = re.compile(r"\d{4,}\.jsonl")
 _KINDS = {"sample", "run_started", "validation", "checkpoint_saved", "run_finished"}
 _ATTEMPTS = "attempts"
 _STEPS_END = 2**63
+_WHOLE = ("seqlen", "global_batch_samples", "lr_warmup_steps", "consumed_samples", "consumed_tokens")
 
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -62,7 +63,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 _decode_line = msgspec.json.Decoder(_Line).decode
 _step, _attempt, _skipped = attrgetter("global_step"), attrgetter("attempt"), attrgetter("skipped")
-_getters = {name: attrgetter(name) for name in COLUMNS}
+_getters = {name: attrgetter(name) for name in (*COLUMNS, *CARRIED)}
 
 
 def open_journal(path: Path) -> FileSource | None:
@@ -137,7 +138,7 @@ def _readings(samples: list[Any], number: int, prefix: str, tally: Tally) -> Ite
     try:
         steps = np.array(list(map(_step, samples)), np.int64)
         attempts = np.array(list(map(_attempt, samples)), np.int64)
-        columns = {name: cells_of_values(list(map(getter, samples))) for name, getter in _getters.items()}
+        columns = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
         if any(cells.bad for cells in columns.values()):
             raise OverflowError
     except OverflowError:
@@ -168,7 +169,7 @@ def _readings(samples: list[Any], number: int, prefix: str, tally: Tally) -> Ite
 
 def _fits(one: Any) -> bool:
     try:
-        for name in ("seqlen", "global_batch_samples"):
+        for name in _WHOLE:
             float(getattr(one, name) or 0)
     except OverflowError:
         return False

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.judge.readings import COLUMNS
+from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["FIELDS", "Naming", "no_loss", "resolve"]
 
-FIELDS = ("step", *COLUMNS, "skipped", "validation_loss", "rank", "attempt")
+FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """What a column may be; also what stands on the left of `--column loss=train/loss`."""
 
 _KNOWN: dict[str, tuple[str, ...]] = {
@@ -63,6 +63,15 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "adam_variance_max": ("adam_variance_max", "optimizer/variance_sqrt_abs_max"),
     "update_norm": ("update_norm", "train/update_norm"),
     "loss_spread": ("loss_spread",),
+    "loss_ratio": ("loss_ratio", "train/loss_ratio"),
+    "lr_warmup_steps": ("lr_warmup_steps",),
+    "step_time_s": ("step_time_s",),
+    "consumed_samples": ("consumed_samples", "train/consumed_samples", "consumed_train_samples"),
+    "consumed_tokens": (
+        *("consumed_tokens", "train/consumed_tokens", "tokens_seen", "train/tokens_seen", "total_tokens"),
+        *("train/total_tokens", "num_input_tokens_seen", "throughput/total_tokens"),
+    ),
+    "time_unix_s": ("time_unix_s",),
     "validation_loss": (
         *("validation_loss", "val_loss", "val/loss", "valid/loss", "valid_loss", "eval_loss", "eval/loss"),
         *("validation/loss", "lm_loss_validation", "lm_loss_validation/lm_loss_validation", "loss/val"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sentinel.adapters.sources.read_log import LogRead, read_log
@@ -10,9 +10,9 @@ from sentinel.adapters.sources.source import ColumnSource, FileSource, Tally
 from sentinel.adapters.sources.tables import open_columns
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import Record, Sample
 
-__all__ = ["open_sources"]
+__all__ = ["in_columns", "one_source", "open_log", "open_sources"]
 
 _CHUNK_SAMPLES = 1 << 12
 """Samples of a log that are in memory at a time."""
@@ -23,27 +23,46 @@ def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
 
     ConfigError when nothing in it is known, or it can't be read. `columns`: see `open_columns`.
     """
-    in_columns = open_columns(path, columns)
-    if in_columns:
-        return in_columns
+    tables = open_columns(path, columns)
+    if tables:
+        return tables
     if path.is_dir():
         raise ConfigError(f"{path}: no journal, trainer state or TensorBoard series with a loss is in this folder")
-    log = read_log(path)
-    return [FileSource(path, log.format, lambda tally: _readings(log, tally))]
+    return [open_log(path)]
 
 
-def _readings(log: LogRead, tally: Tally) -> Iterator[Readings]:
+def open_log(path: Path, format_name: str | None = None) -> ColumnSource:
+    """The log of lines. ConfigError where it can't be opened, or nothing in it is recognised."""
+    log = read_log(path, format_name)
+    return FileSource(path, log.format, lambda tally: _readings(log, tally))
+
+
+def one_source(path: Path, columns: Mapping[str, str]) -> ColumnSource:
+    """The only series that is there. ConfigError where there are several."""
+    sources = open_sources(path, columns)
+    if len(sources) == 1:
+        return sources[0]
+    some = ", ".join(str(source.path) for source in sources[:5])
+    raise ConfigError(f"{path} holds {len(sources)} series, and one is wanted; name one of them: {some}")
+
+
+def in_columns(records: Iterable[Record], tally: Tally) -> Iterator[Readings]:
+    """The samples among the records, a chunk at a time; the others are kept."""
     held: list[Sample] = []
-    for record in log:
+    for record in records:
         if not isinstance(record, Sample):
             tally.keep(record)
             continue
         if held and (record.attempt != held[0].attempt or len(held) == _CHUNK_SAMPLES):
-            yield Readings.of(held)
+            yield Readings.of(held, tally.fields)
             held = []
         held.append(record)
     if held:
-        yield Readings.of(held)
+        yield Readings.of(held, tally.fields)
+
+
+def _readings(log: LogRead, tally: Tally) -> Iterator[Readings]:
+    yield from in_columns(log, tally)
     tally.unreadable += log.unreadable
     tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.first_unreadable]
     if log.note:

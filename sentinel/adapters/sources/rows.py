@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.adapters.sources.source import CHUNK_ROWS, Tally
-from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.judge.readings import Readings
 from sentinel.vocabulary.sample import Validation
 
 __all__ = ["Join", "Rows"]
@@ -34,7 +34,7 @@ class Rows:
 
     steps: Whole
     values: dict[str, Floats]
-    """Field to its (n,) values: COLUMNS, skipped, validation_loss, time_unix_s."""
+    """Field to its (n,) values: COLUMNS, CARRIED, skipped, validation_loss."""
 
     there: dict[str, Flags] = field(default_factory=dict)
     """Field to (n,): where there is a reading. A field that is not named here has one everywhere."""
@@ -143,7 +143,7 @@ class Join:
             rows.values["loss"] = np.where(is_nan, math.nan, loss)
         attempts = rows.attempts if rows.attempts is not None else np.ones(len(rows), np.int64)
         for start, end in _runs(attempts):
-            yield _readings(rows.taken(slice(start, end)), int(attempts[start]))
+            yield _readings(rows.taken(slice(start, end)), int(attempts[start]), self._tally.fields)
 
     def _keep_validations(self, rows: Rows) -> None:
         if rows.attempts is None:
@@ -208,9 +208,9 @@ def _average_loss(rows: Rows, starts: Whole, merged: Rows) -> None:
         merged.there["loss_spread"] = several
 
 
-def _readings(rows: Rows, attempt: int) -> Readings:
+def _readings(rows: Rows, attempt: int, names: tuple[str, ...]) -> Readings:
     columns, measured = {}, {}
-    for name in COLUMNS:
+    for name in names:
         there = rows.where(name)
         if not there.any():
             continue

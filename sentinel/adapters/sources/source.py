@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.judge.readings import Readings
+from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.vocabulary.sample import Record, Validation
 
 __all__ = ["CHUNK_ROWS", "Chunks", "ColumnSource", "FileSource", "Tally"]
@@ -25,6 +25,9 @@ class ColumnSource(Protocol):
     path: Path
     format: str
     """journal, csv, parquet, jsonl, huggingface_trainer_state or tensorboard."""
+
+    fields: tuple[str, ...]
+    """What of a sample is given out: the judge's COLUMNS, and of CARRIED what is asked for before iterating."""
 
     @property
     def samples(self) -> int:
@@ -53,6 +56,9 @@ class ColumnSource(Protocol):
 @dataclass(slots=True)
 class Tally:
     """What is counted while a source is read."""
+
+    fields: tuple[str, ...] = COLUMNS
+    """What of a sample is wanted."""
 
     samples: int = 0
     unreadable: int = 0
@@ -95,6 +101,7 @@ class FileSource:
     def __init__(self, path: Path, file_format: str, chunks: Chunks) -> None:
         self.path = path
         self.format = file_format
+        self.fields: tuple[str, ...] = COLUMNS
         self._chunks = chunks
         self._tally = Tally()
 
@@ -119,7 +126,7 @@ class FileSource:
         return self._tally.notes
 
     def __iter__(self) -> Iterator[Readings]:
-        self._tally = tally = Tally()
+        self._tally = tally = Tally(fields=self.fields)
         for chunk in self._chunks(tally):
             tally.samples += len(chunk)
             yield chunk

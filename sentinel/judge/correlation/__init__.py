@@ -5,14 +5,16 @@ axis          steps as cells, so that a lag is a shift
 lagged        coefficients at all lags, and the effective sample size, by FFT
 prewhitening  a series without trend and memory
 table         Correlations: plain, prewhitened, corrected for the number of tests
+ratios        the loss ratio, where the source has none
 columns       what goes into it, from samples and from readings
 """
 
 from __future__ import annotations
 
-from sentinel.judge.correlation.columns import ALSO, columns_of, correlate, correlate_readings, loss_ratios
+from sentinel.judge.correlation.columns import ALSO, columns_of, columns_of_readings, correlate, correlate_readings
 from sentinel.judge.correlation.lagged import cross_correlation, n_effective
 from sentinel.judge.correlation.prewhitening import prewhitened
+from sentinel.judge.correlation.ratios import ratios
 from sentinel.judge.correlation.streaming import SlidingPearson, StreamingPearson, p_values
 from sentinel.judge.correlation.table import (
     LAGS,
@@ -34,13 +36,14 @@ __all__ = [
     "SlidingPearson",
     "StreamingPearson",
     "columns_of",
+    "columns_of_readings",
     "correlate",
     "correlate_readings",
     "correlations",
     "cross_correlation",
     "holm",
-    "loss_ratios",
     "n_effective",
     "p_values",
     "prewhitened",
+    "ratios",
 ]

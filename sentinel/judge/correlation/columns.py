@@ -6,16 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from sentinel.judge.correlation.ratios import ratios
 from sentinel.judge.correlation.table import LAGS, SIGNALS, Correlations, correlations
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["ALSO", "columns_of", "correlate", "correlate_readings", "loss_ratios"]
+__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings"]
 
 ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
 """Signals that are correlated where they are measured and vary; fields of Sample."""
+
+_NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+Steps = NDArray[np.int64]
 
 
 def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlations:
@@ -29,55 +36,38 @@ def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlat
 
 
 def correlate_readings(stretches: Sequence[Readings], *, largest_lag: int = LAGS) -> Correlations:
-    """The same of readings, one attempt's after the other; the ratio is made from their losses."""
-    names = ("loss_ratio", *SIGNALS, *ALSO)
-    parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
-    steps = []
-    for readings in stretches:
-        taken = np.ones(len(readings), dtype=np.bool_) if readings.skipped is None else ~readings.skipped
-        steps.append(readings.steps[taken])
-        parts["loss_ratio"].append(loss_ratios(readings)[taken])
-        for name in (*SIGNALS, *ALSO):
-            column = readings.columns.get(name, np.full(len(readings), np.nan))
-            measured = readings.measured.get(name)
-            column = column if measured is None else np.where(measured, column, np.nan)
-            parts[name].append(column[taken])
-    columns = {name: np.concatenate(part) if part else np.zeros(0) for name, part in parts.items()}
-    return correlations(
-        columns, np.concatenate(steps) if steps else np.zeros(0, dtype=np.int64), largest_lag=largest_lag
-    )
+    """The same of readings, one attempt's after the other."""
+    columns, steps = columns_of_readings(stretches)
+    return correlations(columns, steps, largest_lag=largest_lag)
 
 
-def columns_of(samples: Sequence[Sample]) -> tuple[Mapping[str, NDArray[np.float64]], NDArray[np.int64]]:
-    """The columns that `correlations` takes, and their steps: of the samples that have a ratio and were not skipped."""
-    taken = [s for s in samples if not s.skipped and s.loss_ratio is not None]
-    columns = {
-        name: np.array([math.nan if (v := getattr(s, name)) is None else v for s in taken], dtype=np.float64)
-        for name in ("loss_ratio", *SIGNALS, *ALSO)
-    }
-    return columns, np.array([s.global_step for s in taken], dtype=np.int64)
+def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
+    """The columns that `correlations` takes, and their steps: of the samples that were not skipped.
 
-
-def loss_ratios(readings: Readings) -> NDArray[np.float64]:
-    """(n,) this step's loss over the smallest loss of all previous ones at its sequence length, as `loss_ratio` has it.
-
-    1 at the first of each length, inf where the loss is not finite. The minimum begins anew with these readings.
+    The samples' own ratios, or `ratios` of their losses where they have none.
     """
-    loss = readings.columns["loss"]
-    lengths = readings.columns.get("seqlen")
-    ratios = np.empty(len(loss))
-    alike = np.zeros(len(loss)) if lengths is None else np.nan_to_num(lengths, nan=-1.0)
-    for length in np.unique(alike):
-        here = alike == length
-        ratios[here] = _ratios(loss[here])
-    return ratios
+    columns = {name: _column([getattr(s, name) for s in samples]) for name in _NAMES}
+    return _taken(columns, np.array([s.global_step for s in samples], np.int64), [not s.skipped for s in samples])
 
 
-def _ratios(loss: NDArray[np.float64]) -> NDArray[np.float64]:
-    finite = np.isfinite(loss)
-    smallest = np.minimum.accumulate(np.where(finite, loss, np.inf))
-    before = np.concatenate(([np.inf], smallest[:-1]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(np.isposinf(before), 1.0, loss / before)
-    found: NDArray[np.float64] = np.where(finite & (before != 0), ratio, np.inf)
-    return found
+def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
+    """The same of readings, as they were made."""
+    columns = {name: _joined([readings.values(name) for readings in stretches]) for name in _NAMES}
+    steps = np.concatenate([readings.steps for readings in stretches]) if stretches else np.zeros(0, np.int64)
+    return _taken(columns, steps, np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)]))
+
+
+def _taken(columns: dict[str, Floats], steps: Steps, updated: ArrayLike) -> tuple[Columns, Steps]:
+    """The ratio filled in, and the samples that were not skipped: a skipped loss counts for those after it."""
+    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
+    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])
+    taken = np.asarray(updated, dtype=np.bool_)
+    return {name: column[taken] for name, column in columns.items()}, steps[taken]
+
+
+def _column(values: Sequence[float | None]) -> Floats:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.zeros(0)

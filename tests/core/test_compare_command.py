@@ -1,0 +1,121 @@
+"""`sentinel compare`: the smoothed losses of runs at the same step, and who leads since when."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sentinel.cli import main
+from sentinel.judge.comparison import compare
+from sentinel.judge.readings import Readings
+from sentinel.judge.smoothing import smoothed
+from sentinel.judge.trend import Reference
+from sentinel.vocabulary.sample import Sample, encode
+
+Losses = Callable[[int], float]
+
+
+def stretch(first: int, last: int, loss: Losses, attempt: int = 1) -> Readings:
+    steps = np.arange(first, last + 1)
+    return Readings(attempt=attempt, steps=steps, columns={"loss": np.array([loss(s) for s in steps.tolist()])})
+
+
+def test_a_curve_is_means_of_what_the_weights_descend_from() -> None:
+    ill, healed = stretch(1, 1000, lambda s: 3.0 if s < 500 else 9.0), stretch(501, 2000, lambda _: 2.0, attempt=2)
+    curve = smoothed("a", [ill, healed])
+    assert {loss for _, loss in curve.points} <= {3.0, 2.0}
+    assert curve.points == sorted(curve.points)
+    assert curve.ends is not None
+    assert curve.ends[1] > 1900
+    assert curve.loss(1000) == 2.0
+
+
+def test_a_curve_of_millions_is_a_few_thousand_points() -> None:
+    stretches = [stretch(n * 10_000 + 1, (n + 1) * 10_000, lambda s: 10 * s**-0.1) for n in range(100)]
+    curve = smoothed("a", stretches, samples=4)
+    assert 1000 < len(curve.points) <= 4097
+    for step in (1000, 50_000, 999_000):
+        assert curve.loss(step) == pytest.approx(10 * step**-0.1, rel=3e-3)
+
+
+def test_losses_that_are_no_numbers_are_no_part_of_a_mean() -> None:
+    curve = smoothed("a", [stretch(1, 640, lambda s: math.nan if s % 10 == 0 else math.inf if s % 11 == 0 else 2.0)])
+    assert {loss for _, loss in curve.points} == {2.0}
+    assert smoothed("a", [stretch(1, 10, lambda _: math.nan)]).ends is None
+
+
+def test_who_leads_is_who_has_led_at_every_place_since() -> None:
+    first = Reference("a", [(s, 4.0) for s in range(1, 1001)])
+    second = Reference("b", [(s, 5.0 if s < 200 else 3.0) for s in range(1, 2001)])
+    found = compare([first, second])
+    assert (found.leader, found.leads_since) == ("b", 200)
+    assert found.rows[-1].at == 1000
+    assert found.rows[-1].ratios == (1.0, 0.75)
+    even = compare([first, Reference("c", [(s, 4.01) for s in range(1, 1001)])])
+    assert (even.leader, even.leads_since) == (None, None)
+    assert compare([first, Reference("d", [(s, 4.0) for s in range(5000, 5010)])]).rows == ()
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A run with journals that counts its tokens, one with a CSV that does not, and both are noisy."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    (tmp_path / "runs" / "state" / "attempts").mkdir(parents=True)
+    (tmp_path / "runs" / "tr8.toml").write_text('[run]\nname = "tr8"\ncheckpoints = "c"\nstate_dir = "state"\n')
+    noisy = [(s, 10 * s**-0.2 + 0.1 * float(rng.standard_normal())) for s in range(1, 3001)]
+    for name, scale, tokens in (("0001", 1.0, 1000), ("other", 0.9, 4000)):
+        lines = [
+            encode(Sample(attempt=1, global_step=s, time_unix_s=0.0, loss=scale * loss, consumed_tokens=tokens * s))
+            for s, loss in noisy
+        ]
+        (tmp_path / "runs" / "state" / "attempts" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "a.csv").write_text("step,loss\n" + "".join(f"{s},{1.1 * loss}\n" for s, loss in noisy[:2000]))
+    (tmp_path / "runs" / "state" / "attempts" / "other.jsonl").rename(tmp_path / "other.jsonl")
+    return tmp_path
+
+
+@pytest.fixture
+def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def call(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["sentinel", "compare", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        assert left.value.code == code, captured.err
+        return captured.err if code else captured.out
+
+    return call
+
+
+def test_runs_and_files_are_compared_at_the_same_step(call: Callable[..., str], folder: Path) -> None:
+    told = json.loads(call("tr8", "other.jsonl", "a.csv", "--json", "--plot", "pictures/a.png"))
+    assert (told["by"], told["runs"], told["leader"]) == ("step", ["tr8", "other.jsonl", "a.csv"], "other.jsonl")
+    assert told["leads_since"] == told["rows"][0]["at"] == 10
+    last = [row for row in told["rows"] if None not in row["losses"]][-1]
+    assert last["ratios"] == pytest.approx([1.0, 0.9, 1.1], rel=0.01)
+    assert (folder / "pictures" / "a.png").read_bytes().startswith(b"\x89PNG")
+    shown = call("tr8", "other.jsonl")
+    assert "other.jsonl leads since global step 10" in " ".join(shown.split())
+
+
+def test_at_the_same_tokens_another_run_may_lead(call: Callable[..., str]) -> None:
+    told = json.loads(call("tr8", "other.jsonl", "--by", "tokens", "--json"))
+    assert told["leader"] == "tr8"  # 0.9 * 4^0.2 = 1.19: at the same tokens the other is at a quarter of the steps
+    assert told["rows"][-1]["ratios"][1] == pytest.approx(0.9 * 4**0.2, rel=0.05)
+    assert "a.csv says nothing of consumed tokens" in call("tr8", "a.csv", "--by", "tokens", code=2)
+
+
+def test_what_can_not_be_compared_is_said(call: Callable[..., str], folder: Path) -> None:
+    assert "two runs or more" in call("tr8", code=2)
+    assert "named twice" in call("tr8", "tr8", code=2)
+    assert "is no file" in call("tr8", "nothing", code=2)
+    (folder / "b.csv").write_text("step,loss\n1,2.0\n")
+    assert "b.csv is too short" in call("tr8", "b.csv", code=2)
