@@ -43,6 +43,7 @@ class Findings:
         self._leading = leading
         self._events: list[Event] = []
         self._alarm_at: int | None = None
+        self._last_alarm_at: int | None = None
         self._lag_at: int | None = None
         self.alarm: Alarm | None = None
         """The divergence that lasts, or None."""
@@ -80,14 +81,19 @@ class Findings:
             self._events.append(_quiet(EventKind.PLATEAU, since, step, None, lag.reason))
 
     def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind) -> None:
-        """A divergence is known at the step. One that lasts ends with it: this one is worse."""
+        """A divergence is known at the step. One that lasts ends with it: this one is worse.
+
+        One whose onset lies in a divergence that was thought over is the same: that goes on.
+        """
         self.end_alarm(step)
+        if self._last_alarm_at is not None and self._reopened(self._last_alarm_at, onset_range, reason, kind):
+            return
         led = self._leading.ahead_of(onset_range)
         names, steps = tuple(name for name, _ in led), tuple(ahead for _, ahead in led)
         self.alarm = Alarm(
             step=step, onset_range=onset_range, led_by=names, led_by_steps=steps, reason=reason, kind=kind
         )
-        self._alarm_at = len(self._events)
+        self._alarm_at = self._last_alarm_at = len(self._events)
         self._events.append(
             Event(
                 kind=kind,
@@ -100,6 +106,22 @@ class Findings:
                 reason=reason,
             )
         )
+
+    def _reopened(self, at: int, onset_range: tuple[int, int], reason: str, kind: EventKind) -> bool:
+        past = self._events[at]
+        if past.kind is not kind or past.end_step is None or onset_range[0] > past.end_step:
+            return False
+        self._events[at] = replace(past, end_step=None, reason=reason)
+        self._alarm_at = at
+        self.alarm = Alarm(
+            step=past.verdict_step,
+            onset_range=past.onset_range,
+            led_by=past.led_by,
+            led_by_steps=past.led_by_steps,
+            reason=reason,
+            kind=kind,
+        )
+        return True
 
     def end_alarm(self, step: int) -> None:
         """What was a divergence is over: the loss is back, or nothing compares with it any more."""
