@@ -24,7 +24,7 @@ class Thresholds:
     A very smooth loss (0.1 % noise) leaves six of its deviations without anything being wrong. 0 turns the floor off.
     """
 
-    patience_steps: int = 95
+    patience_steps: int = 100
     """Steps from the early end of the onset that a loss is given to come back by itself before it is a divergence.
 
     tr11-176B rose from 2.1 to 5.1 and was back 30 steps after its peak; NVIDIA's Mixtral runs heal within 5 to 80
