@@ -117,7 +117,7 @@ def test_what_moved_first_is_named() -> None:
         l1 = 8.0 + 0.01 * math.sin(s) + (3.0 if s >= 495 else 0.0)
         return sample(s, tr8(s) * (1 + 0.01 * math.sin(7 * s)), adam_variance_l1=l1)
 
-    series = Series(Thresholds(), map(reading, range(1, 600)))
+    series = Series(Thresholds(), map(reading, range(1, 700)))
     assert series.alarm is not None
     assert series.alarm.led_by == ("adam_variance_l1",)
 
