@@ -40,6 +40,9 @@ nothing is called too early."""
 
 _NORMAL = NormalDist()
 
+_NEARLY = 0.9
+"""Share of the patience that the blocks above must span: three of 32 samples are 95 steps from first to last."""
+
 _STILL_THERE = 0.7
 """Share of the largest excess that the newest block must have: less is on its way back, and is waited for."""
 
@@ -188,7 +191,7 @@ class _Scale:
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
         """`newest` is the median of the last 8 losses: one that is back at the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _HELD or age < patience_steps or self._best is None or newest <= self._best:
+        if self.above < _HELD or age < _NEARLY * patience_steps or self._best is None or newest <= self._best:
             return False
         falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
