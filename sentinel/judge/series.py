@@ -130,7 +130,7 @@ class Series:
     def _take_quiet_block(self, stretch: Stretch, i: int) -> bool:
         """Takes the block that begins at i, if all of it is inside its bands: what `_take` would do for each."""
         losses = stretch.losses[i : i + BLOCK]
-        if max(losses) > self._band.upper:
+        if max(losses) > self._band.upper or not self._regime.is_quiet(stretch.steps[i + BLOCK - 1]):
             return False
         signals = {name: column[i : i + BLOCK] for name, column in stretch.banded.items()}
         if not self._leading.take_quiet_block(signals):

@@ -81,8 +81,9 @@ def runs(draw: st.DrawFn) -> list[Sample]:
 @settings(max_examples=150, deadline=None)
 @given(runs(), st.lists(st.integers(0, 400), max_size=5))
 def test_a_stretch_at_once_is_judged_as_sample_for_sample(run: list[Sample], cuts: list[int]) -> None:
-    live = Series(Thresholds(), run)
-    replayed = Series(Thresholds())
+    planned = [run[c % len(run)].global_step + 1 for c in cuts[::2]]  # also between two samples
+    live = Series(Thresholds(), run, planned=planned)
+    replayed = Series(Thresholds(), planned=planned)
     edges = sorted({0, len(run), *(c for c in cuts if c < len(run))})
     for a, b in pairwise(edges):
         replayed.push_readings(Readings.of(run[a:b]))
