@@ -15,7 +15,7 @@ from sentinel.judge.trend import Reference
 
 __all__ = ["Replay"]
 
-_KEPT_SAMPLES = 1 << 19
+_KEPT_SAMPLES = 1 << 18
 """Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands."""
 
 
