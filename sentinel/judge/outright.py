@@ -90,6 +90,10 @@ class Hopeless:
         self._hopeless += loss >= self._limit and step >= _MATURE_STEPS
         return self._first_step if self._hopeless == _FIRST_SAMPLES else None
 
+    def lasts(self, loss: float) -> bool:
+        """Whether a run that began hopeless still is, at this loss."""
+        return self._hopeless == _FIRST_SAMPLES and loss >= self._limit
+
 
 def rising_since(recent: deque[tuple[int, float]]) -> tuple[int, float, float] | None:
     """First step above, first and last loss, where the last five losses have only risen, and by a quarter in all.

@@ -90,11 +90,6 @@ class Regime:
         self._unsettled = max(0, self._unsettled - samples)
         return change
 
-    @property
-    def settling(self) -> bool:
-        """Whether a change is so fresh that what was best before it is not yet forgotten."""
-        return self._unsettled > 0
-
     def settle(self, above_best: float) -> bool:
         """Whether the regime has just settled, and only losses from here on are compared.
 

@@ -189,9 +189,11 @@ class _Scale:
             self._near_best_step = self._until
 
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
-        """`newest` is the median of the last 8 losses: one that is back at the best is no climb any more."""
+        """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _HELD or age < _NEARLY * patience_steps or self._best is None or newest <= self._best:
+        if self.above < _HELD or age < _NEARLY * patience_steps or self._best is None:
+            return False
+        if newest < (self._best + self._lowest_above) / 2:
             return False
         falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps

@@ -243,8 +243,8 @@ class Series:
         self._note_change(self._regime.end_block(step, len(block), self._lr))
         if self._regime.settle(self._scales.above_best()):
             self._scales.clear()
-        self._note_climb(step)
-        if self._trend.push(step, middle):
+        self._note_climb(step, middle)
+        if self.episode is None and self._trend.push(step, middle):
             self._findings.lag(self._trend.lag, step)
 
     def _stands_out(self, middle: float, widened: float) -> bool:
@@ -301,12 +301,13 @@ class Series:
         least = self._thresholds.patience_steps
         return max(least, min(2 * self._findings.slowest_healed_steps, 10 * least))
 
-    def _note_climb(self, step: int) -> None:
+    def _note_climb(self, step: int, middle: float) -> None:
         climb = self._scales.climb
         if self.episode is not None and step - self.episode.onset_range[0] < self._patience_steps:
             return  # it is being waited for
         if climb is None:
-            if self.alarm is not None and self.episode is None and not self._scales.rising:
+            over = self.episode is None and not self._scales.rising and not self._first.lasts(middle)
+            if self.alarm is not None and over:
                 self._findings.end_alarm(step)
         elif self.alarm is None:
             self._alarm(

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from sentinel.judge.events import EventKind
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Context, VerdictKind, judge
 from sentinel.vocabulary.sample import RunStarted, Sample
 
@@ -176,3 +178,90 @@ def test_when_no_samples_come_the_verdict_says_what_that_means(changed: dict[str
 def test_diverged_is_said_also_of_a_run_that_has_ended() -> None:
     context = Context(now_unix_s=0.0, job_alive=False, finished_reason="finished", attempt=1)
     assert judge(Series(Thresholds(), curve(tr8, 800)), context, Thresholds()).kind is VerdictKind.DIVERGED
+
+
+def test_a_run_that_resumed_from_nothing_is_known_at_once_for_as_long_as_it_is_no_better() -> None:
+    """ALCF's 2B model: step 136004 of a run, and a loss of 12.3 that falls as if it had never been trained."""
+    samples = [sample(136_003 + s, 12.3 * s**-0.05) for s in range(1, 200)]
+    series = Series(Thresholds(), samples[:10])
+    assert series.alarm is not None
+    assert series.alarm.step == 136_006
+    series = Series(Thresholds(), samples)
+    assert series.alarm is None
+    (event,) = [e for e in series.events if e.recommend_rollback]
+    assert event.end_step is not None
+    assert samples[event.end_step - 136_004].loss < Thresholds().hopeless_loss
+
+
+def test_a_first_loss_of_a_new_run_is_no_resume_from_nothing() -> None:
+    assert Series(Thresholds(), [sample(s, 11.0) for s in range(1, 10)]).alarm is None
+
+
+def test_a_jump_is_waited_for_as_long_as_the_deadline_and_no_longer() -> None:
+    def jump(step: int) -> float:
+        return 2.0 if step < 300 else 2.6
+
+    series = Series(Thresholds(), curve(jump, 600))
+    assert series.alarm is not None
+    assert series.alarm.onset_range[0] <= 300
+    assert series.alarm.step == series.alarm.onset_range[0] + Thresholds().patience_steps
+
+
+def test_a_run_that_heals_slowly_is_waited_for_longer() -> None:
+    """Its first spike takes 90 steps, its second 150: twice as long as the first would still be waited for."""
+
+    def spikes(step: int) -> float:
+        return 2.0 + (1.0 if 300 <= step < 390 or 900 <= step < 1050 else 0.0)
+
+    series = Series(Thresholds(), curve(spikes, 1400))
+    assert [e.kind for e in series.events] == [EventKind.SPIKE, EventKind.SPIKE]
+
+
+def test_spikes_in_a_row_are_spikes() -> None:
+    series = Series(Thresholds(), curve(lambda s: 2.0 + (1.0 if s > 300 and s % 60 < 12 else 0.0), 900))
+    assert not any(e.recommend_rollback for e in series.events)
+
+
+def test_an_offset_far_below_one_samples_noise_is_found_over_many() -> None:
+    """0.8 % for good, with a noise of 0.5 %: Marin's, and no spike before it."""
+    samples = curve(lambda s: 1.96 if s < 2000 else 1.96 * 1.012, 4000, noise=0.005)
+    alarm = Series(Thresholds(), samples).alarm
+    assert alarm is not None
+    assert abs(alarm.onset_range[0] - 2000) <= 40
+    assert alarm.step <= 2300
+
+
+@pytest.mark.parametrize("change", ["lr", "seqlen", "planned"])
+def test_what_the_trainer_or_a_person_says_has_changed_is_no_divergence(change: str) -> None:
+    height = {"lr": 0.08, "seqlen": 0.12, "planned": 0.8}[change]
+    readings = {
+        "lr": lambda s: {"lr": 1e-3 if s < 100 or s >= 500 else 1e-4},
+        "seqlen": lambda s: {"seqlen": 64 if s < 500 else 128},
+    }
+    made = readings.get(change, lambda _: {})
+    noisy = curve(lambda s: 2.0 * (1 + (height if s >= 500 else 0.0)), 900)
+    samples = [sample(s.global_step, s.loss, **made(s.global_step)) for s in noisy]
+    series = Series(Thresholds(), samples, planned=[500] if change == "planned" else [])
+    assert not any(e.recommend_rollback for e in series.events)
+    assert any(e.kind is EventKind.REGIME_CHANGE for e in series.events)
+
+
+def test_a_learning_rate_that_jumps_to_where_it_has_never_been_excuses_nothing() -> None:
+    noisy = curve(lambda s: 2.0 * (1.08 if s >= 500 else 1.0), 900)
+    samples = [sample(s.global_step, s.loss, lr=1e-4 if s.global_step < 500 else 3e-3) for s in noisy]
+    assert Series(Thresholds(), samples).alarm is not None
+
+
+def test_a_plateau_is_said_and_rolls_nothing_back() -> None:
+    series = Series(Thresholds(), curve(lambda s: 8.0 * min(s, 500) ** -0.25, 4000, noise=0.003))
+    plateaus = [e for e in series.events if e.kind is EventKind.PLATEAU]
+    assert [e.recommend_rollback for e in plateaus] == [False]
+    assert not any(e.recommend_rollback for e in series.events)
+
+
+def test_a_run_far_behind_its_sibling_is_said() -> None:
+    sibling = Reference("the 13B", [(s, 8.0 * s**-0.25) for s in range(100, 5000, 50)])
+    series = Series(Thresholds(), curve(lambda s: 11.0 * s**-0.25, 4000), references=[sibling])
+    (event,) = [e for e in series.events if e.kind is EventKind.PLATEAU]
+    assert "the 13B" in event.reason
+    assert not event.recommend_rollback
