@@ -8,14 +8,15 @@ and 2 and with the fused Adam in half precision; so what was configured is read 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 
-from trainer_hooks.adam_variance import is_partitioned
+from trainer_hooks.adam_state import inner_optimizers
 from trainer_hooks.reading import loss_scale
+from trainer_hooks.replicas import is_partitioned
 
 __all__ = ["AdamSettings", "facts", "gradient_clipping", "moments_are_zero", "reset_moments", "set_loss_scale"]
 
@@ -59,7 +60,7 @@ class AdamSettings:
         where what is given is no change.
         """
         decays = weight_decay is not None and weight_decay != self.largest_weight_decay
-        for optimizer in _with_groups(engine.optimizer):
+        for optimizer in inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
                 group.update(configured)
                 if "betas" in configured:
@@ -113,7 +114,7 @@ def set_loss_scale(engine: Any, scale: float) -> None:
 
 def reset_moments(engine: Any) -> None:
     """Sets Adam's moments and its step count to 0, in place, as if the optimizer had never made a step."""
-    for optimizer in _with_groups(engine.optimizer):
+    for optimizer in inner_optimizers(engine.optimizer):
         for state in optimizer.state.values():
             for name in _MOMENTS:
                 if name in state:
@@ -130,7 +131,7 @@ def moments_are_zero(engine: Any) -> bool:
 
     Not so when there is less of a state than there are parameters: some of it lies elsewhere (on an NVMe, say).
     """
-    states = [state for optimizer in _with_groups(engine.optimizer) for state in optimizer.state.values()]
+    states = [state for optimizer in inner_optimizers(engine.optimizer) for state in optimizer.state.values()]
     clean = all(
         not float(state.get("step", 0)) and all(not state[name].any() for name in _MOMENTS if name in state)
         for state in states
@@ -143,10 +144,3 @@ def moments_are_zero(engine: Any) -> bool:
         dist.all_gather_object(told, (clean, held))
     everywhere = sum(h for _, h in told) if is_partitioned(engine) else min(h for _, h in told)
     return all(c for c, _ in told) and everywhere >= parameters
-
-
-def _with_groups(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that hold groups and state: the inner one, and the one that takes what is not offloaded."""
-    yield getattr(optimizer, "optimizer", optimizer)
-    if (backup := getattr(optimizer, "backup_optimizer", None)) is not None:
-        yield backup

@@ -7,42 +7,49 @@ counted, and logged once.
 from __future__ import annotations
 
 import logging
-import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation, encode
+from sentinel.vocabulary.sample import (
+    CheckpointSaved,
+    LayerVariance,
+    Record,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Validation,
+    encode,
+)
 from trainer_hooks import adam_settings
-from trainer_hooks.exporter import Exporter, StepCollector
-from trainer_hooks.journal_writer import JournalWriter, create_attempt
-from trainer_hooks.reading import Reading, local_reading, loss_scale, reduced, unmeasured_grad_norm
+from trainer_hooks.all_ranks import AllRanks
+from trainer_hooks.exporter import Exporter, ExporterSettings, announce
+from trainer_hooks.gathering import Gathering, Layers
+from trainer_hooks.identity import job_id, process_facts
+from trainer_hooks.journal_writer import JournalWriter, create_attempt, journal_path
+from trainer_hooks.meter import Meter
+from trainer_hooks.reading import Reading
+from trainer_hooks.samples import Position, Samples, StepFacts
+from trainer_hooks.seams import take_place
+from trainer_hooks.step_collector import StepCollector
 
 __all__ = ["Hook", "Position", "attach"]
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_S = 1.0
+"""How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
+step. One that takes longer is not waited for again; its sample is made when it has come."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """What the engine does not know of the step that was just made; None is left out of the sample."""
-
-    consumed_samples: int | None = None
-    consumed_tokens: int | None = None
-    seqlen: int | None = None
-    lr: float | None = None
-    lr_warmup_steps: int | None = None
-    global_batch_samples: int | None = None
+INTERVAL_STEPS = 10
+"""Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
+the gradients as well, or send a number per block."""
 
 
 def attach(
@@ -52,18 +59,34 @@ def attach(
     run: str = "run",
     position: Callable[[], Position] | None = None,
     loss_minimum: LossMinimum | None = None,
+    on_sample: Callable[[Sample], None] | None = None,
+    mpu: Any = None,
+    interval_steps: int = INTERVAL_STEPS,
     address: str = "127.0.0.1",
     port: int = 0,
+    exporter: ExporterSettings | None = None,
 ) -> Hook:
     """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize; nothing else in the loop changes.
 
-    The loss is taken where engine.backward(loss) gets it, the sample is made inside engine.step(). `position` is asked
-    then, for the step just made. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. Never raises.
+    To be called on every rank. The loss is taken where engine.backward(loss) gets it (with a pipeline, where
+    train_batch has it), the step is measured inside engine.step(). `position` is asked then, for the step just made.
+    `on_sample` is given each sample on rank 0, once it is there: at the step's end on a CPU, one or two steps later
+    with CUDA, whose results nothing waits for. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was
+    not given it. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and
+    `port`; `exporter` replaces both, and has TLS and the rest (docs/EXPORTER.md). Never raises.
     """
     where = state_dir or os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / run
-    hook = Hook(engine, Path(where), run=run, position=position, loss_minimum=loss_minimum or LossMinimum())
-    hook.open(address, port)
-    hook.wrap()
+    hook = Hook(
+        engine,
+        Path(where),
+        run=run,
+        position=position,
+        loss_minimum=loss_minimum or LossMinimum(),
+        on_sample=on_sample,
+        interval_steps=interval_steps,
+    )
+    hook.open(exporter or ExporterSettings(address=address, port=port))
+    hook.wrap(mpu)
     return hook
 
 
@@ -78,11 +101,15 @@ class Hook:
         run: str,
         position: Callable[[], Position] | None,
         loss_minimum: LossMinimum,
+        on_sample: Callable[[Sample], None] | None,
+        interval_steps: int,
     ) -> None:
         self._engine = engine
         self._state_dir = state_dir
         self._run = run
-        self._position = position
+        self._samples = Samples(engine, position)
+        self._on_sample = on_sample
+        self._interval_steps = max(1, interval_steps)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self.loss_minimum = loss_minimum
         """Smallest loss per sequence length; its state() belongs in the checkpoint's client state."""
@@ -92,53 +119,60 @@ class Hook:
         """What was caught and kept from the training loop."""
         self._said: set[str] = set()
         self._journal: JournalWriter | None = None
+        self._collector: StepCollector | None = None
         self._exporter: Exporter | None = None
+        self._meter: Meter | None = None
+        self._gathering: Gathering | None = None
+        self.layers: tuple[str, ...] = ()
+        """The layers of the model, over all ranks, as `latest_layers` has them."""
         self.latest: Sample | None = None
-        """The last step's sample, on rank 0."""
+        """The last sample that was made, on rank 0."""
+        self.latest_layers: LayerVariance | None = None
+        """The last reading of the layers, on rank 0."""
         self._started = False
         self._closed = False
-        self._micro_losses: list[Tensor] = []
-        self._grad_norm: Tensor | None = None
-        self._stepped_at: float | None = None
+        self._patience_s = _PATIENCE_S
 
-    def open(self, address: str, port: int) -> None:
+    def open(self, settings: ExporterSettings) -> None:
         """Mints the attempt and starts the exporter, on rank 0."""
         if self._rank != 0:
             return
         with self._kept_from_training("open the journal"):
             self.attempt, descriptor = create_attempt(self._state_dir)
-            self._journal = JournalWriter(descriptor)
+            self._journal = JournalWriter(descriptor, journal_path(self._state_dir, self.attempt))
         with self._kept_from_training("start the exporter"):
-            collector = StepCollector(self._run, lambda: self.latest, lambda: self.errors + self._lost())
-            self._exporter = Exporter(collector, address=address, port=port)
-            labels = {"run": self._run, "attempt": str(self.attempt), "job": _job_id() or ""}
-            self._exporter.announce(self._state_dir / "scrape.json", labels)
+            self._collector = StepCollector(
+                self._run,
+                self.attempt,
+                errors=lambda: self.errors + self._lost(),
+                layers=lambda: self.latest_layers,
+                window_s=settings.window_s,
+            )
+            self._exporter = Exporter(self._collector, settings, failed=self._exporter_failed)
+        with self._kept_from_training("announce the exporter"):
+            labels = {"run": self._run, "attempt": str(self.attempt), "job": job_id() or ""}
+            announce(self._exporter, self._state_dir / "scrape.json", labels)
 
-    def wrap(self) -> None:
-        """Puts the hook around the engine's backward and step."""
+    def _exporter_failed(self, error: Exception) -> None:
+        with self._kept_from_training("answer every scrape"):
+            raise error
+
+    def wrap(self, mpu: Any = None) -> None:
+        """Puts the hook around the engine's own methods; on every rank."""
+        names: list[str] = []
+        with self._kept_from_training("look at the model"):
+            self._meter = Meter(self._engine, mpu, self._kept_from_training)
+            names = self._meter.layers
+        with self._kept_from_training("look at Adam's state"):
+            if self._meter is not None:
+                self._meter.look()
+        with self._kept_from_training("join the ranks"):
+            ranks = AllRanks()
+            self.layers = tuple(ranks.union(names))
+            self._gathering = Gathering(ranks, self.layers, self._report)
         with self._kept_from_training("take its place in the engine"):
-            self._wrap()
-
-    def _wrap(self) -> None:
-        engine = self._engine
-        backward, step = engine.backward, engine.step
-
-        def hooked_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._kept_from_training("take the loss"):
-                self._micro_losses.append(loss.detach())
-            return backward(loss, *args, **kwargs)
-
-        def hooked_step(*args: Any, **kwargs: Any) -> Any:
-            with self._kept_from_training("look before the step"):
-                self._before_step()
-            before = engine.global_steps
-            result = step(*args, **kwargs)
-            if engine.global_steps != before:
-                self._after_step()
-            return result
-
-        engine.backward = hooked_backward
-        engine.step = hooked_step
+            take_place(self._engine, self)
+            self._listen_to_gradients()
 
     def run_started(self, **facts: Any) -> None:
         """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint."""
@@ -147,24 +181,12 @@ class Hook:
             engine_facts: dict[str, Any] = {}
             with self._kept_from_training("read what the optimizer runs with"):
                 engine_facts = adam_settings.facts(self._engine)
-            known: dict[str, Any] = {
-                **engine_facts,
-                "attempt": self.attempt,
-                "time_unix_s": time.time(),
-                "run": self._run,
-                "hook_version": _version(),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "process_start_unix_s": _process_start_unix_s(),
-                "job_id": _job_id(),
-                "rollback": os.environ.get("SENTINEL_ROLLBACK"),
-                "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-                "world_size": dist.get_world_size() if dist.is_initialized() else 1,
-            }
+            known = {**engine_facts, **process_facts(), "attempt": self.attempt, "run": self._run}
             self._put(RunStarted(**(known | facts)))
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:
         """Reports a validation loss (nats, mean over tokens and ranks) at full length."""
+        self._await_samples()
         with self._kept_from_training("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
@@ -172,6 +194,7 @@ class Hook:
         self, tag: str, *, consumed_samples: int | None = None, consumed_tokens: int | None = None
     ) -> None:
         """Reports a checkpoint that is written whole."""
+        self._await_samples()
         with self._kept_from_training("report the checkpoint"):
             saved = CheckpointSaved(
                 **self._now(), tag=tag, consumed_samples=consumed_samples, consumed_tokens=consumed_tokens
@@ -183,6 +206,8 @@ class Hook:
         if self._closed:
             return
         self._closed = True
+        self._patience_s = _PATIENCE_S  # once more, whatever was waited for in vain
+        self._await_samples()
         with self._kept_from_training("report the end"):
             self._put(RunFinished(**self._now(), reason=reason))
         with self._kept_from_training("close the journal"):
@@ -191,64 +216,83 @@ class Hook:
         with self._kept_from_training("close the exporter"):
             if self._exporter is not None:
                 self._exporter.close()
+        with self._kept_from_training("leave the hook's own groups of ranks"):
+            if self._gathering is not None and len(self._gathering):
+                raise RuntimeError(f"the readings of {len(self._gathering)} step(s) have never come")
+            if self._gathering is not None:
+                self._gathering.close()
 
-    def _before_step(self) -> None:
-        self._grad_norm = None
-        if self._engine.is_gradient_accumulation_boundary():
-            self._grad_norm = unmeasured_grad_norm(self._engine)
+    def loss_seen(self, loss: Any, *, of_many: bool) -> None:
+        """For the engine's seams: see `seams.Listener`."""
+        with self._kept_from_training("take the loss"):
+            if self._meter is not None:
+                self._meter.loss_seen(loss, of_many=of_many)
 
-    def _after_step(self) -> None:
-        reading = Reading()  # sent even if reading fails: every rank enters the collectives, or none does
-        with self._kept_from_training("read Adam's state"):
-            reading = local_reading(self._engine, self._micro_losses)
-        self._micro_losses.clear()
-        with self._kept_from_training("reduce over ranks"):
-            reading = reduced(reading, self._engine)
+    def update_coming(self) -> None:
+        """For the engine's seams."""
+        with self._kept_from_training("look before the step"):
+            self._samples.update_coming()
+            if self._meter is not None:
+                self._meter.update_coming()
+
+    def step_made(self) -> None:
+        """For the engine's seams."""
+        step = self._engine.global_steps
+        extra = step % self._interval_steps == 0
+        measurement, facts = None, None
+        with self._kept_from_training("measure the step"):
+            if self._meter is not None:
+                measurement = self._meter.measure(with_moments=extra)
+        with self._kept_from_training("tell where the step stands"):
+            facts = self._samples.facts() if self._rank == 0 else None
+        with self._kept_from_training("gather the ranks' readings"):
+            if self._gathering is not None:
+                self._gathering.add(step, facts, measurement, layered=extra)
+        self._advance(self._patience_s if self._rank == 0 and not _on_cuda(self._engine) else 0.0)
+        with self._kept_from_training("listen to the gradients"):
+            self._listen_to_gradients()
+
+    def _listen_to_gradients(self) -> None:
+        if self._meter is not None and (self._engine.global_steps + 1) % self._interval_steps == 0:
+            self._meter.listen_to_gradients()
+
+    def _advance(self, wait_s: float) -> None:
+        if self._gathering is None:
+            return
         with self._kept_from_training("make the sample"):
-            if self._rank == 0:
-                self._report(reading)
+            self._gathering.advance(wait_s)
+        on_their_way = len(self._gathering)
+        if not on_their_way:
+            self._patience_s = _PATIENCE_S
+        elif wait_s:
+            self._patience_s = 0.0
+        with self._kept_from_training("get the other ranks' readings in time"):
+            if on_their_way and wait_s:
+                raise TimeoutError(f"those of {on_their_way} step(s) have not come within {wait_s:g} s")
 
-    def _report(self, reading: Reading) -> None:
-        engine = self._engine
+    def _await_samples(self) -> None:
+        """What is on its way comes before what is reported now, as far as it comes soon."""
+        while self._gathering is not None and (before := len(self._gathering)):
+            self._advance(self._patience_s)
+            if len(self._gathering) == before:
+                return
+
+    def _report(self, facts: StepFacts, reading: Reading, layers: Layers | None) -> None:
         if not self._started:
-            self._report_start_by_itself()
-        now = time.time()
-        step_time_s = now - self._stepped_at if self._stepped_at is not None else None
-        self._stepped_at = now
-        if reading.failed:  # nothing is made up for what could not be read: nan would say that the weights are ill
-            raise RuntimeError(f"{reading.failed} rank(s) could not read step {engine.global_steps}")
-        position = self._position() if self._position is not None else Position()
-        skipped = not engine.was_step_applied() if hasattr(engine, "was_step_applied") else False
-        sample = Sample(
-            attempt=self.attempt,
-            global_step=engine.global_steps,
-            time_unix_s=now,
-            loss=reading.loss,
-            loss_ratio=self.loss_minimum.push(reading.loss, position.seqlen),
-            adam_variance_l1=reading.l1 if reading.with_state else None,
-            adam_variance_max=_root(reading.largest) if reading.with_state else None,
-            grad_norm=self._gradient_norm(),
-            loss_scale=loss_scale(engine.optimizer),
-            lr=position.lr if position.lr is not None else engine.optimizer.param_groups[0]["lr"],
-            seqlen=position.seqlen,
-            lr_warmup_steps=position.lr_warmup_steps,
-            skipped=skipped,
-            step_time_s=step_time_s,
-            global_batch_samples=position.global_batch_samples or engine.train_batch_size(),
-            consumed_samples=position.consumed_samples,
-            consumed_tokens=position.consumed_tokens,
-        )
-        self.latest = sample
+            self._report_start_by_itself(facts.global_step)
+        self.latest = sample = self._samples.sample(self.attempt, facts, reading, self.loss_minimum)
+        if self._collector is not None:
+            self._collector.push(sample)
         self._put(sample)
+        if layers is not None:
+            self.latest_layers = self._samples.layer_variance(self.attempt, facts, self.layers, layers)
+            self._put(self.latest_layers)
+        if self._on_sample is not None:
+            with self._kept_from_training("hand the sample on"):
+                self._on_sample(sample)
 
-    def _gradient_norm(self) -> float | None:
-        norm = self._grad_norm
-        with self._kept_from_training("read the gradient's norm"):
-            norm = self._engine.get_global_grad_norm() if norm is None else norm
-        return None if norm is None else float(norm)
-
-    def _report_start_by_itself(self) -> None:
-        resumed = self._engine.global_steps - 1 or None
+    def _report_start_by_itself(self, first_step: int) -> None:
+        resumed = first_step - 1 or None
         parent = self.attempt - 1 if resumed and self.attempt > 1 else None
         self.run_started(resumed_from=resumed, parent_attempt=parent)
 
@@ -274,27 +318,5 @@ class Hook:
                 log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
 
 
-def _root(v: float) -> float:
-    return math.sqrt(v) if v >= 0 else math.nan
-
-
-def _version() -> str | None:
-    try:
-        return version("training-sentinel")
-    except PackageNotFoundError:  # run from a checkout
-        return None
-
-
-def _job_id() -> str | None:
-    """Slurm's id of the job, as squeue shows it: `7_2` for a task of an array, whose own id would hide the array."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
-
-
-def _process_start_unix_s() -> float:
-    """When this process was started, Unix seconds, from /proc: with the pid it names the process for good."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    boot = next(
-        int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
-    )
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+def _on_cuda(engine: Any) -> bool:
+    return str(engine.device).startswith("cuda")

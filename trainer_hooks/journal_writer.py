@@ -6,9 +6,10 @@ import logging
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 
-__all__ = ["JournalWriter", "create_attempt"]
+__all__ = ["JournalWriter", "create_attempt", "journal_path"]
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,17 @@ _QUEUE_LINES = 10_000
 
 _CLOSE_S = 5.0
 """How long closing waits for what is queued: a hung filesystem may not hold the trainer."""
+
+
+_LOOKS_S = 10.0
+"""How often the writer looks whether the journal is still at its path."""
+
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+
+
+def journal_path(state_dir: Path, attempt: int) -> Path:
+    """Where the metrics journal of an attempt is."""
+    return state_dir / "attempts" / f"{attempt:04d}.jsonl"
 
 
 def create_attempt(state_dir: Path) -> tuple[int, int]:
@@ -30,20 +42,32 @@ def create_attempt(state_dir: Path) -> tuple[int, int]:
     number = max(taken, default=0) + 1
     while True:
         try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-            return number, os.open(folder / f"{number:04d}.jsonl", flags, 0o644)
+            return number, os.open(journal_path(state_dir, number), _NEW, 0o644)
         except FileExistsError:
             number += 1
 
 
 class JournalWriter:
-    """Appends whole lines; after kill -9 at most the last one is torn."""
+    """Appends whole lines; after kill -9 at most the last one is torn.
 
-    def __init__(self, descriptor: int) -> None:
+    A journal that was taken away from its path (its folder was removed, or moved) is begun again there, with its first
+    line, which tells what the attempt runs with: the daemon reads what is at the path. What else was in it stays where
+    it went. A file that somebody else has put there is left alone, and the lines are lost.
+    """
+
+    def __init__(self, descriptor: int, path: Path | None = None, *, looks_s: float = _LOOKS_S) -> None:
         self._descriptor = descriptor
+        self._path = path
+        """Where the descriptor was opened; None: it is not looked after."""
+
+        self._looks_s = looks_s
+        self._looked_at = time.monotonic()
+        self._first = b""
+        self._torn = b""
         self._queue: queue.Queue[str | None] = queue.Queue(_QUEUE_LINES)
         self.lost = 0
-        """Lines that were dropped: the queue was full, or the disk refused them."""
+        """Lines that were dropped: the queue was full, the disk refused them, or their file is no longer there."""
+
         self._thread = threading.Thread(target=self._write, name="sentinel-journal", daemon=True)
         self._thread.start()
 
@@ -76,13 +100,43 @@ class JournalWriter:
         self.lost += 1
 
     def _write(self) -> None:
-        torn = b""
         while (line := self._queue.get()) is not None:
-            whole = left = torn + line.encode() + b"\n"
+            encoded = line.encode() + b"\n"
             try:
-                while left:  # a short write leaves the rest for the next call
-                    left = left[os.write(self._descriptor, left) :]
-                torn = b""
+                self._look()
+                self._first = self._first or encoded
+                self._append(encoded)
             except OSError as error:
                 self._lose(str(error))
-                torn = torn if left == whole else b"\n"  # what got there is a line of its own: it spoils no other
+
+    def _append(self, line: bytes) -> None:
+        whole = left = self._torn + line
+        try:
+            while left:  # a short write leaves the rest for the next call
+                left = left[os.write(self._descriptor, left) :]
+            self._torn = b""
+        except OSError:
+            self._torn = (
+                self._torn if left == whole else b"\n"
+            )  # what got there is a line of its own: it spoils no other
+            raise
+
+    def _look(self) -> None:
+        """Begins the journal again where it is no longer at its path. Raises OSError where that can't be done."""
+        now = time.monotonic()
+        if self._path is None or now - self._looked_at < self._looks_s:
+            return
+        ours = os.fstat(self._descriptor)
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            again = os.open(self._path, _NEW, 0o644)
+            os.close(self._descriptor)
+            self._descriptor, self._torn = again, b""
+            log.warning("sentinel: %s was taken away; it is begun again, and training goes on", self._path)
+            self._append(self._first)
+        else:
+            if not os.path.samestat(ours, there):
+                raise FileExistsError(f"{self._path} is another file now")
+        self._looked_at = now

@@ -9,13 +9,13 @@ import sys
 from typing import NoReturn
 
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
-from trainer_hooks.gpt.settings import parse
+from trainer_hooks.gpt.arguments import parse
 
 
 def main() -> int:
     """Exit codes: 0 the run ended (or --stop-exit-code when it was asked to), 2 wrong arguments, data or overrides."""
     settings = parse()
-    _be_a_launcher()
+    be_a_launcher()
     import torch
     import torch.distributed as dist
 
@@ -33,7 +33,7 @@ def main() -> int:
     return 0 if reason == "finished" else int(settings.stop_exit_code)
 
 
-def _be_a_launcher() -> None:
+def be_a_launcher() -> None:
     """Sets for a single process what a launcher would have set; without it DeepSpeed asks for mpi4py."""
     if "RANK" in os.environ:
         return

@@ -33,6 +33,15 @@ class Progress:
     attempt: int | None = None
     """The attempt that saved it; None from scratch."""
 
+    warmup: dict[str, Any] | None = None
+    """Of the sequence length: what SeqlenWarmup.state() gave."""
+
+    layer_tokens: list[int] | None = None
+    """Tokens that each layer has seen, first to last; None is consumed_tokens for all of them."""
+
+    curriculum: dict[str, Any] | None = None
+    """Of the metrics that pace the data: which ones, and where their order stands; None without."""
+
     loss_minimum: list[tuple[int | None, float]] = field(default_factory=list)
     applied_once: tuple[str, ...] = ()
     """Ids of the one-shot overrides that were applied."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +66,39 @@ class DataOrder:
         """The position of the next sample that is not left out."""
         return self.take(position, 1)[1] - 1
 
-    def take(self, position: int, count: int) -> tuple[NDArray[np.int64], int]:
-        """The next `count` sample numbers that are not left out, and the position after the last of them."""
+    def at(self, positions: Sequence[int]) -> NDArray[np.int64]:
+        """The sample numbers at these positions, left out or not. A later reseed does not change what was consumed."""
+        numbers = [_order(self._samples, p // self._samples, self.reseeds)[p % self._samples] for p in positions]
+        return np.array(numbers, dtype=np.int64)
+
+    def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The positions from `begin` up to `end` that are not left out, as [first, after last) pairs."""
+        if not self.skipped:
+            return [(begin, end)] if begin < end else []
+        kept: list[int] = []
+        for epoch in range(begin // self._samples, -(-end // self._samples)):
+            start = max(begin - epoch * self._samples, 0)
+            offsets = self._kept_from(epoch, start, min(end - epoch * self._samples, self._samples) - start)
+            kept += [p for p in (offsets + epoch * self._samples).tolist() if p < end]
+        breaks = [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1]
+        return [(kept[i], kept[j - 1] + 1) for i, j in pairwise([0, *breaks, len(kept)])] if kept else []
+
+    def share(self, step: int) -> float | None:  # noqa: ARG002 - no step is different
+        """Share of the samples that the step draws from; None is all of them, always."""
+        return None
+
+    def take(
+        self,
+        position: int,
+        count: int,
+        step: int | None = None,  # noqa: ARG002 - asked of every order
+    ) -> tuple[NDArray[np.int64], int]:
+        """The next `count` sample numbers that are not left out, and the position after the last of them.
+
+        Whichever step takes them.
+        """
+        if not count:
+            return np.empty(0, dtype=np.int64), position
         parts = []
         while True:
             epoch, offset = divmod(position, self._samples)

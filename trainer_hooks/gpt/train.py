@@ -1,35 +1,35 @@
-"""The training loop. Read it from `Trainer.train` downwards.
-
-Batches are addressed by consumed_samples, so that the data of a step is the same on any number of ranks, after any
-restart, whatever the sequence length was; sequence length warmup truncates samples, it does not move the address.
-"""
+"""The training loop. Read it from `Trainer.train` downwards; what it is fed is in data_path.py."""
 # ruff: noqa: T201 - a trainer's log is what it prints
 
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 from pathlib import Path
-from typing import Any
 
 import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import Free, Overrides, Standing, decode_overrides
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.overrides import Free, Standing
+from sentinel.vocabulary.sample import Sample
 from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
+from trainer_hooks.exporter import ExporterSettings
 from trainer_hooks.gpt import checkpoint
+from trainer_hooks.gpt.arguments import shape, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
+from trainer_hooks.gpt.data_path import DataPath
+from trainer_hooks.gpt.decided import read_overrides
+from trainer_hooks.gpt.deepspeed_json import deepspeed_config, users_own
 from trainer_hooks.gpt.model import GPT
-from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.scalars import Scalars
-from trainer_hooks.gpt.settings import deepspeed_config, lr_schedule, seqlen_schedule, shape, with_free_options
+from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
+from trainer_hooks.random_ltd import DataRank
 
 __all__ = ["Trainer", "leave_out_unused_ops"]
 
@@ -49,11 +49,13 @@ class Trainer:
     def __init__(self, settings: argparse.Namespace) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stop_asked = False
-        self.overrides = _read_overrides(settings.state_dir)
+        self.overrides = read_overrides(settings.state_dir)
         self.standing = self.overrides.standing if self.overrides else Standing()
         self.settings = settings = with_free_options(settings, self.standing.free)
-        self.lr = self.standing.lr or lr_schedule(settings)
-        self.seqlen = self.standing.seqlen or seqlen_schedule(settings)
+        own_json, told = users_own(settings)
+        self.schedules = Schedules.of(settings, told, self.standing)
+        if self.standing.total_tokens is not None:  # another end is no reason for another pace
+            settings.tokens, settings.steps = self.standing.total_tokens, None
 
         self.corpus: Corpus = load_corpus(
             settings.data,
@@ -63,7 +65,7 @@ class Trainer:
         )
         torch.manual_seed(settings.seed)
         model = GPT(shape(settings), self.corpus.vocabulary)
-        config = deepspeed_config(settings, self.world)
+        config = deepspeed_config(settings, own_json, self.schedules.batch_size, self.world)
         leave_out_unused_ops()
         self.engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
         self.hook = attach(
@@ -71,15 +73,24 @@ class Trainer:
             state_dir=settings.state_dir,
             run=settings.run,
             position=self.position,
-            port=settings.metrics_port,
+            on_sample=self._on_sample,
+            exporter=ExporterSettings(
+                address=settings.metrics_address, port=settings.metrics_port, announce=settings.metrics_announce
+            ),
         )
         adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None
         self._set_adam(adam)
-        skipped = [SkippedRange.from_json(r) for r in self.progress.skipped]
-        skipped += [r for r in self.standing.skipped if r not in skipped]
-        self.order = DataOrder(self.corpus.training_samples, settings.seed, self.progress.reseeds, skipped)
+        self.data = DataPath(
+            self.engine,
+            self.corpus,
+            self.schedules,
+            settings,
+            self.progress,
+            skipped=self.standing.skipped,
+            rank=DataRank(rank=self.rank, size=self.world),
+        )
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:
             checkpoint.restore_rng(rng)
@@ -103,47 +114,40 @@ class Trainer:
             reason = f"error: {type(error).__name__}: {error}"
             raise
         finally:
+            self.hook.close(reason)
             if self.scalars is not None:
                 self.scalars.close()
-            self.hook.close(reason)
         return reason
 
     def step(self) -> None:
         """One optimizer step: as many micro-batches as it takes, then what is due after it."""
+        engine = self.engine
         self.number = self.progress.step + 1
-        self.step_lr = self.lr.lr(step=self.number, consumed_tokens=self.progress.consumed_tokens)
-        self.step_seqlen = self.seqlen.seqlen(self.number)
-        for group in self.engine.optimizer.param_groups:
+        self.step_lr = self.schedules.lr.lr(step=self.number, consumed_tokens=self.data.effective_tokens)
+        for group in engine.optimizer.param_groups:
             group["lr"] = self.step_lr
-        batch = self.settings.global_batch
-        samples, after = self.order.take(self.progress.consumed_samples, batch)  # (global batch,)
-        micro = self.engine.train_micro_batch_size_per_gpu()
-        micro_batches = samples.reshape(-1, self.world, micro)[:, self.rank]  # (accumulation, micro batch)
-        self.progress.step = self.number
-        self.progress.consumed_samples = after
-        self.progress.consumed_tokens += batch * self.step_seqlen
-        for indices in micro_batches:
-            loss = self.engine(self._tokens(self.corpus.training(indices), self.step_seqlen))
-            self.engine.backward(loss)
-            self.engine.step()
+        for batch in self.data.begin(self.number):
+            engine.backward(engine(batch))
+            engine.step()
         self._after_step()
 
     def _after_step(self) -> None:
-        settings, sample = self.settings, self.hook.latest
-        if sample is not None and sample.global_step == self.number and self.rank == 0:
-            if self.scalars is not None:
-                self.scalars.step(sample)
-            if self.number % 10 == 0 or self.number == 1:
-                took = f"{sample.step_time_s:.3f} s" if sample.step_time_s is not None else "first step"
-                print(
-                    f"step {self.number}  loss {sample.loss:.4f}  lr {self.step_lr:.3e}  "
-                    f"seqlen {self.step_seqlen}  {took}",
-                    flush=True,
-                )
-        if settings.validate_every and (self.number % settings.validate_every == 0 or self._at_end()):
+        settings = self.settings
+        every = settings.validate_every
+        if every and self.data.warmup.length < self.data.warmup.full:  # there the training loss does not tell
+            every = settings.validate_every_warming_up or max(1, every // 2)
+        if every and (self.number % every == 0 or self._at_end()):
             self.validate()
         if settings.save_interval and self.number % settings.save_interval == 0:
             self.save()
+
+    def _on_sample(self, sample: Sample) -> None:
+        if self.scalars is not None:
+            self.scalars.step(sample)
+        if sample.global_step % 10 == 0 or sample.global_step == 1:
+            took = f"{sample.step_time_s:.3f} s" if sample.step_time_s is not None else "first step"
+            where = f"step {sample.global_step}  loss {sample.loss:.4f}  lr {sample.lr:.3e}"
+            print(f"{where}  seqlen {sample.seqlen}  {took}", flush=True)
 
     @torch.no_grad()
     def validate(self) -> float:
@@ -154,11 +158,12 @@ class Trainer:
         total = torch.zeros(2, dtype=torch.float64, device=engine.device)  # sum of losses, samples
         for part in np.array_split(indices[self.rank :: self.world], max(1, len(indices) // 16)):
             if len(part):
-                loss = engine.module(self._tokens(self.corpus.validation(part), self.corpus.seqlen))
+                loss = engine.module(torch.from_numpy(self.corpus.validation(part)).to(engine.device))
                 total += torch.tensor([loss.item() * len(part), len(part)], device=engine.device)
         engine.train()
         dist.all_reduce(total)
         mean = float(total[0] / total[1])
+        self.data.warmup.validated(math.exp(min(mean, 700.0)), self.number)
         self.hook.validation(mean, self.corpus.seqlen)
         if self.scalars is not None and self.hook.latest is not None:
             self.scalars.validation(mean, self.hook.latest)
@@ -169,8 +174,7 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint, and word of it."""
         progress = self.progress
-        progress.reseeds = self.order.reseeds
-        progress.skipped = tuple(r.to_json() for r in self.order.skipped)
+        self.data.note(progress)
         progress.loss_minimum = self.hook.loss_minimum.state()
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
@@ -183,14 +187,13 @@ class Trainer:
         return Position(
             consumed_samples=self.progress.consumed_samples,
             consumed_tokens=self.progress.consumed_tokens,
-            seqlen=self.step_seqlen,
+            seqlen=self.data.warmup.length,
+            kept_tokens=self.data.kept_tokens,
+            curriculum_share=self.data.curriculum_share,
             lr=self.step_lr,
-            lr_warmup_steps=self.lr.warmup if self.lr.unit == "steps" else None,
-            global_batch_samples=self.settings.global_batch,
+            lr_warmup_steps=self.schedules.lr.warmup if self.schedules.lr.unit == "steps" else None,
+            global_batch_samples=self.data.samples,
         )
-
-    def _tokens(self, samples: np.ndarray[Any, Any], seqlen: int) -> Tensor:
-        return torch.from_numpy(samples[:, : seqlen + 1]).to(self.engine.device)  # (B, T + 1)
 
     def _set_adam(self, configured: AdamSettings) -> None:
         """What is configured holds over what the checkpoint has brought back, and what sentinel decided over both."""
@@ -212,10 +215,10 @@ class Trainer:
             return
         once = overrides.once
         if once.skip_samples is not None:
-            self.order.skip(progress.consumed_samples, once.skip_samples)
+            self.data.order.skip(progress.consumed_samples, once.skip_samples)
         if once.seed is not None:  # of what is left: the samples skipped at this position stay where they are
-            at = self.order.first(progress.consumed_samples) if once.skip_samples else progress.consumed_samples
-            self.order.reseed(at, once.seed)
+            at = self.data.order.first(progress.consumed_samples) if once.skip_samples else progress.consumed_samples
+            self.data.order.reseed(at, once.seed)
         if once.reset_moments and progress.step:
             reset_moments(self.engine)
             if not moments_are_zero(self.engine):
@@ -228,7 +231,7 @@ class Trainer:
         progress.applied_once = (*progress.applied_once, once.id)
 
     def _report_start(self) -> None:
-        settings, progress = self.settings, self.progress
+        settings, progress, schedules = self.settings, self.progress, self.schedules
         first = progress.step + 1
         self.hook.run_started(
             parent_attempt=progress.attempt,
@@ -236,31 +239,37 @@ class Trainer:
             incident=self.overrides.incident if self.overrides else None,
             rollback=self.overrides.rollback if self.overrides else None,
             applied_once=progress.applied_once,
-            seed=self.order.seed,
-            first_sample_index=self.order.first(progress.consumed_samples),
-            skipped_samples=self.order.skipped_samples,
-            skipped_ranges=tuple(r.to_json() for r in self.order.skipped),
+            seed=self.data.order.seed,
+            first_sample_index=self.data.order.first(progress.consumed_samples),
+            skipped_samples=self.data.order.skipped_samples,
+            skipped_ranges=tuple(r.to_json() for r in self.data.order.skipped),
             moments_reset_steps=progress.moments_reset_steps,
             free=(self.standing.free or Free()).to_json(),
             consumed_tokens=progress.consumed_tokens,
-            lr=self.lr.lr(step=first, consumed_tokens=progress.consumed_tokens),
-            lr_schedule=self.lr.to_json(),
-            seqlen=self.seqlen.seqlen(first),
-            seqlen_schedule=self.seqlen.to_json(),
+            effective_tokens=self.data.effective_tokens,
+            lr=schedules.lr.lr(step=first, consumed_tokens=self.data.effective_tokens),
+            lr_schedule=schedules.lr.to_json(),
+            seqlen=self.data.warmup.schedule.seqlen(first),
+            seqlen_schedule=schedules.seqlen.to_json(),
+            seqlen_shortening=schedules.shorten,
+            batch_size_schedule=schedules.batch_size.to_json(),
+            random_ltd_schedule=schedules.random_ltd.to_json(),
+            curriculum_schedule=schedules.curriculum.to_json() if schedules.curriculum else {},
             full_seqlen=self.corpus.seqlen,
             total_steps=settings.steps,
+            total_tokens=settings.tokens,
             checkpoint_interval_steps=settings.save_interval or None,
             settings={k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items() if k != "data"},
         )
         if self.rank == 0:
             whence = f"from global_step{self.resumed_from}" if self.resumed_from else "from scratch"
-            skipped = f", {self.order.skipped_samples} samples skipped" if self.order.skipped else ""
-            print(f"attempt {self.hook.attempt}, {whence}, seed {self.order.seed}{skipped}", flush=True)
+            skipped = f", {self.data.order.skipped_samples} samples skipped" if self.data.order.skipped else ""
+            print(f"attempt {self.hook.attempt}, {whence}, seed {self.data.order.seed}{skipped}", flush=True)
 
     def _at_end(self) -> bool:
         settings, progress = self.settings, self.progress
         by_steps = settings.steps is not None and progress.step >= settings.steps
-        return by_steps or (settings.tokens is not None and progress.consumed_tokens >= settings.tokens)
+        return by_steps or (settings.tokens is not None and self.data.effective_tokens >= settings.tokens)
 
     def _ask_to_stop(self, *_: object) -> None:
         self.stop_asked = True
@@ -272,13 +281,3 @@ class Trainer:
         if self.world > 1:
             dist.all_reduce(flag, dist.ReduceOp.MAX)
         return {0: None, 1: "kill_file", 2: "sigterm"}[int(flag)]
-
-
-def _read_overrides(state_dir: Path) -> Overrides | None:
-    path = state_dir / "overrides.json"
-    try:
-        return decode_overrides(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise OverridesError(f"{path}: {error.strerror}") from error

@@ -1,21 +1,20 @@
-"""The trainer's arguments, as a person gives them, and the DeepSpeed configuration that they make."""
+"""The trainer's arguments, as a person gives them."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from sentinel.vocabulary.errors import ConfigError, OverridesError
+from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.numbers import load_object
 from sentinel.vocabulary.overrides import Free
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import Shortening
 from trainer_hooks.gpt.model import PRESETS, Shape
 
-__all__ = ["deepspeed_config", "lr_schedule", "parse", "seqlen_schedule", "shape", "with_free_options"]
+__all__ = ["parse", "shape", "with_free_options"]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -24,8 +23,17 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     settings = parser.parse_args(argv)
     if settings.steps is None and settings.tokens is None:
         parser.error("say where the run ends: --steps or --tokens")
-    if settings.lr_decay is None and (settings.steps if settings.lr_unit == "steps" else settings.tokens) is None:
-        parser.error(f"--lr-decay is needed: the run does not end by {settings.lr_unit}, which the LR counts in")
+    decay_unit = settings.lr_decay_unit or settings.lr_unit
+    if settings.lr_decay is None and (settings.steps if decay_unit == "steps" else settings.tokens) is None:
+        parser.error(f"--lr-decay is needed: the run does not end by {decay_unit}, which the LR's decay counts in")
+    if settings.seqlen_schedule is not None and settings.seqlen_start is not None:
+        parser.error("--seqlen-schedule and --seqlen-start say the same thing: leave one out")
+    if settings.recipe and (settings.lr_warmup or settings.lr_decay or settings.lr_min):
+        parser.error(
+            "a --recipe's LR goes by tokens: its warmup is --lr-warmup-tokens, its decay and minimum are given"
+        )
+    if settings.lr_warmup and settings.lr_warmup_tokens:
+        parser.error("--lr-warmup and --lr-warmup-tokens say the same thing: leave one out")
     if settings.state_dir is None:
         settings.state_dir = Path(os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / settings.run)
     return settings
@@ -74,8 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     opt.add_argument("--lr", type=float, default=6e-4, help="peak")
     opt.add_argument("--lr-min", type=float, default=0.0)
     opt.add_argument("--lr-warmup", type=int, default=0, help="in --lr-unit")
-    opt.add_argument("--lr-decay", type=int, help="where the cosine ends, in --lr-unit; default is the run's end")
-    opt.add_argument("--lr-unit", choices=("steps", "tokens"), default="steps")
+    opt.add_argument("--lr-warmup-tokens", type=int, help="in place of --lr-warmup; as steps at the first length")
+    opt.add_argument("--lr-decay", type=int, help="where the cosine ends, in --lr-decay-unit; default: the run's end")
+    opt.add_argument("--lr-unit", choices=("steps", "tokens"), default="steps", help="what the warmup counts in")
+    opt.add_argument("--lr-decay-unit", choices=("steps", "tokens"), help="default --lr-unit; tokens go well with SLW")
     opt.add_argument("--beta1", type=float, default=0.9)
     opt.add_argument("--beta2", type=float, default=0.999)
     opt.add_argument("--eps", type=float, default=1e-8)
@@ -84,17 +94,40 @@ def _parser() -> argparse.ArgumentParser:
     batch = parser.add_argument_group("batch, length and end")
     batch.add_argument("--global-batch", type=int, default=16, help="samples per step, over all ranks")
     batch.add_argument("--micro-batch", type=int, help="samples per rank and pass; default: no accumulation")
-    batch.add_argument("--seqlen-start", type=int, help="switch sequence length warmup on, from this length")
-    batch.add_argument("--seqlen-warmup-steps", type=int, default=0, help="steps from start to full length")
+    batch.add_argument(
+        *("--rampup-batch-size", "--batch-size-warmup"),
+        type=int,
+        nargs=3,
+        metavar=("START", "INCREMENT", "SAMPLES"),
+        help="batch-size warmup: from START up to --global-batch by INCREMENT, over so many SAMPLES",
+    )
     batch.add_argument("--steps", type=int, help="end after this many steps")
     batch.add_argument("--tokens", type=int, help="end after this many tokens")
     batch.add_argument("--validate-every", type=int, default=0, help="steps; 0 is never")
+    batch.add_argument("--validate-every-warming-up", type=int, help="while SLW lasts; default half of the above")
     batch.add_argument("--validation-batches", type=int, default=4)
+    data_efficiency = parser.add_argument_group("sequence length warmup and data efficiency")
+    slw = data_efficiency.add_argument
+    slw("--seqlen-start", type=int, help="switch sequence length warmup on, from this length")
+    slw("--seqlen-warmup-steps", type=int, default=0, help="steps from start to full length")
+    slw(
+        "--seqlen-schedule", type=_json, metavar="JSON", help="any pacing, as overrides.json holds it, in place of both"
+    )
+    slw("--seqlen-shorten", choices=get_args(Shortening), default="truncate", help="how a batch gets shorter")
+    slw("--random-ltd", type=int, nargs=2, metavar=("START", "STEPS"), help="middle layers keep START tokens at first")
+    slw("--curriculum", type=_json, metavar="JSON", help="metrics that pace the data, as overrides.json holds them")
+    slw("--recipe", nargs="+", choices=("slw", "voc", "random-ltd"), help="the papers', scaled to this run's steps")
+    slw("--data-share", type=float, default=1.0, help="of a --recipe's data: the peak LR is --lr over it")
+    slw("--voc-index", type=Path, help="of --recipe voc: what `sentinel-data analyze` made")
     engine = parser.add_argument_group("engine")
     engine.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     engine.add_argument("--zero", type=int, choices=range(4), default=0)
     engine.add_argument("--fused-adam", action="store_true", help="DeepSpeed's own Adam; its op is compiled once")
-    engine.add_argument("--deepspeed-config", type=Path, help="JSON that is laid over the one made here")
+    engine.add_argument(
+        "--deepspeed-config",
+        type=Path,
+        help="JSON that is laid over the one made here; curriculum_learning and data_efficiency are performed by us",
+    )
     files = parser.add_argument_group("files")
     files.add_argument("--run", default="run", help="the run's name")
     files.add_argument("--state-dir", type=Path, help="default SENTINEL_STATE_DIR, else .sentinel/RUN")
@@ -103,8 +136,18 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--tensorboard", type=Path)
     files.add_argument("--save-on-stop", action="store_true", help="save when asked to stop")
     files.add_argument("--stop-exit-code", type=int, default=0, help="exit code after SIGTERM or the KILL file")
+    files.add_argument("--metrics-address", default="127.0.0.1", help="where /metrics listens; 0.0.0.0 is everywhere")
     files.add_argument("--metrics-port", type=int, default=0, help="of /metrics; 0 is any free one")
+    files.add_argument("--metrics-announce", metavar="NAME", help="the name that Prometheus reaches it by")
     return parser
+
+
+def _json(text: str) -> dict[str, Any]:
+    """An argument that is a JSON object."""
+    try:
+        return load_object(text)
+    except LineError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def shape(settings: argparse.Namespace) -> Shape:
@@ -118,58 +161,3 @@ def shape(settings: argparse.Namespace) -> Shape:
         block_layernorm=not settings.no_block_layernorm,
         dropout=settings.dropout,
     )
-
-
-def lr_schedule(settings: argparse.Namespace) -> LrSchedule:
-    """The LR schedule of the arguments, before any override."""
-    end = settings.steps if settings.lr_unit == "steps" else settings.tokens
-    return LrSchedule(
-        peak=settings.lr,
-        minimum=settings.lr_min,
-        warmup=settings.lr_warmup,
-        decay_start=settings.lr_warmup,
-        decay_end=settings.lr_decay if settings.lr_decay is not None else end,
-        unit=settings.lr_unit,
-    )
-
-
-def seqlen_schedule(settings: argparse.Namespace) -> SeqlenSchedule:
-    """The sequence length's schedule of the arguments; without SLW it is full from the first step."""
-    full = shape(settings).seqlen
-    steps = settings.seqlen_warmup_steps if settings.seqlen_start else 0
-    return SeqlenSchedule(start=min(settings.seqlen_start or full, full), full=full, total_steps=steps)
-
-
-def deepspeed_config(settings: argparse.Namespace, world_size: int) -> dict[str, Any]:
-    """The JSON for deepspeed.initialize. ConfigError when the batch does not divide."""
-    micro = settings.micro_batch or settings.global_batch // world_size
-    if not micro or settings.global_batch % (micro * world_size):
-        raise ConfigError(
-            f"--global-batch {settings.global_batch} should be a multiple of {world_size} ranks x {micro} samples"
-        )
-    config: dict[str, Any] = {
-        "train_batch_size": settings.global_batch,
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_clipping": settings.clip,
-        "steps_per_print": 10**9,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": settings.lr,
-                "betas": [settings.beta1, settings.beta2],
-                "eps": settings.eps,
-                "weight_decay": settings.weight_decay,
-                "torch_adam": not settings.fused_adam,
-            },
-        },
-        "zero_optimization": {"stage": settings.zero},
-    }
-    if settings.precision != "fp32":
-        config[settings.precision] = {"enabled": True}
-    if settings.deepspeed_config is not None:
-        try:
-            config |= load_object(settings.deepspeed_config.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{settings.deepspeed_config}: {error.strerror}") from error
-    json.dumps(config)  # what can't be JSON is no DeepSpeed configuration
-    return config

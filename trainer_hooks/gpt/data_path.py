@@ -1,0 +1,123 @@
+"""What the model is fed, step by step, and the exact count of it: order → batch → length → dropped tokens.
+
+Batches are addressed by consumed_samples, so that the data of a step is the same on any number of ranks, after any
+restart, whatever the sequence length was; sequence length warmup shortens samples, it does not move the address.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sentinel.vocabulary.skipping import SkippedRange
+from trainer_hooks.custom_pacing import resolved
+from trainer_hooks.gpt.arguments import shape
+from trainer_hooks.gpt.checkpoint import Progress
+from trainer_hooks.gpt.data import Corpus
+from trainer_hooks.gpt.feed import Feed
+from trainer_hooks.gpt.model import Block
+from trainer_hooks.gpt.ordering import curriculum_state, data_order
+from trainer_hooks.gpt.schedules import Schedules
+from trainer_hooks.random_ltd import DataRank, LayerTokens, RandomLtd
+from trainer_hooks.seqlen_warmup import SeqlenWarmup
+
+__all__ = ["DataPath"]
+
+
+class DataPath:
+    """Goes on from where `progress` stands, and moves it on."""
+
+    def __init__(
+        self,
+        engine: Any,
+        corpus: Corpus,
+        schedules: Schedules,
+        settings: argparse.Namespace,
+        progress: Progress,
+        *,
+        skipped: Sequence[SkippedRange],
+        rank: DataRank,
+    ) -> None:
+        """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of."""
+        self._engine, self._schedules, self._progress = engine, schedules, progress
+        self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
+        known = [SkippedRange.from_json(r) for r in progress.skipped]
+        self.order = data_order(
+            schedules.curriculum, corpus, settings, progress, [*known, *(r for r in skipped if r not in known)]
+        )
+        self.warmup = SeqlenWarmup(resolved(schedules.seqlen), schedules.shorten, engine=engine)
+        if progress.warmup is not None:
+            self.warmup.load(progress.warmup)
+        else:
+            self.warmup.consumed_tokens = progress.consumed_tokens
+        self._feed = Feed(corpus, self.order, self.warmup, rank, micro=engine.train_micro_batch_size_per_gpu())
+        self.layer_tokens = LayerTokens(shape(settings).layers, progress.consumed_tokens)
+        if progress.layer_tokens is not None:
+            self.layer_tokens.load(progress.layer_tokens)
+        ltd = schedules.random_ltd
+        self._ltd: RandomLtd | None = None
+        if ltd.drops and progress.step + 1 < ltd.end_step:
+            self._ltd = RandomLtd(engine.module, Block, ltd, seed=settings.seed, data_rank=rank, layers=ltd.layers)
+        self.samples = 0
+        """Of the step that was begun, over all ranks."""
+
+    def begin(self, step: int) -> Iterator[Tensor]:
+        """Begins a step, takes note of what it consumes, and returns this rank's micro-batches, (rows, L + 1) tokens.
+
+        The engine is told how many there are, and before each whether it is the last.
+        """
+        engine, progress = self._engine, self._progress
+        self.samples = self._schedules.batch_size.samples(progress.consumed_samples, multiple_of=self._at_once)
+        if self.samples != engine.train_batch_size():
+            engine.set_train_batch_size(self.samples)
+        self.warmup.begin(step, self.samples)
+        batches, position = self._feed.step(step, progress.consumed_samples, self.samples)
+        self._count(step, position)
+        return self._micro_batches(step, batches)
+
+    def _micro_batches(self, step: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+        engine, last = self._engine, self.samples // self._at_once - 1
+        for number, batch in enumerate(batches):
+            if self._ltd is not None:
+                self._ltd.begin(step, number)
+            engine.set_gradient_accumulation_boundary(number == last)  # its own count is off when the batch changes
+            yield self.warmup(batch.to(engine.device))
+
+    def _count(self, step: int, position: int) -> None:
+        progress, length = self._progress, self.warmup.length
+        rows = (self.warmup.consumed_tokens - progress.consumed_tokens) // length  # a reshape makes more of them
+        if self._ltd is not None:
+            self._ltd.begin(step)
+            self._ltd.count(self.layer_tokens, samples=rows, seqlen=length)
+        else:
+            self.layer_tokens.add(samples=rows, seqlen=length)
+        progress.step, progress.consumed_samples = step, position
+        progress.consumed_tokens = self.warmup.consumed_tokens
+
+    @property
+    def effective_tokens(self) -> int:
+        """Tokens consumed so far, less what random-LTD has dropped, averaged over the layers; what LR and end go by."""
+        return int(self.layer_tokens.effective_tokens)
+
+    @property
+    def kept_tokens(self) -> int | None:
+        """Of a sample of the step, how many the middle layers see; None where all layers see all."""
+        length = self.warmup.length
+        kept = length if self._ltd is None else self._ltd.kept_tokens(length)
+        return kept if kept < length else None
+
+    @property
+    def curriculum_share(self) -> float | None:
+        """Share of the training samples that the step draws from; None is all of them."""
+        return self.order.share(self._progress.step)
+
+    def note(self, progress: Progress) -> None:
+        """Puts where all of it stands into what a checkpoint holds."""
+        progress.reseeds = self.order.reseeds
+        progress.skipped = tuple(r.to_json() for r in self.order.skipped)
+        progress.warmup = self.warmup.state()
+        progress.layer_tokens = self.layer_tokens.state()
+        progress.curriculum = curriculum_state(self.order, self._schedules.curriculum)

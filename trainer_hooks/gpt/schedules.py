@@ -1,0 +1,122 @@
+"""What a run follows step by step: as sentinel decided it, else as the DeepSpeed JSON has it, else as the arguments."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import (
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    FixedLinear,
+    LrSchedule,
+    MetricSchedule,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    Shortening,
+    refuse_beside_slw,
+    resized_warmup,
+)
+from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric
+from sentinel.vocabulary.standing import Standing
+from trainer_hooks.gpt.arguments import shape
+from trainer_hooks.gpt.recipes import recipe_lr, recipe_schedules
+
+__all__ = ["Schedules"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    """Of one attempt. What is not warmed up is there too, as a schedule that does not."""
+
+    lr: LrSchedule
+    seqlen: SeqlenSchedule
+    shorten: Shortening
+    batch_size: BatchSizeSchedule
+    random_ltd: RandomLtdSchedule
+    curriculum: CurriculumSchedule | None
+    """None draws from all of the data."""
+
+    @classmethod
+    def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: Standing) -> Schedules:
+        """ConfigError where two of them do not go together, or one is not of this model's length."""
+        recipe, rarity = recipe_schedules(settings)
+        seqlen = standing.seqlen or told.seqlen or recipe.seqlen or _seqlen(settings)
+        batch_size = standing.batch_size or _batch_size(settings)
+        refuse_beside_slw(seqlen, batch_size)
+        full = shape(settings).seqlen
+        if seqlen.full != full:
+            raise ConfigError(f"the sequence length warms up to {seqlen.full}, and the model's full length is {full}")
+        if batch_size.full != settings.global_batch:
+            raise ConfigError(f"the batch warms up to {batch_size.full}, and --global-batch is {settings.global_batch}")
+        return cls(
+            lr=standing.lr or (recipe_lr(settings) if settings.recipe else _lr(settings, seqlen)),
+            seqlen=seqlen,
+            shorten=standing.shorten or told.shorten or settings.seqlen_shorten,
+            batch_size=batch_size,
+            random_ltd=standing.random_ltd or told.random_ltd or recipe.random_ltd or _random_ltd(settings),
+            curriculum=_curriculum(settings, told, standing, rarity),
+        )
+
+
+def _seqlen(settings: argparse.Namespace) -> SeqlenSchedule:
+    """Without SLW it is full from the first step."""
+    full = shape(settings).seqlen
+    if settings.seqlen_schedule is not None:
+        return SeqlenSchedule.from_json({"full": full} | settings.seqlen_schedule)
+    steps = settings.seqlen_warmup_steps if settings.seqlen_start else 0
+    return FixedLinear(start=min(settings.seqlen_start or full, full), full=full, total_steps=steps)
+
+
+def _batch_size(settings: argparse.Namespace) -> BatchSizeSchedule:
+    full = settings.global_batch
+    start, increment, samples = settings.rampup_batch_size or (full, 1, 0)
+    return BatchSizeSchedule(start=start, full=full, increment=increment, ramp_samples=samples)
+
+
+def _random_ltd(settings: argparse.Namespace) -> RandomLtdSchedule:
+    full = shape(settings).seqlen
+    start, steps = settings.random_ltd or (full, 0)
+    return RandomLtdSchedule(start=start, full=full, total_steps=steps)
+
+
+def _curriculum(
+    settings: argparse.Namespace, told: DataEfficiency, standing: Standing, rarity: CurriculumSchedule | None
+) -> CurriculumSchedule | None:
+    decided = standing.curriculum
+    if decided is None and settings.curriculum is not None:
+        decided = CurriculumSchedule.from_json(settings.curriculum)
+    if decided is None and told.metrics:
+        decided = CurriculumSchedule(metrics={name: _indexed(name, metric) for name, metric in told.metrics.items()})
+    decided = decided if decided is not None else rarity
+    return decided if decided is not None and decided.metrics else None
+
+
+def _indexed(name: str, metric: IndexedMetric) -> MetricSchedule:
+    """DeepSpeed names the files of an index, which stand together in a folder."""
+    path = metric.index_to_sample_path or metric.index_to_metric_path
+    if path is None:
+        raise ConfigError(f"metric {name!r} has no index_to_sample_path: without an index nothing orders the samples")
+    return MetricSchedule(difficulty=metric.difficulty, index=str(PurePath(path).parent))
+
+
+def _lr(settings: argparse.Namespace, seqlen: SeqlenSchedule) -> LrSchedule:
+    decay_unit = settings.lr_decay_unit or settings.lr_unit
+    end = settings.steps if decay_unit == "steps" else settings.tokens
+    warmup = settings.lr_warmup
+    if settings.lr_warmup_tokens:
+        first = seqlen.start if seqlen.warms_up else seqlen.full
+        tokens = settings.lr_warmup_tokens
+        by_steps = settings.lr_unit == "steps"
+        warmup = resized_warmup(tokens, start=first, global_batch_samples=settings.global_batch) if by_steps else tokens
+    return LrSchedule(
+        peak=settings.lr,
+        minimum=settings.lr_min,
+        warmup=warmup,
+        decay_start=warmup if decay_unit == settings.lr_unit else 0,
+        decay_end=settings.lr_decay if settings.lr_decay is not None else end,
+        unit=settings.lr_unit,
+        decay_unit=None if decay_unit == settings.lr_unit else decay_unit,
+    )
