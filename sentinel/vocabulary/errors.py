@@ -6,11 +6,14 @@
     │   └── OverridesError       an overrides.json that is not what sentinel writes
     ├── TemporaryError       the loop tries again; exit code 3
     │   ├── FilesystemUnavailable  a filesystem that is full, or does not answer now
+    │   ├── GrafanaUnavailable   Grafana does not answer, or not as itself
     │   ├── JobStillAlive        something may still write where we want to move things
     │   ├── LockHeld             another sentinel works on this run
     │   ├── PagerError           a pager did not take a page, which stays in the outbox
+    │   ├── ScrapeError          Prometheus does not answer: what was scraped is not known for now
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
-    │   └── SlurmUnavailable     Slurm does not answer: nobody can say what runs
+    │   ├── SlurmUnavailable     Slurm does not answer: nobody can say what runs
+    │   └── WandbUnavailable     W&B does not answer, or not as itself
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
         ├── FilesystemRefused    a filesystem that answers, and says no: permissions, or it is read-only
@@ -31,6 +34,7 @@ __all__ = [
     "DataError",
     "FilesystemRefused",
     "FilesystemUnavailable",
+    "GrafanaUnavailable",
     "IncidentLogError",
     "JobStillAlive",
     "LineError",
@@ -40,6 +44,7 @@ __all__ = [
     "PagerError",
     "PermanentError",
     "QuarantineError",
+    "ScrapeError",
     "ScriptRefused",
     "SentinelError",
     "SlurmNotReady",
@@ -73,6 +78,15 @@ class FilesystemUnavailable(TemporaryError):  # noqa: N818 - reads as what it sa
     """A file that can't be read or written for now: the disk is full, or its server is away."""
 
 
+class GrafanaUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
+    """Grafana does not answer, or something else does in its place. Its text names the host and no secret."""
+
+    def __init__(self, host: str, why: str) -> None:
+        super().__init__(f"Grafana at {host} can't be reached: {why}")
+        self.host = host
+        self.why = why
+
+
 class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as in `raise JobStillAlive(...)`
     """Processes of the run may still write; nothing is moved until they are gone."""
 
@@ -98,6 +112,15 @@ class PagerError(TemporaryError):
         """Seconds that the pager asks to be left alone for; None where it asks for nothing."""
 
 
+class ScrapeError(TemporaryError):
+    """Prometheus does not answer, or not as itself. Its text names the host and no secret."""
+
+    def __init__(self, host: str, why: str) -> None:
+        super().__init__(f"Prometheus at {host} can't be asked: {why}")
+        self.host = host
+        self.why = why
+
+
 class SlurmNotReady(TemporaryError):  # noqa: N818 - reads as what it says
     """Slurm has no nodes that could ever run the job, as it says; also while they register after its own restart."""
 
@@ -108,6 +131,15 @@ class SlurmUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
     def __init__(self, call: str, why: str) -> None:
         super().__init__(f"Slurm does not answer ({call}: {why})")
         self.call = call
+        self.why = why
+
+
+class WandbUnavailable(TemporaryError):  # noqa: N818 - reads as what it says
+    """Weights & Biases does not answer, or something else does in its place. Its text names the host and no secret."""
+
+    def __init__(self, host: str, why: str) -> None:
+        super().__init__(f"W&B at {host} can't be reached: {why}")
+        self.host = host
         self.why = why
 
 

@@ -6,13 +6,24 @@ towards what is known: a key of the wrong type is a LineError that names it.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object, to_number
+from sentinel.vocabulary.run_started import RunStarted
 
-__all__ = ["CheckpointSaved", "Record", "RunFinished", "RunStarted", "Sample", "Validation", "decode", "encode"]
+__all__ = [
+    "CheckpointSaved",
+    "LayerVariance",
+    "Record",
+    "RunFinished",
+    "RunStarted",
+    "Sample",
+    "Validation",
+    "decode",
+    "encode",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +57,18 @@ class Sample:
     update_norm: float | None = None
     """Root mean square over all parameters of the change that this update made, before it is scaled by lr."""
 
+    momentum_l2: float | None = None
+    """L2 norm of Adam's first moment (exp_avg), each parameter once. nan when any of it is."""
+
+    param_norm: float | None = None
+    """L2 norm of the parameters that Adam updates (the fp32 ones where there are two kinds), each once."""
+
     loss_spread: float | None = None
     """Largest minus smallest loss over the ranks that reported this step, nats; None where only one did."""
+
+    grad_norm_spread: float | None = None
+    """Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
+    root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains."""
 
     loss_scale: float | None = None
     """The loss scale of fp16 training; None where there is none."""
@@ -58,6 +79,12 @@ class Sample:
     seqlen: int | None = None
     """Tokens per sample in this step; below the full length while it warms up."""
 
+    kept_tokens: int | None = None
+    """Random-LTD: tokens of a sample that each middle layer sees in this step; None where all layers see all."""
+
+    curriculum_share: float | None = None
+    """Share of the training samples that the curriculum admits to this step, above 0 and at most 1; None is all."""
+
     lr_warmup_steps: int | None = None
     """Length of the LR warmup that is in force, in steps from its anchor."""
 
@@ -66,6 +93,9 @@ class Sample:
 
     step_time_s: float | None = None
     """Wall time since the previous step ended; None at an attempt's first step."""
+
+    tokens_per_s: float | None = None
+    """Tokens of this step over step_time_s, all ranks together; None where either is not known."""
 
     global_batch_samples: int | None = None
     """Samples in this step, over all ranks and micro-batches."""
@@ -81,107 +111,20 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
-    """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
+class LayerVariance:
+    """Adam's variance of each layer after one step: which part of the model moved first."""
 
     attempt: int
+    global_step: int
     time_unix_s: float
-    run: str | None = None
-    """The name of the run, where the trainer knows it."""
+    layers: tuple[str, ...]
+    """The embedding, each block by its path in the model, the head; the same ones at every step of an attempt."""
 
-    hook_version: str | None = None
-    """Version of the distribution that the hook came from."""
+    adam_variance_l1: tuple[float, ...]
+    """Of each layer: sum over its parameters of sqrt(v). nan when any v of it is nan."""
 
-    host: str | None = None
-    pid: int | None = None
-    """Process id of rank 0 on `host`."""
-
-    process_start_unix_s: float | None = None
-    """When that process was started: with the pid it names the process for good."""
-
-    job_id: str | None = None
-    """The scheduler's id of the job, or None; Slurm's as squeue shows it: `4711`, or `7_2` for a task of an array."""
-
-    restart_count: int | None = None
-    """How often the scheduler has requeued this job."""
-
-    parent_attempt: int | None = None
-    """The attempt whose checkpoint this one continues, or None."""
-
-    resumed_from: int | None = None
-    """global_step of the checkpoint that was loaded; None when training starts from scratch."""
-
-    incident: str | None = None
-    """The incident whose overrides are in force, or None."""
-
-    rollback: str | None = None
-    """Which restart of that incident: the `rollback` of overrides.json, or None."""
-
-    applied_once: tuple[str, ...] = ()
-    """Ids of the one-shot overrides that the run has had so far, this start's included."""
-
-    seed: int | None = None
-    """The seed that orders the data from here on."""
-
-    first_sample_index: int | None = None
-    """Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
-    and past what is skipped there."""
-
-    skipped_samples: int | None = None
-    """Samples that mitigations have left out of the data so far, over the run's life, each once."""
-
-    skipped_ranges: tuple[dict[str, Any], ...] | None = None
-    """Which ones: SkippedRanges, as to_json gives them; kept in the checkpoint's client state."""
-
-    consumed_tokens: int | None = None
-    """consumed_tokens before the first step."""
-
-    lr: float | None = None
-    """Learning rate that the first step will be taken with."""
-
-    lr_schedule: dict[str, Any] | None = None
-    """The LrSchedule in force, as its to_json gives it."""
-
-    seqlen: int | None = None
-    """Tokens per sample of the first step."""
-
-    seqlen_schedule: dict[str, Any] | None = None
-    """The SeqlenSchedule in force, as its to_json gives it."""
-
-    full_seqlen: int | None = None
-    """The length that a validation loss is measured at."""
-
-    adam_beta1: float | None = None
-    """Decay of Adam's first moment, dimensionless, as the optimizer holds it (its first group's)."""
-
-    adam_beta2: float | None = None
-    """Decay of Adam's second moment, dimensionless, as the optimizer holds it (its first group's)."""
-
-    weight_decay: float | None = None
-    """The largest of the optimizer's groups: the others are as a rule not decayed at all."""
-
-    gradient_clipping: float | None = None
-    """Largest global L2 norm of the gradient, as the engine holds it; 0 does not clip."""
-
-    precision: str | None = None
-    """What the model computes in: fp32, bf16 or fp16."""
-
-    loss_scale: float | None = None
-    """fp16: the loss scale that the first step will be taken with; None where there is none."""
-
-    moments_reset_steps: tuple[int, ...] | None = None
-    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
-
-    free: dict[str, Any] | None = None
-    """The free-form changes that the trainer has made, as overrides.json gave them."""
-
-    total_steps: int | None = None
-    """The step at which the run ends by itself, or None."""
-
-    checkpoint_interval_steps: int | None = None
-    world_size: int | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Whatever else the trainer wants on the record (its arguments, versions)."""
+    adam_variance_max: tuple[float, ...]
+    """Of each layer: max over its parameters of sqrt(v). nan when any v of it is nan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +160,13 @@ class RunFinished:
     reason: str
 
 
-Record = Sample | RunStarted | Validation | CheckpointSaved | RunFinished
+Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
 T = TypeVar("T", bound=Record)
 
 _KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
+    "layer_variance": LayerVariance,
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,
     "run_finished": RunFinished,

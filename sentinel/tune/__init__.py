@@ -1,0 +1,1 @@
+"""Tuning sequence length warmup by short real runs, as its paper does it by hand."""

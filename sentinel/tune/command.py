@@ -1,0 +1,122 @@
+"""The run's own command or job script, with a probe's folders in it: a probe may not touch what is the run's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.plan.job_script import SetOption, rewrite
+from sentinel.plan.job_script.given import Given, given
+from sentinel.plan.lint import Facts
+from sentinel.plan.script_changes import new_scripts
+from sentinel.tune.task import Task
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Overrides
+
+__all__ = ["OWN_TRAINER", "Folders", "command_of", "options_for_own_trainer", "script_of"]
+
+OWN_TRAINER = "trainer_hooks.gpt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the run keeps its things, and where a probe keeps its own."""
+
+    working_directory: Path
+    """What the run's relative paths count from."""
+
+    moved: Mapping[Path, Path]
+    """The run's folder -> the probe's. The first is the checkpoints'."""
+
+    @property
+    def checkpoints(self) -> str:
+        """The probe's own."""
+        return str(next(iter(self.moved.values())))
+
+    def stand_in(self, word: str) -> str | None:
+        """The probe's folder for a word that names one of the run's; None for any other word."""
+        if not word:
+            return None
+        named = (self.working_directory / word).resolve()
+        return next((str(own) for theirs, own in self.moved.items() if theirs.resolve() == named), None)
+
+
+def options_for_own_trainer(task: Task, facts: Facts, folder: Path, *, tensorboard: bool) -> tuple[str, ...]:
+    """The reference trainer's options: it ends by itself at the horizon, and keeps its learning rate's decay."""
+    options = [
+        f"--state-dir={folder}",
+        f"--save={folder / 'checkpoints'}",
+        "--save-interval=0",
+        f"--validate-every={task.validate_every}",
+        f"--steps={task.space.horizon_steps}",
+        "--metrics-port=0",
+    ]
+    decay = facts.lr_decay_iters or facts.train_iters
+    if facts.lr_warmup_iters is not None and decay is not None:
+        options.append(f"--lr-decay={decay}")
+    return (*options, f"--tensorboard={folder / 'tensorboard'}") if tensorboard else tuple(options)
+
+
+def command_of(words: Sequence[str], folders: Folders, options: Sequence[str]) -> tuple[str, ...]:
+    """The probe's command: the options are added, and win. ConfigError where the checkpoints would be the run's."""
+    made = (*(_replaced(word, folders) for word in words), *_filled(options, folders))
+    if OWN_TRAINER not in words and not any(word.endswith(folders.checkpoints) for word in made):
+        raise _not_named("[launcher] command", folders)
+    return made
+
+
+def _replaced(word: str, folders: Folders) -> str:
+    flag, equals, value = word.partition("=")
+    if flag.startswith("--") and equals:
+        return f"{flag}={folders.stand_in(value) or value}"
+    return folders.stand_in(word) or word
+
+
+def script_of(text: str, folders: Folders, options: Sequence[str], overrides: Overrides | None) -> str:
+    """The probe's job script. `overrides`: make them in the script, for a trainer that does not read overrides.json.
+
+    ConfigError where the checkpoints would be the run's; ScriptRefused names the line that can't be changed.
+    """
+    found, filled = given(text), _filled(options, folders)
+    changes = [
+        SetOption(flag=option.flag, value=own)
+        for option in found.options
+        if option.values and (own := folders.stand_in(option.values[0])) is not None
+    ]
+    for flag, equals, value in (option.partition("=") for option in filled):
+        changes.append(SetOption(flag=flag, value=value if equals else None))
+    if found.program != OWN_TRAINER:
+        _refuse_the_runs_own(found, changes, folders)
+    if overrides is not None:
+        text = new_scripts(text, overrides).first.text
+    return rewrite(text, changes).text
+
+
+def _filled(options: Sequence[str], folders: Folders) -> list[str]:
+    return [option.replace("{checkpoints}", folders.checkpoints) for option in options]
+
+
+def _refuse_the_runs_own(found: Given, changes: Sequence[SetOption], folders: Folders) -> None:
+    """Nothing may be left by which a probe would load or save the run's checkpoints."""
+    if not any(change.value == folders.checkpoints for change in changes):
+        raise _not_named("the job script", folders)
+    changed = {change.flag for change in changes}
+    for option in found.options:
+        if option.flag in _CHECKPOINT_OPTIONS and option.unread is not None and option.flag not in changed:
+            raise ConfigError(
+                f"line {option.unread.line} of the job script: {option.flag}: {option.unread.why}; "
+                f'[tune] options can say "{option.flag}={{checkpoints}}", which is the probe\'s own folder'
+            )
+
+
+_CHECKPOINT_OPTIONS = ("--save", "--load")
+"""Megatron's."""
+
+
+def _not_named(where: str, folders: Folders) -> ConfigError:
+    theirs = next(iter(folders.moved))
+    return ConfigError(
+        f"{where} does not name the checkpoints folder {theirs}: a probe would load and overwrite the run's own; "
+        "name it there as an option's value, or let [tune] options say, as \"--save={checkpoints}\", where a probe's go"
+    )

@@ -1,0 +1,102 @@
+"""What is read of one probe while it runs: its validations, and where it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from sentinel.tune.fluctuation import Curve
+from sentinel.tune.search import Seen
+from sentinel.vocabulary.numbers import to_number
+from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, Validation
+
+__all__ = ["Reading"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One life of a probe, as far as its trainer has reported it."""
+
+    curve: Curve = field(default_factory=Curve)
+    global_step: int = 0
+    """Optimizer steps taken."""
+
+    consumed_tokens: int = 0
+    """Tokens trained on; 0 where the trainer does not count them. Validation's are not in it."""
+
+    broke_at: int | None = None
+    """The first step whose training loss was nan or inf: no perplexity is worse."""
+
+    started: RunStarted | None = None
+    """What the trainer said that it runs with; None where it has not, or is one that only logs."""
+
+    seed: int | None = None
+    """The seed that orders the data, as the trainer reported it; None where it has not."""
+
+    finished: str | None = None
+    """Why the trainer has ended, in its own words; None while it has not said so."""
+
+    def after(self, records: Iterable[Record]) -> Reading:
+        """The reading with what was reported since."""
+        new, validations = self, []
+        for record in records:
+            match record:
+                case RunStarted():
+                    new = replace(new, started=record, seed=record.seed)
+                case Validation():
+                    validations.append((record.global_step, record.loss))
+                case Sample():
+                    new = new._with_sample(record)
+                case RunFinished():
+                    new = replace(new, finished=record.reason)
+        return replace(new, curve=new.curve.with_points(validations))
+
+    def _with_sample(self, sample: Sample) -> Reading:
+        broke = self.broke_at
+        if broke is None and not math.isfinite(sample.loss) and not sample.skipped:
+            broke = sample.global_step
+        return replace(
+            self,
+            global_step=max(self.global_step, sample.global_step),
+            consumed_tokens=max(self.consumed_tokens, sample.consumed_tokens or 0),
+            broke_at=broke,
+        )
+
+    def seen(self, limit: float, horizon_steps: int) -> Seen:
+        """What it says about the pacing: up to the horizon, and the first validation at or after it."""
+        before = sum(step < horizon_steps for step, _ in self.curve.points)
+        told = Curve(self.curve.points[: before + 1])
+        last = told.points[-1][0] if told.points else 0
+        broke = self.broke_at if self.broke_at is not None and self.broke_at <= max(last, horizon_steps) else None
+        bad = [step for step in (told.fluctuates_at(limit), broke) if step is not None]
+        return Seen(
+            fluctuated_at=min(bad, default=None),
+            calm_through=last,
+            ended=self.finished == "finished",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As the record of the search keeps it."""
+        return {
+            "global_step": self.global_step,
+            "consumed_tokens": self.consumed_tokens,
+            "broke_at": self.broke_at,
+            "seed": self.seed,
+            "finished": self.finished,
+            "validations": [list(point) for point in self.curve.points],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Reading:
+        """What to_json gave, but what the trainer said at its start."""
+        points = tuple((int(step), cast("float", to_number(loss, "loss"))) for step, loss in data["validations"])
+        return cls(
+            curve=Curve(points),
+            global_step=data["global_step"],
+            consumed_tokens=data["consumed_tokens"],
+            broke_at=data["broke_at"],
+            seed=data["seed"],
+            finished=data["finished"],
+        )

@@ -1,0 +1,101 @@
+"""The learning-rate schedule as a formula, re-anchored; and its warmup, re-sized where the sequences are short.
+
+A restart's warmup counts from an anchor, the step that it resumes from: one that counts from step 0 would be over
+before a restart at step 3000 has begun.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing.described import Described
+
+__all__ = ["LrSchedule", "resized_warmup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LrSchedule(Described):
+    """Linear warmup from an anchor, times a cosine decay at the run's own progress.
+
+    lr(x) = peak * min(1, (x - a) / W) * decay(y), where decay falls from 1 at `decay_start` to minimum / peak at
+    `decay_end` along half a cosine. x, a and W count steps, or tokens when `unit` says so; y and both ends too, or what
+    `decay_unit` says: beside SLW the decay goes by tokens and the warmup does not (DeepSpeed's curriculum tutorial, 2.4
+    and 2.5). Moving the anchor at a restart repeats the warmup and leaves the decay where it was.
+    """
+
+    peak: float
+    """Learning rate at the end of the warmup, before decay."""
+
+    warmup: int
+    """W, length of the warmup in `unit`s; 0 is none."""
+
+    decay_end: int
+    """Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay at all."""
+
+    decay_start: int = 0
+    """Where the decay begins, in decay units from the run's beginning (as a rule the end of the first warmup)."""
+
+    minimum: float = 0.0
+    """Learning rate at and after `decay_end`."""
+
+    anchor: int = 0
+    """a, in `unit`s: where the warmup counts from."""
+
+    unit: str = "steps"
+    """"steps" or "tokens"."""
+
+    decay_unit: str | None = None
+    """The same for the decay; None is `unit`, and is left out of JSON."""
+
+    def __post_init__(self) -> None:
+        for unit in (self.unit, self.decay_unit or self.unit):
+            if unit not in ("steps", "tokens"):
+                raise ConfigError(f'an LR schedule counts in "steps" or "tokens", not {unit!r}')
+        if not (0 <= self.minimum <= self.peak and math.isfinite(self.peak)):
+            raise ConfigError(f"lr minimum {self.minimum} should lie between 0 and the peak {self.peak}")
+        if self.warmup < 0 or self.decay_end < 0:
+            raise ConfigError("lr warmup and decay_end may not be negative")
+
+    def lr(self, *, step: int, consumed_tokens: int = 0) -> float:
+        """Learning rate of the update that makes `step`; `consumed_tokens` are those before it (unit "tokens")."""
+        positions = {"steps": step, "tokens": consumed_tokens}
+        elapsed = max(0, positions[self.unit] - self.anchor)
+        warmed = min(1.0, elapsed / self.warmup) if self.warmup else 1.0
+        return self.peak * warmed * self._decay(positions[self.decay_unit or self.unit])
+
+    def _decay(self, position: int) -> float:
+        span = self.decay_end - self.decay_start
+        if not self.decay_end or not self.peak:
+            return 1.0
+        progress = min(1.0, max(0.0, (position - self.decay_start) / span)) if span > 0 else 1.0
+        floor = self.minimum / self.peak
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, as journals have held them since before there was a decay unit of its own."""
+        found = Described.to_json(self)
+        if self.decay_unit is None:
+            del found["decay_unit"]
+        return found
+
+    @property
+    def warmup_end(self) -> int:
+        """Where the warmup in force is over, in `unit`s."""
+        return self.anchor + self.warmup
+
+
+def resized_warmup(tokens: int, *, start: int, global_batch_samples: int | None = None) -> int:
+    """Length of the LR warmup beside SLW: `tokens` / start samples, or / (start x global batch) iterations, rounded up.
+
+    Tokens come slowly while the sequences are short, so that a warmup counted in them would slow down; one that stays
+    as it was in samples or iterations would see too few. GPT-3 warms up over 375M tokens: 3,750,000 samples at 100.
+
+    Source: DeepSpeed's curriculum tutorial, section 2.5.
+    """
+    if tokens < 0 or start < 1 or (global_batch_samples is not None and global_batch_samples < 1):
+        raise ConfigError(f"an LR warmup of {tokens} tokens at {start} tokens per sample is none")
+    unit = start if global_batch_samples is None else start * global_batch_samples
+    return -(-tokens // unit)

@@ -1,0 +1,131 @@
+"""What an attempt says of itself when it starts, as the metrics journal holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RunStarted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
+
+    attempt: int
+    time_unix_s: float
+    run: str | None = None
+    """The name of the run, where the trainer knows it."""
+
+    hook_version: str | None = None
+    """Version of the distribution that the hook came from."""
+
+    host: str | None = None
+    pid: int | None = None
+    """Process id of rank 0 on `host`."""
+
+    process_start_unix_s: float | None = None
+    """When that process was started: with the pid it names the process for good."""
+
+    job_id: str | None = None
+    """The scheduler's id of the job, or None; Slurm's as squeue shows it: `4711`, or `7_2` for a task of an array."""
+
+    restart_count: int | None = None
+    """How often the scheduler has requeued this job."""
+
+    parent_attempt: int | None = None
+    """The attempt whose checkpoint this one continues, or None."""
+
+    resumed_from: int | None = None
+    """global_step of the checkpoint that was loaded; None when training starts from scratch."""
+
+    incident: str | None = None
+    """The incident whose overrides are in force, or None."""
+
+    rollback: str | None = None
+    """Which restart of that incident: the `rollback` of overrides.json, or None."""
+
+    applied_once: tuple[str, ...] = ()
+    """Ids of the one-shot overrides that the run has had so far, this start's included."""
+
+    seed: int | None = None
+    """The seed that orders the data from here on."""
+
+    first_sample_index: int | None = None
+    """Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
+    and past what is skipped there."""
+
+    skipped_samples: int | None = None
+    """Samples that mitigations have left out of the data so far, over the run's life, each once."""
+
+    skipped_ranges: tuple[dict[str, Any], ...] | None = None
+    """Which ones: SkippedRanges, as to_json gives them; kept in the checkpoint's client state."""
+
+    consumed_tokens: int | None = None
+    """consumed_tokens before the first step."""
+
+    effective_tokens: int | None = None
+    """The same less what random-LTD has dropped, averaged over the layers and rounded down: what the LR goes by where
+    it counts tokens. None is consumed_tokens."""
+
+    lr: float | None = None
+    """Learning rate that the first step will be taken with."""
+
+    lr_schedule: dict[str, Any] | None = None
+    """The LrSchedule in force, as its to_json gives it."""
+
+    seqlen: int | None = None
+    """Tokens per sample of the first step."""
+
+    seqlen_schedule: dict[str, Any] | None = None
+    """The SeqlenSchedule in force, as its to_json gives it; one that does not warm up where SLW is off."""
+
+    seqlen_shortening: str | None = None
+    """How a batch gets shorter while the length warms up: a Shortening."""
+
+    full_seqlen: int | None = None
+    """The length that a validation loss is measured at."""
+
+    batch_size_schedule: dict[str, Any] | None = None
+    """The BatchSizeSchedule in force, as its to_json gives it; one without a ramp where the batch does not warm up."""
+
+    random_ltd_schedule: dict[str, Any] | None = None
+    """The RandomLtdSchedule in force, as its to_json gives it; one that drops nothing where random-LTD is off."""
+
+    curriculum_schedule: dict[str, Any] | None = None
+    """The CurriculumSchedule in force, as its to_json gives it; one without metrics where nothing paces the data."""
+
+    adam_beta1: float | None = None
+    """Decay of Adam's first moment, dimensionless, as the optimizer holds it (its first group's)."""
+
+    adam_beta2: float | None = None
+    """Decay of Adam's second moment, dimensionless, as the optimizer holds it (its first group's)."""
+
+    weight_decay: float | None = None
+    """The largest of the optimizer's groups: the others are as a rule not decayed at all."""
+
+    gradient_clipping: float | None = None
+    """Largest global L2 norm of the gradient, as the engine holds it; 0 does not clip."""
+
+    precision: str | None = None
+    """What the model computes in: fp32, bf16 or fp16."""
+
+    loss_scale: float | None = None
+    """fp16: the loss scale that the first step will be taken with; None where there is none."""
+
+    moments_reset_steps: tuple[int, ...] | None = None
+    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
+
+    free: dict[str, Any] | None = None
+    """The free-form changes that the trainer has made, as overrides.json gave them."""
+
+    total_steps: int | None = None
+    """The step at which the run ends by itself, or None."""
+
+    total_tokens: int | None = None
+    """The effective tokens at which the run ends by itself, or None."""
+
+    checkpoint_interval_steps: int | None = None
+    world_size: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Whatever else the trainer wants on the record (its arguments, versions)."""

@@ -1,0 +1,13 @@
+"""Curriculum learning's data: how difficult each sample is, and which samples each step takes.
+
+`python -m trainer_hooks.data analyze` builds indexes (rows → metrics → shards → mapping → sorting → index); a trainer
+reads them with `Index.load` and draws from them with `CurriculumOrder` (permutation → pool → sampler → order). Nothing
+here imports torch, other than the bridge to DeepSpeed's own analyzer.
+"""
+
+from trainer_hooks.data.index import Index
+from trainer_hooks.data.order import CurriculumOrder
+from trainer_hooks.data.pool import Pace
+from trainer_hooks.data.sampler import CurriculumSampler
+
+__all__ = ["CurriculumOrder", "CurriculumSampler", "Index", "Pace"]

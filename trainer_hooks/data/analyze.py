@@ -1,0 +1,165 @@
+"""From data to an index: count, measure, put together, sort; each step is done once, however often it is started.
+
+Ranks (over nodes) and workers (over processes) share the shards; what they share is a folder. The first rank waits for
+everyone's shards and makes the rest. A shard, the counts, the index: each is renamed to its place when it is whole, so
+that whatever is there is right, and what a kill leaves half done is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from sentinel.vocabulary.errors import DataError, TemporaryError
+from trainer_hooks.data.index import FILES, MANIFEST, Index, Manifest
+from trainer_hooks.data.mapping import map_shards
+from trainer_hooks.data.metrics import named, needs_counts
+from trainer_hooks.data.progress import ProgressBar
+from trainer_hooks.data.rows import Rows
+from trainer_hooks.data.shards import Job, Stage, shard_path, written
+from trainer_hooks.data.sorting import ArrayFile, sort_values
+
+__all__ = ["Ranks", "analyze"]
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Who shares the work."""
+
+    rank: int = 0
+    world: int = 1
+    patience_s: float = 1800.0
+    """How long to wait while no other rank finishes anything."""
+
+
+def analyze(job: Job, *, workers: int = 1, ranks: Ranks | None = None, out: TextIO | None = None) -> Path:
+    """Makes OUTPUT/METRIC, the index; returns that folder. Nothing is done where it is already there.
+
+    DataError when the folder holds an index of other data; TemporaryError when another rank finishes nothing any more.
+    """
+    ranks = ranks or Ranks()
+    rows = job.rows()
+    folder = job.output / job.folder_name
+    work = job.work(rows)
+    if not (folder / MANIFEST).exists():
+        work.mkdir(parents=True, exist_ok=True)
+        if needs_counts(job.metric):
+            _map(job, rows, work, "counts", workers, ranks, out)
+            _reduced(ranks, work / "counts.npy", lambda: _add_up(work, len(job.shards(rows))))
+        _map(job, rows, work, "values", workers, ranks, out)
+        _reduced(ranks, folder / MANIFEST, lambda: _put_together(job, rows, work, folder))
+    Index.load(folder, rows.fingerprint)
+    if ranks.rank == 0:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _map(job: Job, rows: Rows, work: Path, stage: Stage, workers: int, ranks: Ranks, out: TextIO | None) -> None:
+    """This rank's shards of the stage that are not yet there."""
+    shards = job.shards(rows)
+    ours = range(ranks.rank, len(shards), ranks.world)
+    missing = [number for number in ours if not shard_path(work, stage, number).exists()]
+    total = sum(len(shards[number]) for number in ours)
+    done = total - sum(len(shards[number]) for number in missing)
+    name = f"{job.metric}, {stage}" + (f", rank {ranks.rank}" if ranks.world > 1 else "")
+    bar = ProgressBar(out, name, total, done)
+    for number in map_shards(job, rows, work, stage, missing, workers):
+        done += len(shards[number])
+        bar.update(done)
+    if ranks.rank == 0:
+        _await([shard_path(work, stage, number) for number in range(len(shards))], ranks)
+
+
+def _reduced(ranks: Ranks, path: Path, make: Callable[[], None]) -> None:
+    """What the first rank makes of everyone's shards, at that path."""
+    if path.exists():
+        return
+    if ranks.rank == 0:
+        make()
+    else:
+        _await([path], ranks)
+
+
+def _await(paths: Sequence[Path], ranks: Ranks) -> None:
+    """Until all are there."""
+    since, missing = time.monotonic(), [path for path in paths if not path.exists()]
+    while missing:
+        time.sleep(_POLL_S)
+        left = [path for path in missing if not path.exists()]
+        if len(left) < len(missing):
+            since, missing = time.monotonic(), left
+        elif time.monotonic() - since > ranks.patience_s:
+            raise TemporaryError(
+                f"no other rank has finished anything for {ranks.patience_s:g} s; {len(left)} files are missing, the "
+                f"first is {left[0]}: start again, what is done is kept"
+            )
+
+
+def _add_up(work: Path, shards: int) -> None:
+    total = np.zeros(0, dtype=np.int64)
+    for number in range(shards):
+        counts = np.load(shard_path(work, "counts", number), allow_pickle=False)
+        if len(counts) > len(total):
+            total, counts = counts, total
+        total[: len(counts)] += counts
+    written(work / "counts.npy", lambda file: np.save(file, total, allow_pickle=False))
+
+
+def _put_together(job: Job, rows: Rows, work: Path, folder: Path) -> None:
+    """Values end to end, sorted, and the manifest; all in a folder beside, which then takes its name."""
+    beside = work / "index"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    counts = work / "counts.npy"
+    if counts.exists():
+        shutil.copyfile(counts, beside / "counts.npy")
+    smallest, largest, dtype = _end_to_end(job, rows, work, beside / "values.npy")
+    distinct = sort_values(beside / "values.npy", beside)
+    for scratch in beside.glob("runs.*"):
+        scratch.unlink()
+    metric = named(
+        job.metric,
+        width=rows.width,
+        pad=rows.pad,
+        counts=np.load(counts, allow_pickle=False) if counts.exists() else None,
+    )
+    manifest = Manifest(
+        metric=job.metric,
+        parameters=metric.parameters,
+        corpus=rows.fingerprint,
+        samples=len(rows),
+        distinct=distinct,
+        dtype=dtype.name,
+        smallest=smallest,
+        largest=largest,
+    )
+    (beside / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    for name in (*(f"{file}.npy" for file in FILES), MANIFEST):
+        with (beside / name).open("rb") as file:
+            os.fsync(file.fileno())
+    try:
+        beside.rename(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: is there already, and is no whole index: move it away") from error
+
+
+def _end_to_end(job: Job, rows: Rows, work: Path, path: Path) -> tuple[float, float, np.dtype[Any]]:
+    smallest, largest, values = np.inf, -np.inf, None
+    for number in range(len(job.shards(rows))):
+        part = np.load(shard_path(work, "values", number), allow_pickle=False)
+        values = values or ArrayFile(path, part.dtype)
+        values.append(part)
+        smallest, largest, dtype = min(smallest, float(part.min())), max(largest, float(part.max())), part.dtype
+    if values is None:
+        raise DataError("there is no sample")
+    values.close()
+    return smallest, largest, dtype

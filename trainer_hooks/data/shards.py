@@ -1,0 +1,143 @@
+"""The map's work, cut into shards that are done once: what is asked for, where each shard's result stands."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sentinel.vocabulary.errors import DataError
+from trainer_hooks.data.metrics import Metric, count_tokens, named
+from trainer_hooks.data.rows import Rows, open_rows
+
+__all__ = ["Job", "Stage", "do_shards", "shard_path", "written"]
+
+Stage = Literal["counts", "values"]
+
+_SHARD_TOKENS = range(1 << 22, 1 << 27)
+"""From 30 ms of work, which writing a file is small beside, to a second: what a kill can cost."""
+
+_SHARDS = 64
+"""As many as this where the data is neither small nor large, so that workers share it evenly."""
+
+_BATCH_TOKENS: dict[Stage, int] = {"counts": 1 << 17, "values": 1 << 15}
+"""Tokens that are looked at at once: as many as the processor's cache takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be measured; the same on every rank and in every worker."""
+
+    data: tuple[Path, ...]
+    seqlen: int | None
+    validation_share: float
+    pad: int | None
+    metric: str
+    """Of an index: one that `metrics.named` takes."""
+
+    output: Path
+    """The folder that the index's own folder is made in; shared by all ranks."""
+
+    shard_samples: int | None = None
+    """Samples of a shard; None is as many as take about a second."""
+
+    @property
+    def folder_name(self) -> str:
+        """Of the index."""
+        return self.metric.replace(":", ".")
+
+    def rows(self) -> Rows:
+        """The data."""
+        return open_rows(self.data, seqlen=self.seqlen, validation_share=self.validation_share, pad=self.pad)
+
+    def shards(self, rows: Rows) -> list[range]:
+        """The samples of each shard."""
+        even = -(-len(rows) // _SHARDS)
+        least, most = (max(1, tokens // rows.width) for tokens in (_SHARD_TOKENS.start, _SHARD_TOKENS.stop))
+        each = self.shard_samples or min(max(least, even), most)
+        return [range(begin, min(begin + each, len(rows))) for begin in range(0, len(rows), each)]
+
+    def work(self, rows: Rows) -> Path:
+        """The folder of the shards; another for other data, another metric or other shards."""
+        asked = {"metric": self.metric, "corpus": dict(rows.fingerprint), "each": len(self.shards(rows)[0])}
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        return self.output / f".{self.folder_name}.{digest}.work"
+
+
+def shard_path(work: Path, stage: Stage, number: int) -> Path:
+    """Where the shard's result stands once it is whole."""
+    return work / f"{stage}-{number:06}.npy"
+
+
+def _measure(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[range], NDArray[Any]]:
+    """What makes a shard's result of its samples."""
+    if stage == "counts":
+        return lambda shard: _counted(rows, shard)
+    metric = named(job.metric, width=rows.width, pad=rows.pad, counts=_counts(work))
+    return lambda shard: _measured(metric, rows, shard)
+
+
+def do_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Iterable[int]) -> Iterator[int]:
+    """Makes the results of these shards, and puts them where they belong; gives the number of each that is there."""
+    shards, result = job.shards(rows), _measure(job, rows, work, stage)
+    for number in numbers:
+        found = result(shards[number])
+        written(shard_path(work, stage, number), functools.partial(np.save, arr=found, allow_pickle=False))
+        rows.forget()
+        yield number
+
+
+def _counts(work: Path) -> NDArray[np.int64] | None:
+    path = work / "counts.npy"
+    return np.load(path, allow_pickle=False) if path.exists() else None
+
+
+def _batches(rows: Rows, shard: range, stage: Stage) -> list[range]:
+    each = max(1, _BATCH_TOKENS[stage] // rows.width)
+    return [shard[begin : begin + each] for begin in range(0, len(shard), each)]
+
+
+def _counted(rows: Rows, shard: range) -> NDArray[np.int64]:
+    """(largest token + 1,)."""
+    total = np.zeros(0, dtype=np.int64)
+    for batch in _batches(rows, shard, "counts"):
+        counts = count_tokens(rows.tokens[batch.start : batch.stop], rows.pad)
+        if len(counts) > len(total):
+            total, counts = counts, total
+        total[: len(counts)] += counts
+    return total
+
+
+def _measured(metric: Metric, rows: Rows, shard: range) -> NDArray[Any]:
+    """(samples of the shard,) values; their type is that of the first sample's."""
+    found = np.empty(len(shard), dtype=metric.values(rows.tokens[:1]).dtype)
+    for batch in _batches(rows, shard, "values"):
+        values = metric.values(rows.tokens[batch.start : batch.stop])
+        if values.dtype != found.dtype:
+            raise DataError(f"{metric.name} gave {values.dtype} for samples {batch}, and {found.dtype} for the first")
+        found[batch.start - shard.start : batch.stop - shard.start] = values
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        worst = shard.start + int(np.flatnonzero(~np.isfinite(found))[0])
+        raise DataError(
+            f"{metric.name} is {found[worst - shard.start]} for sample {worst}: samples can't be ordered so"
+        )
+    return found
+
+
+def written(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Writes a file whole or not at all: beside its place, to the disk, then renamed."""
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    with beside.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,184 @@
+"""The reduce: samples in order of their values, by external merge; what it holds in memory does not grow with the data.
+
+Runs of so many samples are sorted and written. Of each run every so-manyth value is kept; between two neighbours of all
+these together lies, of every run, a short piece. So many pieces at a time are read, merged and written.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ArrayFile", "Sorted", "sort_values"]
+
+RUN_SAMPLES = 1 << 20
+"""What is sorted at once: some 40 MB with all that a sort needs beside it."""
+
+
+class ArrayFile:
+    """A one-dimensional .npy that is written piece by piece; its length is known when it is closed."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any] | type) -> None:
+        self._file: IO[bytes] = path.open("wb")
+        self._dtype = np.dtype(dtype)
+        self.length = 0
+        self._begin()
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Some more."""
+        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self.length += len(values)
+
+    def close(self) -> None:
+        """Writes the length and closes."""
+        self._file.seek(0)
+        self._begin()
+        self._file.close()
+
+    def _begin(self) -> None:
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)  # leaves room for a length that grows
+
+
+class Sorted:
+    """The samples in order, and the distinct values with their offsets: the three files of value → samples."""
+
+    def __init__(self, folder: Path, values: np.dtype[Any], samples: int) -> None:
+        self._samples = ArrayFile(folder / "samples.npy", np.uint32 if samples <= 1 << 32 else np.int64)
+        self._distinct = ArrayFile(folder / "distinct.npy", values)
+        self._offsets = ArrayFile(folder / "offsets.npy", np.int64)
+        self._last: NDArray[Any] = np.zeros(0, dtype=values)
+
+    def append(self, values: NDArray[Any], samples: NDArray[Any]) -> None:
+        """The next ones, in order."""
+        before = np.concatenate([self._last, values[:-1]]) if len(self._last) else values[:-1]
+        changes = np.flatnonzero(values[len(values) - len(before) :] != before) + (len(values) - len(before))
+        if not len(self._last):
+            changes = np.concatenate([[0], changes])
+        self._distinct.append(values[changes])
+        self._offsets.append(changes + self._samples.length)
+        self._samples.append(samples)
+        self._last = values[-1:].copy()
+
+    def close(self) -> int:
+        """How many distinct values there are."""
+        self._offsets.append(np.array([self._samples.length]))
+        for file in (self._samples, self._distinct, self._offsets):
+            file.close()
+        return self._distinct.length
+
+
+def sort_values(values: Path, folder: Path, run_samples: int = RUN_SAMPLES) -> int:
+    """Makes the files of `Sorted` out of values.npy; how many distinct values there are. Scratch files stay behind."""
+    mapped = np.load(values, mmap_mode="r")
+    count, dtype = len(mapped), mapped.dtype
+    del mapped
+    out = Sorted(folder, dtype, count)
+    if count:
+        runs = _Runs(values, folder, count, dtype, run_samples)
+        for part in runs.merged():
+            out.append(*part)
+    return out.close()
+
+
+class _OnDisk:
+    """Numbers in a file, one at a time. A map of the file would keep far more of it in memory than is looked at."""
+
+    def __init__(self, file: int, dtype: np.dtype[Any]) -> None:
+        self._file, self._dtype = file, dtype
+
+    def __len__(self) -> int:
+        return os.fstat(self._file).st_size // self._dtype.itemsize
+
+    def __getitem__(self, number: int) -> Any:
+        item = self._dtype.itemsize
+        return np.frombuffer(os.pread(self._file, item, number * item), dtype=self._dtype)[0]
+
+
+class _Runs:
+    """Sorted runs, end to end in one file of values and one of sample numbers."""
+
+    def __init__(self, values: Path, folder: Path, count: int, dtype: np.dtype[Any], each: int) -> None:
+        self._paths = (folder / "runs.values", folder / "runs.samples")
+        self._dtypes = (dtype, np.dtype(np.int64))
+        self._begins = list(range(0, count, each))
+        self._count, self._each = count, each
+        spacing = max(1, each // len(self._begins))
+        kept = []
+        with self._paths[0].open("wb") as run_values, self._paths[1].open("wb") as run_samples:
+            for begin in self._begins:
+                part = np.fromfile(
+                    values, dtype=dtype, count=each, offset=self._header(values) + begin * dtype.itemsize
+                )
+                order = np.argsort(part, kind="stable")
+                part = part[order]
+                kept.append(part[spacing - 1 :: spacing].copy())  # a view would keep the whole run
+                run_values.write(part.data)
+                run_samples.write((order + begin).data)
+        self._bounds = np.unique(np.concatenate(kept))
+
+    @staticmethod
+    def _header(values: Path) -> int:
+        """Bytes of the .npy before its numbers."""
+        with values.open("rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            return file.tell()
+
+    def merged(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Values and sample numbers, in order, some at a time."""
+        begins, bound = list(self._begins), 0
+        ends = [min(begin + self._each, self._count) for begin in self._begins]
+        while bound < len(self._bounds):
+            stride = max(1, len(begins) // 2)
+            while True:
+                upper = min(bound + stride, len(self._bounds))
+                to = self._upto(begins, ends, self._bounds[upper - 1], "right")
+                fits = sum(to) - sum(begins) <= self._each
+                if fits or stride == 1:
+                    break
+                stride //= 2
+            if not fits:  # one value that a good part of the data has: those below it, then it alone
+                below = self._upto(begins, ends, self._bounds[upper - 1], "left")
+                yield from self._together(begins, below)
+                yield from self._one_value(below, to)
+            else:
+                yield from self._together(begins, to)
+            begins, bound = to, upper
+        yield from self._together(begins, ends)  # past the last bound: less than a spacing of each run
+
+    def _upto(
+        self, begins: Sequence[int], ends: Sequence[int], limit: Any, side: Literal["left", "right"]
+    ) -> list[int]:
+        find = bisect_right if side == "right" else bisect_left
+        with self._paths[0].open("rb") as file:
+            values = _OnDisk(file.fileno(), self._dtypes[0])
+            return [find(values, limit, begin, end) for begin, end in zip(begins, ends, strict=True)]
+
+    def _read(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        values, samples = (
+            np.fromfile(path, dtype=dtype, count=end - begin, offset=begin * dtype.itemsize)
+            for path, dtype in zip(self._paths, self._dtypes, strict=True)
+        )
+        return values, samples
+
+    def _together(self, begins: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        parts = [self._read(b, e) for b, e in zip(begins, ends, strict=True) if b < e]
+        if parts:
+            values = np.concatenate([part[0] for part in parts])
+            samples = np.concatenate([part[1] for part in parts])
+            order = np.argsort(values, kind="stable")  # equal values stay as the runs have them: by sample number
+            yield values[order], samples[order]
+
+    def _one_value(
+        self, begins: Sequence[int], ends: Sequence[int]
+    ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        for begin, end in zip(begins, ends, strict=True):
+            for at in range(begin, end, self._each):
+                yield self._read(at, min(at + self._each, end))

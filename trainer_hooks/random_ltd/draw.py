@@ -1,0 +1,62 @@
+"""Which tokens a layer keeps: a uniform random subset for each sample, a pure function of where the sample stands.
+
+No generator's state is read or moved: dropout and the data's order are what they would be without random-LTD, a resume
+needs nothing saved, a recomputation in the backward pass draws the same, and the answer is the same on a CPU and on
+CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number
+Generators") that is seeded with the sample's key; the smallest scores are kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["kept_indices", "layer_key"]
+
+_MASK = (1 << 64) - 1
+_GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""SplitMix64's odd step and its two multipliers."""
+
+
+def layer_key(seed: int, step: int, layer: int) -> int:
+    """The key of one layer's draws in one step, 64 bits."""
+    key = 0
+    for part in (seed, step, layer):
+        key = _mixed((key + part * _GAMMA + _GAMMA) & _MASK)
+    return key
+
+
+def kept_indices(key: int, first_sample: int, samples: int, seqlen: int, kept: int, device: torch.device) -> Tensor:
+    """(samples, kept) int64, ascending in each row: the positions, out of seqlen, that stay in the layer.
+
+    `first_sample` is the first row's number in the step's global batch; the rows after it are its successors. Nothing
+    in it waits for the device.
+    """
+    numbers = torch.arange(first_sample + 1, first_sample + samples + 1, device=device)
+    keys = _mixed_all(numbers * _signed(_GAMMA) + _signed(key))  # (samples,)
+    tokens = torch.arange(1, seqlen + 1, device=device)
+    scores = _mixed_all(keys[:, None] + tokens * _signed(_GAMMA))  # (samples, seqlen)
+    smallest = torch.topk(scores, kept, dim=1, largest=False, sorted=False).indices
+    return smallest.sort(dim=1).values
+
+
+def _mixed(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
+    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
+    return x ^ (x >> 31)
+
+
+def _mixed_all(x: Tensor) -> Tensor:
+    """The same of each element: int64 wraps around as 64 bits without a sign do."""
+    x = (x ^ _shifted(x, 30)) * _signed(_FIRST)
+    x = (x ^ _shifted(x, 27)) * _signed(_SECOND)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, zeros coming in: torch's own shift copies the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x

@@ -1,0 +1,130 @@
+"""random-LTD in a model: which layers, how many tokens in this step, on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from sentinel.vocabulary.errors import ConfigError
+from trainer_hooks.random_ltd.data_rank import DataRank
+from trainer_hooks.random_ltd.layer import DroppingForward
+from trainer_hooks.random_ltd.layer_tokens import LayerTokens
+from trainer_hooks.random_ltd.layers import Layers
+from trainer_hooks.random_ltd.routing import PlainTorch, Routing
+from trainer_hooks.random_ltd.turn import Turn
+
+__all__ = ["KeptTokens", "RandomLtd", "Schedule", "kept_at"]
+
+
+@runtime_checkable
+class KeptTokens(Protocol):
+    """A schedule."""
+
+    def kept_tokens(self, step: int) -> int:
+        """Tokens of a sample that a dropping layer keeps in the step that makes update number `step`."""
+        ...
+
+
+Schedule = KeptTokens | Callable[[int], int]
+"""One with `kept_tokens`, or that function itself."""
+
+
+def kept_at(schedule: Schedule) -> Callable[[int], int]:
+    """The function step -> tokens kept."""
+    return schedule.kept_tokens if isinstance(schedule, KeptTokens) else schedule
+
+
+class RandomLtd:
+    """From its making to `remove`, the model's middle layers see a random subset of the tokens while it trains.
+
+    In the loop: `begin` before each micro-batch, or before each step where the micro-batches are out of sight
+    (pipelines). In eval mode, before the first `begin` and where the schedule keeps as many tokens as there are, every
+    layer runs as if there were no random-LTD, to the bit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer_class: type[nn.Module],
+        schedule: Schedule,
+        *,
+        seed: int,
+        data_rank: DataRank | None = None,
+        layers: Iterable[int] | None = None,
+        batch_first: bool = True,
+        axes: Mapping[str, tuple[int, ...]] | None = None,
+        routing: Routing | None = None,
+    ) -> None:
+        """`layers`: numbers of those that drop, from 0; None is all but the first and the last.
+
+        `batch_first`: hidden states are (B, T, …); False is Megatron's (T, B, …). `axes`: what arguments.py can't
+        tell by itself. `routing`: DeepSpeed's op where the layers are on CUDA and it can be used, else plain torch.
+        """
+        self._kept_at = kept_at(schedule)
+        self._turn = Turn(seed=seed, data_rank=data_rank or DataRank())
+        self.layers = Layers.of(model, layer_class, layers)
+        self._routing = routing or _fastest(self.layers)
+        for number, layer in self.layers.here.items():
+            if isinstance(vars(layer).get("forward"), DroppingForward):
+                raise ConfigError(f"layer {number} has random-LTD already: remove() it first")
+            forward = DroppingForward(
+                layer, number, self._turn, self._routing, batch_first=batch_first, axes=dict(axes or {})
+            )
+            forward.take_place()
+
+    def begin(self, step: int, micro_batch: int | None = None) -> None:
+        """The step that makes update number `step` begins, or micro-batch `micro_batch` (from 0) of it does.
+
+        Without micro_batch each layer counts its own forward passes of the step.
+        """
+        kept = self._kept_at(step)
+        if kept < 1:
+            raise ConfigError(f"random-LTD's schedule keeps {kept} tokens at step {step}: at least 1 should stay")
+        self._turn.step, self._turn.kept, self._turn.micro_batch = step, kept, micro_batch
+
+    def kept_tokens(self, seqlen: int) -> int:
+        """Of a sample of `seqlen` tokens, how many a dropping layer sees in the step that has begun."""
+        return seqlen if self._turn.kept is None else min(self._turn.kept, seqlen)
+
+    def count(self, tokens: LayerTokens, *, samples: int, seqlen: int) -> None:
+        """Adds what the step's `samples` (on all ranks) of `seqlen` tokens are to each layer."""
+        tokens.add(samples=samples, seqlen=seqlen, kept=self._turn.kept, dropping=self.layers.dropping)
+
+    def follow(self, engine: Any) -> None:
+        """Has the engine itself begin every step, for a loop that is not to be changed. After deepspeed.initialize.
+
+        A pipeline's steps begin in train_batch; any other engine's micro-batches in its forward.
+        """
+        if getattr(engine, "is_pipe_parallel", False):
+            _before(engine, "train_batch", lambda: self.begin(engine.global_steps + 1))
+            return
+        accumulation = engine.gradient_accumulation_steps
+        _before(engine, "forward", lambda: self.begin(engine.global_steps + 1, engine.micro_steps % accumulation()))
+
+    def remove(self) -> None:
+        """Gives every layer its own forward back; what `follow` has set up begins steps that nobody looks at."""
+        for layer in self.layers.here.values():
+            dropping = vars(layer).get("forward")
+            if isinstance(dropping, DroppingForward):
+                dropping.give_way()
+
+
+def _fastest(layers: Layers) -> Routing:
+    parameter = next((p for layer in layers.here.values() for p in layer.parameters()), None)
+    if parameter is None or parameter.device.type == "cpu":
+        return PlainTorch()
+    from trainer_hooks.random_ltd.deepspeed_op import fastest
+
+    return fastest(parameter.device)
+
+
+def _before(engine: Any, name: str, what: Callable[[], None]) -> None:
+    method = getattr(engine, name)
+
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        what()
+        return method(*args, **kwargs)
+
+    setattr(engine, name, hooked)
