@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sentinel.judge.before import WINDOW, BestMean
 from sentinel.judge.history import Attempt
-from sentinel.judge.recovered import best_mean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
@@ -51,13 +51,20 @@ class Ledger:
         *,
         reason: str,
         verdict: Verdict | None = None,
-        lineage: list[Sample] | None = None,
+        lineage: Iterable[Sample] = (),
     ) -> str:
-        """A new incident; returns its id. Without a verdict it is a person's own, and has no onset."""
+        """A new incident; returns its id. Without a verdict it is a person's own, and has no onset.
+
+        `lineage` is gone through once: the attempt's whole line of descent.
+        """
         onset = verdict.onset_range if verdict else None
-        samples = lineage or []
-        before = [s for s in samples if onset is not None and s.global_step < onset[0]]
-        at = next((s for s in reversed(samples) if onset is not None and s.global_step == onset[1]), None)
+        best, at = BestMean(WINDOW, baseline.full_seqlen), None
+        early, late = onset or (0, 0)
+        for sample in lineage if onset is not None else ():
+            if sample.global_step < early:
+                best.push(sample)
+            elif sample.global_step == late:
+                at = sample
         incident = incident_id(number)
         self.record(
             {
@@ -69,7 +76,7 @@ class Ledger:
                 "onset_tokens": at.consumed_tokens if at else None,
                 "onset_samples": at.consumed_samples if at else None,
                 "batch_samples": at.global_batch_samples if at else None,
-                "best_mean": best_mean(before, full_seqlen=baseline.full_seqlen),
+                "best_mean": best.value,
                 "reason": reason,
                 "led_by": verdict.led_by if verdict else [],
                 "baseline": baseline.to_json(),

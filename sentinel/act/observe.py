@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
+from sentinel.act.following import Following
 from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
-from sentinel.act.source import Source, read_all
+from sentinel.act.retold import Retold
+from sentinel.act.source import RereadSource, Source
 from sentinel.act.witness import last_written
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
@@ -23,11 +25,11 @@ from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Context, Verdict, judge
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
-from sentinel.vocabulary.overrides import Anchor, Overrides
+from sentinel.vocabulary.errors import ScrapeError
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Launcher", "Look", "Neighbours", "Observer"]
@@ -106,7 +108,10 @@ class Look:
 
 
 class Observer:
-    """Looks at the run; keeps the history that it has read, and which checkpoints were verified."""
+    """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified.
+
+    What it keeps does not grow with the run's steps, nor does what a look costs: the journals tell the rest again.
+    """
 
     def __init__(
         self,
@@ -121,13 +126,12 @@ class Observer:
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
-        self._history = History()
+        source = neighbours.source
+        self._source = source if isinstance(source, RereadSource) else Retold(source)
+        self._history = History(again=self._source.again)
         self._has_read = False
-        self._planned = planned
         self._references = references or References()
-        self._series = Series(thresholds)
-        self._followed: tuple[int, bool] | None = None
-        self._pushed = 0
+        self._following = Following(self._history, thresholds, planned)
         self._verified: dict[str, Checkpoint] = {}
 
     @property
@@ -136,6 +140,11 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
+    @property
+    def stalled_after_s(self) -> float:
+        """See Thresholds."""
+        return self._thresholds.stalled_after_s
+
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
@@ -143,15 +152,18 @@ class Observer:
         `room` asks for the free space as well, which is else counted while an incident is open.
         """
         self._asked_for_room = room
+        self._following.compare_with(self._references.at(now_unix_s))
+        if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
+            self._following.expect(c.global_step for c in self._near.checkpoints.list())
         readable = self._read()
-        attempt = self._history.latest
-        self._follow(attempt, self._references.at(now_unix_s))
+        self._following.catch_up()
+        attempt, series = self._history.latest, self._following.series
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
-        verdict = judge(self._series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
-        return Look(history=self._history, series=self._series, run=run, verdict=verdict, events=events)
+        verdict = judge(series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
+        return Look(history=self._history, series=series, run=run, verdict=verdict, events=events)
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
@@ -166,19 +178,6 @@ class Observer:
         """Forgets what was verified of checkpoints that were moved: others may come under their names."""
         for tag in tags:
             self._verified.pop(tag, None)
-
-    def _follow(self, attempt: Attempt | None, references: Sequence[Reference]) -> None:
-        """Keeps the series on the newest attempt's line of descent, beside the references as they are now."""
-        self._series.compare_with(references)
-        if attempt is None:
-            return
-        followed = (attempt.number, attempt.started is not None)
-        if followed != self._followed:
-            self._series = Series(self._thresholds, self._history.lineage(attempt), self._planned, references)
-            self._followed, self._pushed = followed, len(attempt.samples)
-        for sample in attempt.samples[self._pushed :]:
-            self._series.push(sample)
-        self._pushed = len(attempt.samples)
 
     def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Mapping[str, Any], ...]) -> None:
         """Says of an attempt that was read from a log for which rollback it was started."""
@@ -198,11 +197,12 @@ class Observer:
         near = self._near
         started = self.started
         incidents = fold(events)
+        checkpoints = self._checkpoints()
         return RunState(
             now_unix_s=now_unix_s,
             minute_of_day=_minute_of_day(now_unix_s),
             jobs=jobs,
-            checkpoints=self._checkpoints(),
+            checkpoints=checkpoints,
             latest_tag=near.checkpoints.latest(),
             disagreement=near.checkpoints.disagreement(),
             room_problem=self._room_problem(incidents),
@@ -213,7 +213,7 @@ class Observer:
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
-            positions=self._positions(attempt),
+            positions=self._following.positions({c.global_step for c in checkpoints}),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             step_time_s=step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,
@@ -247,23 +247,15 @@ class Observer:
             return checkpoint
         return replace(checkpoint, verified=known.verified, problem=known.problem)
 
-    def _positions(self, attempt: Attempt | None) -> dict[int, Anchor]:
-        if attempt is None:
-            return {}
-        return {
-            s.global_step: Anchor(
-                global_step=s.global_step, consumed_samples=s.consumed_samples, consumed_tokens=s.consumed_tokens
-            )
-            for s in self._history.lineage(attempt)
-        }
-
     def _read(self) -> bool:
-        """Takes what is new in the journals; False when they can't be got at (a filesystem that is away)."""
+        """Takes what is new in the source; False when it can't be got at (a filesystem, a Prometheus that is away)."""
         try:
-            for record in self._near.source.poll() if self._has_read else read_all(self._near.source):
-                self._history.push(record)
+            for _ in range(1 if self._has_read else 2):  # as read_all: a source may hold its newest step until then
+                for record in self._source.new():
+                    self._history.push(record)
+                    self._following.take(record)
             self._has_read = True
-        except OSError as error:
+        except (OSError, ScrapeError) as error:
             log.warning("the readings can't be read: %s", error)
             return False
         return True
@@ -282,6 +274,7 @@ class Observer:
         return Context(
             now_unix_s=now_unix_s,
             job_alive=any(not w.pending for w in jobs.writers) if jobs.known else None,
+            elsewhere=jobs.elsewhere,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
             job_was_seen=jobs.was_seen,
             readable=readable,

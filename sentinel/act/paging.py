@@ -64,11 +64,6 @@ class Paging:
         self._log.append(event)
         self.follow()
 
-    def check(self) -> None:
-        """ConfigError when a channel misses a secret: better said to the person who starts a watch than at night."""
-        for pager in self._pagers:
-            pager.channel.check()
-
     def start(self) -> None:
         """Starts delivering; takes up what the incident log tells and no outbox has."""
         if self._started:
@@ -83,6 +78,8 @@ class Paging:
         """Turns into pages what is new in the incident log. What can't be written now is written the next time."""
         if not self._pagers:
             return
+        for pager in self._pagers:
+            pager.delivery.look()
         try:
             self._follow()
         except (OSError, IncidentLogError) as error:
@@ -104,8 +101,10 @@ class Paging:
         """Waits until all is delivered, for so long at most, then ends the delivery; the rest is for the next one."""
         if not self._started:
             return
+        left = self._left()
         for pager in self._pagers:
-            pager.delivery.wake()
+            if pager.name in left:
+                pager.delivery.wake()
         end = time.monotonic() + within_s
         while self._left() and time.monotonic() < end and not (or_when is not None and or_when.is_set()):
             time.sleep(0.05)

@@ -1,11 +1,13 @@
 """Does one action through the adapters, and returns when its effect has been seen.
 
-Before anything is moved it is looked once more whether the job is gone: the plan was made a moment ago.
+Before anything is moved it is looked once more whether the job is gone, and the run still ours: the plan was made a
+moment ago, or an hour, where a filesystem hung.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import assert_never
 
 from sentinel.act.observe import Neighbours, Observer
@@ -30,13 +32,16 @@ log = logging.getLogger(__name__)
 class Performer:
     """The hands of a watch; `__call__` is a `Perform`."""
 
-    def __init__(self, neighbours: Neighbours, observer: Observer) -> None:
+    def __init__(self, neighbours: Neighbours, observer: Observer, own: Callable[[], None] = lambda: None) -> None:
+        """`own` raises LockHeld where another sentinel has the run by now."""
         self._near = neighbours
         self._observer = observer
+        self._own = own
 
     def __call__(self, action: Action) -> None:
         near, started = self._near, self._observer.started
         self._fence(action)
+        self._own()
         match action:
             case VerifyCheckpoint(tag):
                 self._observer.verified(near.checkpoints.verify(tag))

@@ -6,12 +6,12 @@ import logging
 from enum import IntEnum
 
 from sentinel.act.execute import Perform, execute
+from sentinel.act.held import Held
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
-from sentinel.act.reported import warmup_end
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovered import Answer, Danger, recovery
+from sentinel.judge.recovered import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
 from sentinel.plan.approval import Approval, digest_of
@@ -21,7 +21,6 @@ from sentinel.plan.proof import prove
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
 from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
-from sentinel.vocabulary.sample import Sample
 
 __all__ = ["Done", "Recoverer"]
 
@@ -52,6 +51,7 @@ class Recoverer:
         self._perform = perform
         self._policy = policy
         self._ledger = ledger
+        self._held = Held()
         self._verified_again: set[str] = set()
 
     def turn(self, incident: Incident, look: Look) -> Done | None:
@@ -170,7 +170,7 @@ class Recoverer:
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
             return self._prove(incident, rollback, attempt)
         asked = rollback.last_start_unix_s
-        made = sum(s.time_unix_s > asked for s in attempt.samples) if attempt is not None and asked is not None else 0
+        made = _made_since(look.history, asked, enough=self._policy.confirm_within_steps)
         if made >= self._policy.confirm_within_steps:
             return self._stop(
                 incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
@@ -209,14 +209,7 @@ class Recoverer:
         if incident.onset_range is None:  # a person's own rollback: there is no illness to recover from
             self._ledger.closed(incident.id, "proved", f"attempt {attempt.number} runs with what was asked for")
             return None
-        answer = recovery(
-            _before(look.history, incident),
-            [s for s in look.history.lineage(attempt) if s.global_step > rollback.target_step],
-            look.series,
-            _danger(incident, attempt, self._policy),
-            full_seqlen=attempt.started.full_seqlen,
-            finished=look.verdict.kind is VerdictKind.FINISHED,
-        )
+        answer = self._held.recovery(incident, rollback, attempt, look, hold_steps=self._policy.hold_steps)
         if answer.answer is Answer.RECOVERED:
             self._ledger.closed(incident.id, "recovered", answer.reason)
         elif answer.answer is Answer.FAILED:
@@ -228,21 +221,12 @@ class Recoverer:
         return Done.PERSON_NEEDED
 
 
-def _before(history: History, incident: Incident) -> list[Sample]:
-    """The steps before the onset, of the attempt that diverged."""
-    attempt = history.attempts.get(incident.attempt)
-    if attempt is None or incident.onset_range is None:
-        return []
-    return [s for s in history.lineage(attempt) if s.global_step < incident.onset_range[0]]
-
-
-def _danger(incident: Incident, attempt: Attempt, policy: Policy) -> Danger:
-    started = attempt.started
-    return Danger(
-        onset_step=incident.onset_range[1] if incident.onset_range else 0,
-        onset_tokens=incident.onset_tokens,
-        warmup_end_step=(warmup_end(started) if started else None) or 0,
-        best_before=incident.best_mean,
-        hold_steps=policy.hold_steps,
-        total_steps=started.total_steps if started else None,
-    )
+def _made_since(history: History, asked_unix_s: float | None, *, enough: int) -> int:
+    """Samples of the newest attempt since then; no further back than where there are enough of them."""
+    attempt = history.latest
+    if attempt is None or asked_unix_s is None:
+        return 0
+    made = sum(s.time_unix_s > asked_unix_s for s in attempt.samples)
+    if made >= enough or made < len(attempt.samples):
+        return made
+    return sum(s.time_unix_s > asked_unix_s for s in history.samples(attempt))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from statistics import median
+from typing import Any, TypeVar
 
 from sentinel.judge.history import Attempt
 from sentinel.plan.baseline import Baseline
 from sentinel.vocabulary.overrides import Free
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import (
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    LrSchedule,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    shortening,
+)
 from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.skipping import SkippedRange
 
 __all__ = ["baseline_of", "filled", "step_time_s", "warmup_end"]
+
+T = TypeVar("T")
 
 
 def baseline_of(started: RunStarted | None) -> Baseline:
@@ -22,9 +33,15 @@ def baseline_of(started: RunStarted | None) -> Baseline:
     skipped = started.skipped_ranges
     return Baseline(
         seed=started.seed,
-        lr=LrSchedule.from_json(started.lr_schedule) if started.lr_schedule else None,
-        seqlen=SeqlenSchedule.from_json(started.seqlen_schedule) if started.seqlen_schedule else None,
+        lr=_read(LrSchedule.from_json, started.lr_schedule or None),
+        seqlen=_read(SeqlenSchedule.from_json, started.seqlen_schedule or None),
         full_seqlen=started.full_seqlen,
+        total_steps=started.total_steps,
+        total_tokens=started.total_tokens,
+        shorten=shortening(started.seqlen_shortening),
+        batch_size=_read(BatchSizeSchedule.from_json, started.batch_size_schedule),
+        random_ltd=_read(RandomLtdSchedule.from_json, started.random_ltd_schedule),
+        curriculum=_read(CurriculumSchedule.from_json, started.curriculum_schedule),
         adam_beta1=started.adam_beta1,
         adam_beta2=started.adam_beta2,
         weight_decay=started.weight_decay,
@@ -37,14 +54,22 @@ def baseline_of(started: RunStarted | None) -> Baseline:
     )
 
 
+def _read(from_json: Callable[[dict[str, Any]], T], told: dict[str, Any] | None) -> T | None:
+    return None if told is None else from_json(told)
+
+
 def warmup_end(started: RunStarted) -> int | None:
-    """The step at which the attempt's LR and sequence length have warmed up; None where neither is known in steps."""
+    """The step at which the attempt's LR, sequence length, random-LTD and curriculum have come to their ends.
+
+    None where none of them is known in steps.
+    """
     baseline = baseline_of(started)
     ends = []
     if baseline.lr is not None and baseline.lr.unit == "steps":
         ends.append(baseline.lr.warmup_end)
-    if baseline.seqlen is not None:
+    if baseline.seqlen is not None and baseline.seqlen.end_step is not None:
         ends.append(baseline.seqlen.end_step)
+    ends += [schedule.end_step for schedule in (baseline.random_ltd, baseline.curriculum) if schedule is not None]
     return max(ends, default=None)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
+from sentinel.act.silence import Silence
 from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
@@ -24,6 +26,9 @@ __all__ = ["Watch"]
 
 log = logging.getLogger(__name__)
 
+_FRESH_S = 60.0
+"""A look that took longer has waited for a filesystem: what it found first may not be so any more."""
+
 
 class Watch:
     """Follows one run. `tick` is one turn; it returns why the watch is over, or None."""
@@ -36,8 +41,11 @@ class Watch:
         policy: Policy,
         ledger: Ledger,
         settle: Callable[[tuple[Incident, ...]], None],
+        own: Callable[[], None] = lambda: None,
     ) -> None:
+        """`own` raises LockHeld where another sentinel has the run by now: a look may take an hour, and more."""
         self._settle = settle
+        self._own = own
         self._observer = observer
         self._pinning = pinning
         self._recoverer = recoverer
@@ -46,18 +54,28 @@ class Watch:
         self._troubles = Troubles(ledger)
         self._announced: tuple[VerdictKind, int | None] | None = None
         self._plateaus_told: set[int] = set()
+        self._silence = Silence()
+        self._silent_s = 0.0
+        self._was_slow = False
         self.last: Look | None = None
         """What the last turn saw."""
+        self.struggles = 0
+        """Turns that something went wrong in, so far."""
 
     def tick(self, now_unix_s: float) -> Done | None:
         """One turn. A TemporaryError is tried again, and told when it lasts; on a PermanentError sentinel stops."""
+        first, began_s = self.last is None, monotonic()
         try:
             look = self.last = self._observer.look(now_unix_s)
         except TemporaryError as error:
             log.warning("%s; looking again", error)
             self._struggle(str(error), now_unix_s, self.last)
             return None
+        self._own()
+        self._silent_s = self._silence.lasts_s(look.history)
         self._announce(look)
+        if self._was_old(monotonic() - began_s, first=first):
+            return None
         self._troubles.take_up(look.events)
         undoing = next((i for i in look.run.incidents if i.undoing), None)
         incident = look.run.open_incident if undoing is None else None
@@ -75,8 +93,17 @@ class Watch:
                 raise
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
-        self._notice(look, None if look.run.jobs.known else f"nobody can say what runs: {look.run.jobs.why_unknown}")
+        jobs = look.run.jobs
+        self._notice(look, None if jobs.known or jobs.elsewhere else f"nobody can say what runs: {jobs.why_unknown}")
         return done
+
+    def _was_old(self, took_s: float, *, first: bool) -> bool:
+        """Whether what was found is to be looked at again before anything is done: not twice running, nor at first,
+        when there is much to read."""
+        self._was_slow = took_s > _FRESH_S and not first and not self._was_slow
+        if self._was_slow:
+            log.warning("looking took %.0f s, and what was found may be old: looking again", took_s)
+        return self._was_slow
 
     def _turn(self, look: Look, undoing: Incident | None, incident: Incident | None) -> Done | None:
         if undoing is not None:
@@ -157,6 +184,9 @@ class Watch:
         if self._policy.mode != "act":
             self._ledger.say(look.verdict.reason)
             return None
+        if self._silent_s < self._observer.stalled_after_s:  # by the clocks it hangs, and one of them may be wrong
+            self._ledger.say(f"{look.verdict.reason}; it is stopped once this watch has itself waited for as long")
+            return None
         plan = plan_hang(look.run, self._policy, restarts_spent=_fruitless_starts(look))
         return self._do_or_say(plan, look)
 
@@ -191,6 +221,7 @@ class Watch:
             self._troubles.over("down", now_unix_s)
 
     def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
+        self.struggles += 1
         severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
         self._troubles.met("struggling", reason, now_unix_s, severity=severity, within_s=self._patience_s)
 

@@ -17,6 +17,9 @@ _MEDIAN_ERROR = 1.2533
 _SIGNIFICANT = 6.0
 """Standard errors that a loss must stand above its level, as many as the deviations that a band is wide."""
 
+_SIGNIFICANT_AT_LAST = 4.0
+"""… when it has stood for three patiences: where noise wanders six may never come, and chance does not last so long."""
+
 _RECOVERING_FACTOR = 3
 """Patiences that an episode is given whose loss is on its way back."""
 
@@ -90,6 +93,14 @@ class Episode:
         if self.samples % 4 == 0:
             self.marks.append((step, median(self.recent)))
 
+    def resume(self) -> None:
+        """The losses in between were of another kind: whether it has come back is seen from those that follow."""
+        self.samples = 0
+        self.back_step = None
+        for seen in (self.recent, self.longer, self.differences):
+            seen.clear()
+        self.marks.clear()
+
     @property
     def stands_at(self) -> float:
         """Median of the last losses, nats."""
@@ -111,29 +122,35 @@ class Episode:
         back = self.stands_at <= self.level + self._tolerance(thresholds, widened, len(self.recent))
         return back and median(self.longer) <= self.level + self._tolerance(thresholds, widened, len(self.longer))
 
-    def stands(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
-        """Whether the wait is over: it stands above its level, significantly, and is not on its way back."""
+    def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
+        """Whether the wait is over: it stands above its level, significantly, and is not on its way back.
+
+        `widened`: see has_healed.
+        """
         age = step - self.onset_range[0]
-        if age < patience_steps or self.samples < thresholds.patience_samples or not self.significant:
+        if age < patience_steps or self.samples < thresholds.patience_samples:
+            return False
+        if self._standard_errors <= _wanted(age / patience_steps):
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(
-            thresholds, 0.0, len(self.recent)
+            thresholds, widened, len(self.recent)
         ):
             return False  # a median of eight is late to see that the last few are back
         return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
 
     @property
-    def significant(self) -> bool:
-        """Whether it stands above its level by more than the noise before and since explains."""
+    def _standard_errors(self) -> float:
+        """How far it stands above its level, in what the noise before and since explains."""
         noise = max(self.sigma, robust_sigma(self.differences))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
-        return median(self.longer) - self.level > _SIGNIFICANT * error
+        excess = median(self.longer) - self.level
+        return excess / error if error > 0 else math.copysign(math.inf, excess)
 
     def was_no_news(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
         long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _NO_NEWS_SAMPLES
-        return self.provisional and long_after and not self.significant
+        return self.provisional and long_after and self._standard_errors <= _SIGNIFICANT
 
     def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
         """Whether the excess, falling on as it fell in the second half of the episode, is gone at twice its age."""
@@ -148,3 +165,9 @@ class Episode:
         """How far above the level the median of so many samples still is at it, nats."""
         standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(samples)
         return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))
+
+
+def _wanted(patiences: float) -> float:
+    """Standard errors that an episode of that age must stand above its level: fewer from 1 on, fewest from 3."""
+    share = min(1.0, max(0.0, (patiences - 1) / 2))
+    return _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT)

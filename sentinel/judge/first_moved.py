@@ -31,6 +31,7 @@ SIGNALS = (
     "grad_norm",
     "update_norm",
     "loss_spread",
+    "grad_norm_spread",
     "loss_scale",
     "lr",
     "loss",

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
+from sentinel.vocabulary.sample import (
+    CheckpointSaved,
+    LayerVariance,
+    Record,
+    RunFinished,
+    RunStarted,
+    Sample,
+    Validation,
+)
 
-__all__ = ["Attempt", "History"]
+__all__ = ["LAST_SAMPLES", "Attempt", "History"]
+
+LAST_SAMPLES = 512
+"""Samples of the newest attempt that a history keeps at hand where the others can be asked for again."""
 
 
 @dataclass(slots=True)
@@ -17,15 +29,28 @@ class Attempt:
     number: int
     started: RunStarted | None = None
     samples: list[Sample] = field(default_factory=list)
+    """In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
+    """
+
+    made: int = 0
+    """Samples so far, those included that are not at hand."""
+
+    layers: list[LayerVariance] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)
     finished: RunFinished | None = None
 
 
 class History:
-    """All attempts, in the order of their numbers."""
+    """All attempts, in the order of their numbers.
 
-    def __init__(self) -> None:
+    `again` gives an attempt's samples once more, from its first one. With it the history does not grow with the steps:
+    of samples the last ones are kept, of layers nothing; what is kept of the rest is one entry for each attempt, each
+    checkpoint and each validation. Without it everything is kept, as for a command that reads a run once.
+    """
+
+    def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:
+        self._again = again
         self.attempts: dict[int, Attempt] = {}
 
     @property
@@ -35,10 +60,16 @@ class History:
 
     def push(self, record: Record) -> None:
         """Takes the next record of a journal."""
-        attempt = self.attempts.setdefault(record.attempt, Attempt(record.attempt))
+        attempt = self.attempts.get(record.attempt) or self._begun(record.attempt)
         match record:
             case Sample():
                 attempt.samples.append(record)
+                attempt.made += 1
+                if self._again is not None and len(attempt.samples) > LAST_SAMPLES * 5 // 4:  # not at every sample
+                    del attempt.samples[:-LAST_SAMPLES]
+            case LayerVariance():
+                if self._again is None:
+                    attempt.layers.append(record)
             case RunStarted():
                 attempt.started = record
             case Validation():
@@ -50,19 +81,51 @@ class History:
             case _:
                 assert_never(record)
 
-    def lineage(self, attempt: Attempt) -> list[Sample]:
+    def samples(self, attempt: Attempt) -> Iterable[Sample]:
+        """All that the attempt has made, in order; asked for again where they are not at hand."""
+        if self._again is None or attempt.made == len(attempt.samples):
+            return attempt.samples
+        return self._again(attempt.number)
+
+    def lineage(self, attempt: Attempt) -> Iterator[Sample]:
         """The samples that the attempt's weights descend from, its own included, one per step, in order.
 
         What an ancestor did after the step that was resumed from is not part of it.
         """
-        ancestors: list[Sample] = []
-        started = attempt.started
-        if started is not None and started.resumed_from is not None and started.parent_attempt is not None:
-            parent = self.attempts.get(started.parent_attempt)
-            if parent is not None and parent.number < attempt.number:
-                ancestors = [s for s in self.lineage(parent) if s.global_step <= started.resumed_from]
-        return ancestors + attempt.samples
+        for ancestor, until in self._descent(attempt):
+            for sample in self.samples(ancestor):
+                if until is None or sample.global_step <= until:
+                    yield sample
 
-    def position(self, attempt: Attempt, step: int) -> Sample | None:
-        """The sample of that step on the attempt's line of descent, or None."""
-        return next((s for s in reversed(self.lineage(attempt)) if s.global_step == step), None)
+    def validations(self, attempt: Attempt) -> list[Validation]:
+        """The validations of the same line of descent, in order."""
+        descent = self._descent(attempt)
+        return [v for one, until in descent for v in one.validations if until is None or v.global_step <= until]
+
+    def from_scratch(self, attempt: Attempt) -> bool:
+        """Whether the attempt goes on from no other that is known."""
+        return self._parent(attempt)[0] is None
+
+    def _begun(self, number: int) -> Attempt:
+        if self._again is not None:  # what an attempt before it was last seen doing is asked for again if ever
+            for older in self.attempts.values():
+                del older.samples[:-1]
+        return self.attempts.setdefault(number, Attempt(number))
+
+    def _descent(self, attempt: Attempt) -> list[tuple[Attempt, int | None]]:
+        """The attempt's ancestors and itself, the first one first, each with its last step that counts (None: all)."""
+        descent: list[tuple[Attempt, int | None]] = [(attempt, None)]
+        while True:
+            child, until = descent[0]
+            parent, at = self._parent(child)
+            if parent is None:
+                return descent
+            descent.insert(0, (parent, at if until is None else min(at, until)))
+
+    def _parent(self, attempt: Attempt) -> tuple[Attempt | None, int]:
+        """The attempt whose checkpoint this one goes on from, and after which step; None from scratch."""
+        started = attempt.started
+        if started is None or started.resumed_from is None or started.parent_attempt is None:
+            return None, 0
+        parent = self.attempts.get(started.parent_attempt)
+        return (parent if parent is not None and parent.number < attempt.number else None), started.resumed_from

@@ -10,12 +10,12 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["BANDED", "Leading"]
 
-BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread")
+BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
 """Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
 
 grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
 Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
-loss_spread: one rank's data or hardware, before the mean shows it.
+loss_spread and grad_norm_spread: one rank's data or hardware, before the mean shows it.
 """
 
 _COLLAPSE_HALVINGS = 3

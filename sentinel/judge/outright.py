@@ -29,15 +29,28 @@ class NotFinite:
 
     def __init__(self) -> None:
         self.since: int | None = None
+        self.after: int | None = None
+        """The step of the sample before it; what was not reported since then may have been nan already."""
         self.steps = 0
 
-    def take(self, step: int, loss: float, variance_l1: float | None) -> str | None:
-        """The reason for an alarm, or None; afterwards `steps` is 0 where the sample was all numbers."""
+    @property
+    def onset_range(self) -> tuple[int, int] | None:
+        """The first step that was not a number: earliest and latest; None while all are."""
+        if self.since is None:
+            return None
+        return (self.since if self.after is None else min(self.after + 1, self.since), self.since)
+
+    def take(self, step: int, loss: float, variance_l1: float | None, *, after: int | None = None) -> str | None:
+        """The reason for an alarm, or None; afterwards `steps` is 0 where the sample was all numbers.
+
+        `after` is the step of the sample before this one, None where it is the first.
+        """
         variance_nan = variance_l1 is not None and math.isnan(variance_l1)
         if math.isfinite(loss) and not variance_nan:
-            self.since, self.steps = None, 0
+            self.since, self.after, self.steps = None, None, 0
             return None
-        self.since = step if self.since is None else self.since
+        if self.since is None:
+            self.since, self.after = step, after
         self.steps += 1
         if not variance_nan and self.steps < 2:
             return None
@@ -64,6 +77,11 @@ class Overflows:
             return True
         self.run = 0
         return False
+
+    def unseen(self, steps: int, skipped: int) -> None:
+        """So many steps passed that no sample tells of, and so many of them were skipped: all, or the row is broken."""
+        if steps:
+            self.run = self.run + steps if skipped >= steps else 0
 
     @property
     def too_many(self) -> bool:

@@ -20,15 +20,21 @@ COLUMNS = (
     "adam_variance_max",
     "update_norm",
     "loss_spread",
+    "grad_norm_spread",
     "loss_scale",
     "lr",
     "seqlen",
+    "kept_tokens",
+    "curriculum_share",
     "global_batch_samples",
     "epoch",
 )
 """The fields of Sample that the judge reads, beside global_step and skipped."""
 
-CARRIED = ("loss_ratio", "lr_warmup_steps", "step_time_s", "consumed_samples", "consumed_tokens", "time_unix_s")
+CARRIED = (
+    *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
+    *("time_unix_s", "momentum_l2", "param_norm"),
+)
 """Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate."""
 
 

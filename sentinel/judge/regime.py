@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Change", "Regime"]
+__all__ = ["Change", "Regime", "Settings"]
+
+Settings = tuple[float | None, ...]
+"""Values of the settings that losses compare under; None was never reported."""
+
+_PLANNED = "a planned change of the run"
 
 _SETTLES_SAMPLES = 64
 """Samples without a further change after which the new regime is the one that is compared with."""
@@ -20,7 +25,8 @@ _AS_PRINTED = 1.0005
 """A learning rate up to so many times another is the same one, printed to four digits."""
 
 _TOLD_FACTOR = 1.5
-"""Changes by less than this factor are part of a schedule, and not told as an event of their own."""
+"""Changes by less than this factor are part of a schedule, and not told as an event of their own; so much less of a
+setting (a length that wavers with its batches) still compares, within the tolerance."""
 
 _TAIL = 0.05
 """Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
@@ -41,11 +47,64 @@ class Change:
     """Whether it is an event worth a line."""
 
     comparable: bool = True
-    """False where no loss before compares with those after (a shorter sequence length, other data)."""
+    """False where no loss before compares with those after (a much shorter sequence length, other data)."""
+
+    same_trend: bool = True
+    """False where a setting has moved by half since the trend was begun: what was to be expected then is no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A reading that is set, and not measured."""
+
+    column: str
+    words: str
+    said: Callable[[float], str]
+    unsaid: float | None = None
+    """What a sample without it has; None is what the one before had."""
+
+    at_most: str | None = None
+    """The column that it is a part of: a sample without it has all of that."""
+
+    less_is_comparable: bool = False
+    tolerance: Callable[[Thresholds], float]
+    """How far the loss may move after it has changed, beside its noise (share of the level)."""
+
+
+_SETTINGS = (
+    _Setting(
+        column="seqlen",
+        words="the sequence length",
+        said=lambda tokens: f"{tokens:.0f}",
+        tolerance=lambda thresholds: thresholds.lengthening_tolerance,
+    ),
+    _Setting(
+        column="kept_tokens",
+        words="what random-LTD keeps of a sample",
+        said=lambda tokens: "all" if math.isinf(tokens) else f"{tokens:.0f} tokens",
+        unsaid=math.inf,
+        at_most="seqlen",
+        tolerance=lambda thresholds: thresholds.lengthening_tolerance,
+    ),
+    _Setting(
+        column="curriculum_share",
+        words="the curriculum's share of the samples",
+        said=lambda share: f"{share:.2%}",
+        unsaid=1.0,
+        tolerance=lambda thresholds: thresholds.curriculum_tolerance,
+    ),
+    _Setting(
+        column="global_batch_samples",
+        words="the batch",
+        said=lambda samples: f"{samples:.0f} samples",
+        less_is_comparable=True,
+        tolerance=lambda _: _BATCH_TOLERANCE,
+    ),
+)
 
 
 class Regime:
-    """Follows learning rate, sequence length and batch; says how much wider the judge's tolerances are now."""
+    """Follows what is set of a run, and says how much wider the judge's tolerances are for a change of it."""
 
     def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
         self._thresholds = thresholds
@@ -54,31 +113,59 @@ class Regime:
         self._lowest_lr: float | None = None
         self._highest_lr = 0.0
         self._factor = 0.0
-        self._seqlen: float | None = None
-        self._batch: float | None = None
+        self._settings: dict[str, float] = {}
+        self._of_trend: dict[str, float] = {}
+        self._largest: dict[str, float] = {}
         self._unsettled = 0
+        self.settings: Settings = ()
+        """What losses compare under: with the same settings they are of the same kind. What compares both ways (the
+        batch) is left out."""
         self.widened = 0.0
         """Tolerance in force beside the usual ones (share of the level); 0 in a settled regime."""
 
-    def take(self, step: int, seqlen: float | None, batch: float | None) -> Change | None:
-        """One sample's length and batch; what is None was not measured."""
+    def take(self, step: int, readings: Mapping[str, float | None]) -> Change | None:
+        """One sample's readings by their names; None was not measured. Of several changes, the greatest one."""
         if self._planned and step >= self._planned[-1]:
             while self._planned and step >= self._planned[-1]:
                 self._planned.pop()
-            return Change(step=step, what="a planned change of the run", told=True, comparable=False)
-        if seqlen is not None and seqlen != self._seqlen:
-            before, self._seqlen = self._seqlen, seqlen
-            if before is not None:
-                self._widen(self._thresholds.lengthening_tolerance)
-                what = f"the sequence length went from {before:.0f} to {seqlen:.0f}"
-                return Change(step=step, what=what, told=_told(before, seqlen), comparable=seqlen > before)
-        if batch is not None and batch != self._batch:
-            before, self._batch = self._batch, batch
-            if before is not None:
-                self._widen(_BATCH_TOLERANCE)
-                what = f"the batch went from {before:.0f} to {batch:.0f} samples"
-                return Change(step=step, what=what, told=_told(before, batch))
-        return None
+            return Change(step=step, what=_PLANNED, told=True, comparable=False, same_trend=False)
+        found = [self._note(step, setting, readings.get(setting.column)) for setting in _SETTINGS]
+        changes = [change for change in found if change is not None]
+        if not changes:
+            return None
+        greatest = min(changes, key=lambda change: (change.comparable, not change.told))
+        return replace(greatest, same_trend=self._has_same_trend())
+
+    def _has_same_trend(self) -> bool:
+        if not any(_told(self._of_trend.setdefault(name, now), now) for name, now in self._settings.items()):
+            return True
+        self._of_trend = dict(self._settings)
+        return False
+
+    def _note(self, step: int, setting: _Setting, value: float | None) -> Change | None:
+        whole = self._settings.get(setting.at_most, setting.unsaid) if setting.at_most else setting.unsaid
+        after = whole if value is None else value
+        if after is None or after == (before := self._settings.get(setting.column)):
+            return None
+        self._settings[setting.column] = after
+        self.settings = tuple(self._settings.get(s.column) for s in _SETTINGS if not s.less_is_comparable)
+        if before is None:
+            self._of_trend[setting.column] = self._largest[setting.column] = after
+            return None
+        self._widen(setting.tolerance(self._thresholds))
+        return Change(
+            step=step,
+            what=f"{setting.words} went from {setting.said(before)} to {setting.said(after)}",
+            told=_told(before, after),
+            comparable=self._compares(setting, after),
+        )
+
+    def _compares(self, setting: _Setting, after: float) -> bool:
+        """Whether the losses before compare: with more, and with little less than the most that there was."""
+        largest = self._largest[setting.column]
+        compares = after >= largest or setting.less_is_comparable or not _told(largest, after)
+        self._largest[setting.column] = max(largest, after) if compares else after
+        return compares
 
     def is_quiet(self, step: int) -> bool:
         """Whether no person has said that something changes by this step."""

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from sentinel.judge.compared import Compared, Kept
 from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.fall import SuddenFall
@@ -14,12 +15,13 @@ from sentinel.judge.leading import Leading
 from sentinel.judge.outright import Hopeless, NotFinite, Overflows, rising_since
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.judge.regime import Change, Regime
-from sentinel.judge.scales import Climb, Scales
-from sentinel.judge.signals import BLOCK, NoiseBand, median
+from sentinel.judge.scales import Climb
+from sentinel.judge.signals import BLOCK, median
 from sentinel.judge.stretch import Stretch
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference, Trend
+from sentinel.judge.trend import Reference
 from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.scraped import ScrapedSample
 
 __all__ = ["Alarm", "Series"]
 
@@ -46,12 +48,11 @@ class Series:
         references: Sequence[Reference] = (),
     ) -> None:
         self._thresholds = t = thresholds
-        self._band = NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor)
         self._leading = Leading(t)
         self._findings = Findings(self._leading)
         self._regime = Regime(t, planned)
-        self._scales = Scales(sigmas=t.climb_sigmas, tolerance=t.climb_tolerance, patience_steps=t.patience_steps)
-        self._trend = Trend(references)
+        self._settings = self._regime.settings
+        self._kept = Kept()
         self._overflows = Overflows(t)
         self._not_finite = NotFinite()
         self._fall = SuddenFall(t)
@@ -65,6 +66,7 @@ class Series:
         self.last_step: int | None = None
         self.episode: Episode | None = None
         """The loss has left its band and has not come back yet."""
+        self._compare(Compared.begun(t, references))
         for sample in samples:
             self.push(sample)
 
@@ -72,6 +74,13 @@ class Series:
     def band_ready(self) -> bool:
         """Whether the loss's noise band has seen enough to judge by."""
         return self._band.ready
+
+    @property
+    def level(self) -> float | None:
+        """Where the loss is by the judge's own lights, nats: it never learns an illness, and begins anew where no loss
+        before compares with those after. None before it has seen any."""
+        level = self.episode.level if self.episode is not None else self._band.level
+        return None if math.isnan(level) else level
 
     @property
     def alarm(self) -> Alarm | None:
@@ -99,6 +108,8 @@ class Series:
 
     def push(self, sample: Sample) -> None:
         """Takes the next sample."""
+        if isinstance(sample, ScrapedSample) and sample.unseen_steps:
+            self._take_unseen(sample)
         self.last = sample
         self._take(sample.global_step, sample.skipped, {name: getattr(sample, name) for name in COLUMNS})
 
@@ -162,15 +173,36 @@ class Series:
                 f"{episode.peak:.3f}, and had not come back when the readings ended, {episode.samples} samples later",
             )
 
+    def _take_unseen(self, sample: ScrapedSample) -> None:
+        """Takes what is known of the steps before this sample that no sample tells of. No band learns from it: of many
+        steps it is the worst one."""
+        at = sample.global_step - 1
+        self._overflows.unseen(sample.unseen_steps, sample.unseen_skipped)
+        if sample.unseen_nonfinite > sample.unseen_skipped:  # one of them at least was not skipped
+            self._note_not_finite(sample.global_step - sample.unseen_nonfinite, math.nan, None, self.last_step)
+        worst, band = sample.unseen_loss_max, self._band
+        if worst is None or not band.ready or self.episode is not None or self._not_finite.steps:
+            return
+        widened = self._regime.widened
+        if worst > (band.edge(widened) if widened else band.upper) and self._comparable(sample):
+            self._note_loss(at, worst)
+
+    def _comparable(self, sample: Sample) -> bool:
+        """Whether nothing that the loss is measured by has changed since the sample before."""
+        last = self.last
+        return last is not None and all(
+            getattr(last, name) == getattr(sample, name) for name in ("seqlen", "kept_tokens", "curriculum_share")
+        )
+
     def _take(self, step: int, skipped: bool, readings: dict[str, float | None]) -> None:
-        self.last_step = step
-        self._note_change(self._regime.take(step, readings["seqlen"], readings["global_batch_samples"]))
+        before, self.last_step = self.last_step, step
+        self._note_change(self._regime.take(step, readings))
         loss = readings["loss"]
         if self._overflows.take(skipped, loss, readings["loss_scale"]):
             self._note_skipped(step)
             return
         self._leading.take(step, readings)
-        if loss is None or self._note_not_finite(step, loss, readings["adam_variance_l1"]):
+        if loss is None or self._note_not_finite(step, loss, readings["adam_variance_l1"], before):
             return
         self._lr = readings["lr"] if readings["lr"] is not None else self._lr
         first = self._first.take(step, loss)
@@ -183,17 +215,32 @@ class Series:
         self._note_loss(step, loss)
 
     def _note_change(self, change: Change | None) -> None:
+        before, self._settings = self._settings, self._regime.settings
         if change is None:
             return
         if change.told:
             self._findings.change(change)
-        if not change.comparable:
-            self._band.clear()
-            self._scales.clear()
-            self._trend.clear()
-            self._block, self._inside, self.episode = [], [], None
-            self._fall.clear()
-            self._findings.end_alarm(change.step)
+        back = self._settings != before and self._kept.has(self._settings)
+        if change.comparable and not back:
+            if not change.same_trend:
+                self._trend.clear()
+            return
+        compared = Compared(band=self._band, scales=self._scales, trend=self._trend, episode=self.episode)
+        if self._settings == before:  # a person has said so: they know more than the settings tell
+            self._kept.forget()
+        else:
+            self._kept.leave(before, compared)
+        kept = self._kept.take_up(self._settings, self._trend.references)
+        if kept is None:
+            kept = Compared.begun(self._thresholds, self._trend.references, self._band)
+            self._findings.end_alarm(change.step)  # one that is taken up stays until the loss is seen to be back
+        self._compare(kept)
+
+    def _compare(self, past: Compared) -> None:
+        """From here on losses are compared with this past."""
+        self._band, self._scales, self._trend, self.episode = past.band, past.scales, past.trend, past.episode
+        self._block, self._inside = [], []
+        self._fall.clear()
 
     def _note_skipped(self, step: int) -> None:
         if self._overflows.too_many and self.alarm is None:
@@ -201,14 +248,14 @@ class Series:
             reason = f"the optimizer has skipped {skipped} updates in a row: the weights stand still"
             self._alarm((min(step - skipped + 1, step), step), reason)
 
-    def _note_not_finite(self, step: int, loss: float, variance_l1: float | None) -> bool:
+    def _note_not_finite(self, step: int, loss: float, variance_l1: float | None, before: int | None) -> bool:
         """Whether the sample was not a number; certain corruption of the weights raises the alarm at once."""
-        reason = self._not_finite.take(step, loss, variance_l1)
-        since = self._not_finite.since
-        if since is None:
+        reason = self._not_finite.take(step, loss, variance_l1, after=before)
+        onset_range = self._not_finite.onset_range
+        if onset_range is None:
             return False
         if reason is not None and (self.alarm is None or self.alarm.kind is not EventKind.NAN):
-            self._alarm(self.episode.onset_range if self.episode else (since, since), reason, EventKind.NAN)
+            self._alarm(self.episode.onset_range if self.episode else onset_range, reason, EventKind.NAN)
         return True
 
     def _note_loss(self, step: int, loss: float) -> None:
@@ -232,7 +279,7 @@ class Series:
         self._block, self._inside = [], []
         middle, widened = median([loss for _, loss in block]), self._regime.widened
         if self.episode is None and not self._fall.doubted(middle, block[0][0], step, self._band):
-            if self._stands_out(middle, widened):
+            if self._band.stands_out(middle, widened):
                 self._open(block)
             elif not self._band.learn(inside) and not self._band.ready:
                 self._inside = inside  # too few so far to begin with: the next block goes on from them
@@ -243,15 +290,11 @@ class Series:
         self._note_change(self._regime.end_block(step, len(block), self._lr))
         if self._regime.settle(self._scales.above_best()):
             self._scales.clear()
+        if not self._regime.widened:
+            self._band.settled()
         self._note_climb(step, middle)
         if self.episode is None and self._trend.push(step, middle):
             self._findings.lag(self._trend.lag, step)
-
-    def _stands_out(self, middle: float, widened: float) -> bool:
-        """Whether a whole block stands above the level by half of what one loss would have to."""
-        band, t = self._band, self._thresholds
-        height = max(t.band_sigmas / 2 * band.sigma, max(t.band_floor, widened) * abs(band.level))
-        return band.ready and middle > band.level + height
 
     def _open(self, since: list[tuple[int, float]]) -> None:
         """An episode begins with the first of these losses."""
@@ -263,7 +306,7 @@ class Series:
         early = inside[-1] if inside else before[0][0] if before else step
         self.episode = Episode(
             onset_range=(min(early + 1, step), step),
-            level=band.level,
+            level=min(band.level, band.lowest) if self._regime.widened else band.level,
             sigma=band.sigma,
             upper=band.edge(self._regime.widened),
             provisional=not band.ready,
@@ -287,7 +330,7 @@ class Series:
         elif episode.was_no_news(step, patience):
             self.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
             self._band.clear()
-        elif self.alarm is None and episode.stands(t, step, patience):
+        elif self.alarm is None and episode.stands(t, step, patience, self._regime.widened):
             self._alarm(
                 episode.onset_range,
                 f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step {episode.onset_range[1]}, "

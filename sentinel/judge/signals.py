@@ -35,6 +35,10 @@ _COLD_BLOCKS = 2
 _COLD_FLOOR = 0.25
 """Width of a provisional band (share of its level): a quarter more loss is news after one single sample, too."""
 
+_COLD_FLOOR_ANEW = 1.0
+"""The same after a change of the run's settings: at 8 tokens of 128 the noise is four times what it was, and one of the
+first losses is as low by chance as half the next."""
+
 _TAIL_BLOCKS = 128
 """Blocks that an outlier is remembered for: 1,024 samples; rarer ones are news each time."""
 
@@ -99,6 +103,7 @@ class NoiseBand:
     def __init__(self, *, sigmas: float, floor: float) -> None:
         self._sigmas = sigmas
         self._floor = floor
+        self._cold_floor = _COLD_FLOOR
         self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
         self._learnt = 0
         self.clear()
@@ -113,12 +118,22 @@ class NoiseBand:
         """In the signal's unit; nan before the first value."""
         self.sigma = 0.0
         """Robust standard deviation of one value around its trend, in the signal's unit."""
+        self.lowest = math.nan
+        """The lowest level since `settled` was told, in the signal's unit: what a wider tolerance is measured from."""
         self.upper = math.inf
         """The band's upper edge, in the signal's unit; inf before the first value."""
         self.neighbours = 0.0
         """`robust_sigma` of neighbouring values, in the signal's unit: the noise that is independent."""
         self.independence = 1.0
         """Independent values that one is worth: below 1 where neighbours differ by less than the series wanders."""
+
+    def begun_anew(self) -> NoiseBand:
+        """Another one, that knows the outliers alone: how heavy the tails are does not change with the level."""
+        new = NoiseBand(sigmas=self._sigmas, floor=self._floor)
+        new._cold_floor = _COLD_FLOOR_ANEW
+        new._outliers.extend(self._outliers)
+        new._learnt = self._learnt
+        return new
 
     @property
     def ready(self) -> bool:
@@ -133,6 +148,7 @@ class NoiseBand:
         self._levels.append(middle)
         self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
+        self.lowest = self.level if math.isnan(self.lowest) else min(self.lowest, self.level)
         every = 1 if self._blocks < _NOISE_BLOCKS else 4 if self._blocks < _SETTLED_BLOCKS else _NOISE_EVERY_BLOCKS
         if self._blocks % every == 0:
             self.sigma = self._noise_of_one()
@@ -159,10 +175,30 @@ class NoiseBand:
             self.sigma = robust_sigma([abs(b - a) for a, b in pairwise(values)])
             self.upper = self.edge()
 
+    def settled(self) -> None:
+        """No wider tolerance is in force: the next one is measured from here on."""
+        self.lowest = self.level
+
     def edge(self, widened: float = 0.0) -> float:
-        """The upper edge with a wider floor (share of the level)."""
-        floor = max(self._floor, widened, 0.0 if self.ready else _COLD_FLOOR)
-        return self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
+        """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`.
+
+        From the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block.
+        inf before the first value.
+        """
+        if math.isnan(self.level):
+            return math.inf
+        floor = max(self._floor, 0.0 if self.ready else self._cold_floor)
+        own = self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
+        return max(own, self._above_lowest(widened))
+
+    def _above_lowest(self, widened: float) -> float:
+        lowest = self.level if math.isnan(self.lowest) else self.lowest
+        return lowest + widened * abs(lowest)
+
+    def stands_out(self, middle: float, widened: float) -> bool:
+        """Whether the median of a whole block stands above the level by half of what one value would have to."""
+        height = max(self._sigmas / 2 * self.sigma, self._floor * abs(self.level))
+        return self.ready and middle > max(self.level + height, self._above_lowest(widened))
 
     def outlier(self, value: float) -> None:
         """Takes a value that was outside and alone: with two others that high, it is part of the noise."""

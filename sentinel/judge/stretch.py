@@ -11,7 +11,7 @@ from sentinel.judge.signals import BLOCK
 
 __all__ = ["Stretch"]
 
-_STEADY = ("seqlen", "global_batch_samples", "loss_scale")
+_STEADY = ("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "loss_scale")
 """Columns that mean something when they change."""
 
 

@@ -81,6 +81,9 @@ class Thresholds:
     lengthening_tolerance: float = 0.15
     """The same after the sequence length grew: the new positions are untrained. Also the band's width meanwhile."""
 
+    curriculum_tolerance: float = 0.30
+    """The same after a curriculum has admitted more of the samples: it begins with the easy ones, and means to."""
+
     hopeless_loss: float = 10.8
     """Nats at which a model of more than 1,000 steps knows nothing: ln(50257), a uniform guess over GPT-2's tokens.
 

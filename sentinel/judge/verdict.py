@@ -35,6 +35,9 @@ class Context:
     job_alive: bool | None
     """Whether a process of the run is alive; None where nobody could say."""
 
+    elsewhere: bool = False
+    """Whether the job is out of sight by configuration: then silence is all that can be seen of its end."""
+
     job_was_seen: bool = False
     """Whether a job of this run has been there before, by what it left behind besides a journal."""
 
@@ -59,7 +62,7 @@ class Context:
     """The last sign of life besides the journal: the log's or a checkpoint's modification time."""
 
     warmup_end_step: int | None = None
-    """The step at which LR and sequence length have warmed up, for the newest attempt."""
+    """The step at which the newest attempt's warmups and curricula have come to their ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,23 +132,43 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
     def verdict(kind: VerdictKind, reason: str) -> Verdict:
         return Verdict(kind=kind, reason=reason, global_step=step)
 
-    if context.finished_reason is not None and not context.job_alive:
-        if context.finished_reason == "finished":
-            return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} ran to its end")
-        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} ended: {context.finished_reason}")
+    if context.finished_reason == "finished" and not context.job_alive:
+        return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} ran to its end")
     if context.pending:
         return verdict(VerdictKind.PENDING, "the job waits in the queue")
+    if context.finished_reason is not None and not context.job_alive:
+        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} ended: {context.finished_reason}")
     if context.job_alive is False:
         if context.attempt is None and not context.job_was_seen:
             return verdict(VerdictKind.PENDING, "no attempt has begun, and no job is there")
         if context.attempt is None:
             return verdict(VerdictKind.DOWN, "the job is gone, and its first attempt had not begun")
         return verdict(VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left")
+    if context.finished_reason is not None and context.job_alive:  # its own end, or another attempt's beginning
+        hangs = _stalled(context, thresholds, step)
+        return hangs or verdict(
+            VerdictKind.STARTING,
+            f"attempt {context.attempt} has ended, and the job that is there has begun no other yet",
+        )
+    if context.elsewhere and (unheard := _unheard(context, thresholds)) is not None:
+        return verdict(VerdictKind.BLIND, unheard)
+    if context.elsewhere and context.attempt is None:
+        return verdict(VerdictKind.PENDING, "no attempt has begun")
     if context.last_sample_unix_s is None:
         since = context.attempt_started_unix_s
         for_s = f" for {context.now_unix_s - since:.0f} s" if since is not None else ""
         return verdict(VerdictKind.STARTING, f"the job is there{for_s} and has not made a step yet")
     return _stalled(context, thresholds, step)
+
+
+def _unheard(context: Context, thresholds: Thresholds) -> str | None:
+    """What is to be said of a job that is out of sight once it is silent; None while it is heard, or was never."""
+    signs = (context.last_sample_unix_s, context.attempt_started_unix_s, context.second_witness_unix_s)
+    heard = [sign for sign in signs if sign is not None and math.isfinite(sign)]
+    if context.attempt is None or not heard or context.now_unix_s - max(heard) < thresholds.stalled_after_s:
+        return None
+    silent_s = context.now_unix_s - max(heard)
+    return f"nothing has come from the run for {silent_s:.0f} s: it ended, hangs, or its words do not arrive"
 
 
 def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
@@ -180,7 +203,7 @@ def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdi
         )
     warming = context.warmup_end_step is not None and step is not None and step < context.warmup_end_step
     if warming:
-        reason = f"LR or sequence length warm up until step {context.warmup_end_step}; nothing is wrong so far"
+        reason = f"a warmup or curriculum goes on until step {context.warmup_end_step}; nothing is wrong so far"
         return Verdict(kind=VerdictKind.WARMING_UP, reason=reason, global_step=step)
     if not series.band_ready:
         reason = "too few samples yet to know the noise of this loss"

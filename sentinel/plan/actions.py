@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = [
+    "KINDS",
     "Action",
     "CutTensorBoard",
     "PointLatest",
@@ -120,7 +121,7 @@ Action = (
     | StartJob
 )
 
-_KINDS = {
+KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
     RestorePinned: "restore_pinned",
     PrepareJob: "prepare_job",
@@ -135,7 +136,7 @@ _KINDS = {
 
 def to_json(action: Action) -> dict[str, Any]:
     """The action as a JSON object with its kind."""
-    return {"kind": _KINDS[type(action)]} | asdict(action)
+    return {"kind": KINDS[type(action)]} | asdict(action)
 
 
 def describe(action: Action) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sentinel.vocabulary.overrides import Free
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import (
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    LrSchedule,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    Shortening,
+)
 from sentinel.vocabulary.skipping import SkippedRange
 
 __all__ = ["Baseline"]
@@ -24,6 +31,18 @@ class Baseline:
     lr: LrSchedule | None = None
     seqlen: SeqlenSchedule | None = None
     full_seqlen: int | None = None
+    shorten: Shortening | None = None
+    total_steps: int | None = None
+    """Where the run ends by itself."""
+
+    total_tokens: int | None = None
+    """The same by tokens; where both are there, it ends at the first."""
+
+    batch_size: BatchSizeSchedule | None = None
+    random_ltd: RandomLtdSchedule | None = None
+    curriculum: CurriculumSchedule | None = None
+    """The last four say what is off, too: None is a trainer that does not know of such a thing."""
+
     adam_beta1: float | None = None
     adam_beta2: float | None = None
     weight_decay: float | None = None
@@ -40,8 +59,7 @@ class Baseline:
         """As `opened` records it."""
         return {
             **{key: getattr(self, key) for key in _PLAIN},
-            "lr": self.lr.to_json() if self.lr else None,
-            "seqlen": self.seqlen.to_json() if self.seqlen else None,
+            **{key: None if (value := getattr(self, key)) is None else value.to_json() for key in _SCHEDULES},
             "skipped": None if self.skipped is None else [r.to_json() for r in self.skipped],
             "moments_reset_steps": self.moments_reset_steps,
             "free": self.free.to_json() if self.free else None,
@@ -50,21 +68,32 @@ class Baseline:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
         """The baseline that to_json gave, also that of an older version. ConfigError, KeyError for anything else."""
-        lr, seqlen, skipped = data["lr"], data["seqlen"], data.get("skipped")
-        resets, free = data.get("moments_reset_steps"), data.get("free")
+        skipped, resets, free = data.get("skipped"), data.get("moments_reset_steps"), data.get("free")
+        schedules = {"lr": data["lr"], "seqlen": data["seqlen"]} | {key: data.get(key) for key in _SCHEDULES}
         return cls(
             **{key: data.get(key) for key in _PLAIN},
-            lr=None if lr is None else LrSchedule.from_json(lr),
-            seqlen=None if seqlen is None else SeqlenSchedule.from_json(seqlen),
+            **{key: None if told is None else _SCHEDULES[key](told) for key, told in schedules.items()},
             skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
             moments_reset_steps=None if resets is None else tuple(resets),
             free=None if free is None else Free.from_json(free),
         )
 
 
+_SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "lr": LrSchedule.from_json,
+    "seqlen": SeqlenSchedule.from_json,
+    "batch_size": BatchSizeSchedule.from_json,
+    "random_ltd": RandomLtdSchedule.from_json,
+    "curriculum": CurriculumSchedule.from_json,
+}
+"""Field -> what reads it."""
+
 _PLAIN = (
     "seed",
     "full_seqlen",
+    "shorten",
+    "total_steps",
+    "total_tokens",
     "adam_beta1",
     "adam_beta2",
     "weight_decay",

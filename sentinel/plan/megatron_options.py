@@ -16,7 +16,7 @@ from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption
 from sentinel.plan.megatron_schedules import discrete_curriculum, warmup_for
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.pacing import SeqlenSchedule
+from sentinel.vocabulary.pacing import SeqlenSchedule, resized_warmup
 
 __all__ = [
     "LrWarmup",
@@ -86,14 +86,11 @@ class LrWarmup:
 class SeqlenWarmup:
     """SLW from the anchor on: the five changes of DeepSpeed's tutorial (2.1 to 2.5)."""
 
-    start: int
-    """Tokens per sample at the anchor, a multiple of 8."""
-
-    total_steps: int
-    """Optimizer steps from there to the full length."""
+    schedule: SeqlenSchedule
+    """From a start that is a multiple of 8, by a pacing that can be listed as a staircase."""
 
     lr_warmup_tokens: int | None = None
-    """X of the tutorial: tokens of an LR warmup at `start` tokens per sample. None where an `LrWarmup` is given."""
+    """X of the tutorial: tokens of an LR warmup at the start length. None where an `LrWarmup` is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +160,7 @@ def _schedules(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> Iterator[Mar
     if wanted.peak_lr is not None:
         yield _set("--lr", wanted.peak_lr)
     if wanted.seqlen_warmup is not None:
-        yield from _seqlen_warmup(wanted.seqlen_warmup, run, anchor)
+        yield from _seqlen_warmup(wanted.seqlen_warmup, run)
         yield from _warmup(_resized_warmup(wanted.seqlen_warmup, wanted.lr_warmup, peak, run, anchor), run)
     elif wanted.lr_warmup is not None:
         yield from _warmup(_solved_warmup(wanted.lr_warmup, peak, run, anchor, run.lr_warmup_tokens), run)
@@ -171,15 +168,15 @@ def _schedules(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> Iterator[Mar
         yield from _override(run, by_tokens=wanted.seqlen_warmup is not None)
 
 
-def _seqlen_warmup(slw: SeqlenWarmup, run: MegatronRun, anchor: Anchor) -> Iterator[Marked]:
-    if slw.start % 8 or run.full_seqlen % 8:
-        raise ConfigError(f"sequence lengths should be multiples of 8, not {slw.start} and {run.full_seqlen}")
-    schedule = SeqlenSchedule(
-        start=slw.start, full=run.full_seqlen, total_steps=slw.total_steps, anchor_step=anchor.global_step
-    )
+def _seqlen_warmup(slw: SeqlenWarmup, run: MegatronRun) -> Iterator[Marked]:
+    start = slw.schedule.start
+    if start % 8 or run.full_seqlen % 8:
+        raise ConfigError(f"sequence lengths should be multiples of 8, not {start} and {run.full_seqlen}")
+    if slw.schedule.full != run.full_seqlen:
+        raise ConfigError(f"SLW ends at {slw.schedule.full} tokens per sample, and --seq-length is {run.full_seqlen}")
     tokens_per_unit = run.full_seqlen * (run.global_batch_samples if run.unit == "iterations" else 1)
     decay = run.train if run.decay is None else run.decay
-    yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(schedule)))
+    yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(slw.schedule)))
     yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
     yield _set("--train-tokens", run.train * tokens_per_unit)
     yield _set("--train-iters" if run.unit == "iterations" else "--train-samples", 3 * run.train)
@@ -205,8 +202,8 @@ def _resized_warmup(
     if slw.lr_warmup_tokens is None:
         raise ConfigError("SLW needs an LR warmup of its own: by its tokens, or by the LR at the anchor")
     consumed, batch = _consumed(run, anchor, by_tokens=False)
-    tokens_per_unit = slw.start * (run.global_batch_samples if run.unit == "iterations" else 1)
-    length = math.ceil(slw.lr_warmup_tokens / tokens_per_unit)
+    per_step = run.global_batch_samples if run.unit == "iterations" else None
+    length = resized_warmup(slw.lr_warmup_tokens, start=slw.schedule.start, global_batch_samples=per_step)
     if length < consumed:
         raise ConfigError(f"an LR warmup of {length} {run.unit} is over at the anchor, {consumed}: give the LR there")
     return _Warmup(length=consumed + math.ceil((length - consumed) / batch) * batch, unit=run.unit)

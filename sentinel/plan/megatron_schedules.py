@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import SeqlenSchedule
+from sentinel.vocabulary.pacing import SeqlenSchedule, staircase
 
 __all__ = ["discrete_curriculum", "lr_at", "warmup_for"]
 
@@ -39,24 +39,17 @@ def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
 
     `fixed_linear` would count from step 0, and be over before a restart has begun.
     """
-    if schedule.total_steps < 1 or schedule.start >= schedule.full:
-        raise ConfigError(f"a warmup from {schedule.start} to {schedule.full} in {schedule.total_steps} steps is none")
-    lengths: list[int] = []
-    last_steps: list[int] = []
-    for step in range(schedule.anchor_step + 1, schedule.end_step + 1):
-        length = schedule.seqlen(step)
-        if lengths and lengths[-1] == length:
-            last_steps[-1] = step
-        else:
-            lengths.append(length)
-            last_steps.append(step)
+    if not schedule.warms_up:
+        raise ConfigError(f"a sequence length {schedule} is no warmup")
+    stages = staircase(schedule)
+    lengths, last_steps = list(stages.difficulties), [schedule.anchor_step + step for step in stages.max_steps]
     if len(lengths) == 1:  # one step from the start to the full length
-        lengths, last_steps = [schedule.start, schedule.full], [schedule.anchor_step, schedule.end_step]
+        lengths, last_steps = [schedule.start, schedule.full], [schedule.anchor_step]
     return {
         "enabled": True,
         "curriculum_type": "seqlen",
         "min_difficulty": lengths[0],
         "max_difficulty": schedule.full,
         "schedule_type": "fixed_discrete",
-        "schedule_config": {"difficulty": lengths, "max_step": last_steps[:-1]},
+        "schedule_config": {"difficulty": lengths, "max_step": last_steps},
     }

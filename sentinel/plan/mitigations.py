@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.pacings import (
+    batch_size_for,
+    curriculum_for,
+    decayed_by_tokens,
+    random_ltd_for,
+    seqlen_for,
+    total_tokens_for,
+)
 from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["changes", "overrides_for", "plain_overrides"]
 
@@ -40,7 +48,12 @@ def overrides_for(
     standing = replace(
         _as_it_was(baseline),
         lr=_lr(rung, baseline, anchor),
-        seqlen=_seqlen(rung, baseline, anchor),
+        seqlen=seqlen_for(rung, baseline, anchor),
+        shorten=rung.seqlen_shorten or baseline.shorten,
+        total_tokens=total_tokens_for(rung, baseline),
+        batch_size=batch_size_for(rung, baseline, anchor),
+        random_ltd=random_ltd_for(rung, baseline, anchor),
+        curriculum=curriculum_for(rung, baseline, anchor),
         clip_grad=_clip_grad(rung, baseline),
         free=_free(rung, baseline),
     )
@@ -66,6 +79,11 @@ def _as_it_was(baseline: Baseline) -> Standing:
     return Standing(
         lr=baseline.lr,
         seqlen=baseline.seqlen,
+        shorten=baseline.shorten,
+        total_tokens=baseline.total_tokens if baseline.total_steps is None else None,
+        batch_size=baseline.batch_size,
+        random_ltd=baseline.random_ltd,
+        curriculum=baseline.curriculum,
         adam_beta1=baseline.adam_beta1,
         adam_beta2=baseline.adam_beta2,
         weight_decay=baseline.weight_decay,
@@ -89,14 +107,21 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         said.append("Adam's moments and step count set to 0, once")
     if once is not None and once.loss_scale is not None:
         said.append(f"loss scale set to {once.loss_scale:g}, once")
-    lr, seqlen = standing.lr, standing.seqlen
+    lr = standing.lr
     if lr is not None and baseline.lr is not None:
         if lr.peak != baseline.lr.peak:
             said.append(f"peak lr {baseline.lr.peak:g} -> {lr.peak:g}")
         if lr.warmup != baseline.lr.warmup or lr.anchor != baseline.lr.anchor:
             said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
-    if seqlen is not None and seqlen != baseline.seqlen:
-        said.append(f"seqlen {seqlen.start} -> {seqlen.full} over {seqlen.total_steps} steps from {seqlen.anchor_step}")
+        if lr.decay_unit != baseline.lr.decay_unit:
+            said.append(f"LR decay up to {lr.decay_end} {lr.decay_unit}")
+    if standing.total_tokens not in (None, baseline.total_tokens):
+        said.append(f"the run ends at {standing.total_tokens} tokens")
+    said += [
+        f"{words} {getattr(standing, key)}"
+        for key, words in _PACED_WORDS.items()
+        if getattr(standing, key) not in (None, getattr(baseline, key))
+    ]
     said += [
         f"{words} {_known(getattr(baseline, key))} -> {getattr(standing, key):g}"
         for key, words in _WORDS.items()
@@ -104,6 +129,15 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     ]
     return (*said, *_free_words(standing.free, baseline.free))
 
+
+_PACED_WORDS = {
+    "seqlen": "seqlen",
+    "shorten": "batches shortened by",
+    "batch_size": "global batch",
+    "random_ltd": "random-LTD keeps",
+    "curriculum": "data paced by",
+}
+"""Key of Standing and Baseline -> what a person calls it."""
 
 _WORDS = {
     "adam_beta1": "Adam's beta1",
@@ -162,11 +196,11 @@ def _free(rung: Rung, baseline: Baseline) -> Free | None:
 
 
 def _lr(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
-    if rung.lr_warmup_factor is None and rung.lr_factor is None:
+    if rung.lr_warmup_factor is None and rung.lr_factor is None and not rung.seqlen_by_tokens:
         return baseline.lr
     if baseline.lr is None:
         raise ConfigError(f"rung {rung.name!r} changes the LR, and the trainer has not reported its LR schedule")
-    schedule = baseline.lr
+    schedule = decayed_by_tokens(rung, baseline, baseline.lr)
     if rung.lr_factor is not None:
         peak = schedule.peak * rung.lr_factor
         schedule = replace(schedule, peak=peak, minimum=min(schedule.minimum, peak))
@@ -174,21 +208,10 @@ def _lr(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
         at = anchor.global_step if schedule.unit == "steps" else anchor.consumed_tokens
         if at is None:
             raise ConfigError(f"rung {rung.name!r}: the LR counts tokens, and the target's consumed_tokens is unknown")
+        if schedule.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
+            raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
+                f"rung {rung.name!r}: the LR counts the tokens that random-LTD leaves, "
+                "and nobody has reported how many those are at the target"
+            )
         schedule = replace(schedule, warmup=round(schedule.warmup * rung.lr_warmup_factor), anchor=at)
     return schedule
-
-
-def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule | None:
-    if rung.seqlen_start is None:
-        return baseline.seqlen
-    full = baseline.full_seqlen
-    if full is None:
-        raise ConfigError(f"rung {rung.name!r} warms the sequence length up, and nobody has reported the full length")
-    total_steps = rung.seqlen_total_steps
-    if total_steps is None:
-        if baseline.lr is None or baseline.lr.unit != "steps" or not baseline.lr.warmup:
-            raise ConfigError(f"rung {rung.name!r} needs seqlen_total_steps: there is no LR warmup in steps to go by")
-        total_steps = 3 * baseline.lr.warmup
-    return SeqlenSchedule(
-        start=min(rung.seqlen_start, full), full=full, total_steps=total_steps, anchor_step=anchor.global_step
-    )

@@ -26,6 +26,8 @@ class Policy:
     """Mode approve: seconds after which a proposal that nobody has answered expires, and nothing is done."""
 
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
+    """What is tried, in this order: docs/LADDER.md."""
+
     margin_steps: int = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 

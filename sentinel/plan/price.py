@@ -1,4 +1,4 @@
-"""What a rollback costs, what it would cost to wait, and what can be foreseen of the restart. For the dry run."""
+"""What a rollback costs, what it would cost to wait, and what nobody will be able to confirm. For the dry run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from sentinel.plan.incident import Rollback
 from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import RunState
 
-__all__ = ["Coming", "Price", "coming_saves", "gpu_hours", "price", "unconfirmed"]
-
-_SAVES_SHOWN = 4
+__all__ = ["Price", "gpu_hours", "price", "save_interval", "unconfirmed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +29,6 @@ class Price:
 
     waiting_gpu_hours: float | None
     """What waiting for that save would take; it throws away nothing if the run heals, and all of it if not."""
-
-    def to_json(self) -> dict[str, Any]:
-        """For the dry run's JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coming:
-    """What the restart will run with when it comes to one of its next saves."""
-
-    global_step: int
-    lr: float | None
-    """None where the schedule is not known, or counts tokens."""
-
-    seqlen: int | None
 
     def to_json(self) -> dict[str, Any]:
         """For the dry run's JSON."""
@@ -70,25 +53,6 @@ def save_interval(run: RunState) -> int | None:
     """Median distance of the last checkpoints, in steps; None for fewer than two."""
     gaps = [b.global_step - a.global_step for a, b in pairwise(run.checkpoints[-10:])]
     return max(1, round(median(gaps))) if gaps else None
-
-
-def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
-    """The first step of the restart and its next saves, with the lr and the sequence length that they will have."""
-    interval = save_interval(run)
-    if interval is None:
-        return ()
-    standing = decision.overrides.standing
-    lr = standing.lr if standing.lr and standing.lr.unit == "steps" else None
-    first = decision.target_step + 1
-    steps = [first, *(decision.target_step + n * interval for n in range(1, _SAVES_SHOWN + 1))]
-    return tuple(
-        Coming(
-            global_step=step,
-            lr=lr.lr(step=step) if lr else None,
-            seqlen=standing.seqlen.seqlen(step) if standing.seqlen else run.baseline.full_seqlen,
-        )
-        for step in dict.fromkeys(steps)
-    )
 
 
 def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
+from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Check", "prove", "unreported"]
@@ -54,6 +55,7 @@ def prove(rollback: Rollback, started: RunStarted) -> tuple[Check, ...]:
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
     checks += _schedules(overrides.standing, started)
+    checks += _end(overrides.standing, started)
     checks += _settings(overrides.standing, started)
     return tuple(_with_silence(check, rollback) for check in checks)
 
@@ -106,12 +108,31 @@ def _schedules(standing: Standing, started: RunStarted) -> Iterator[Check]:
     step, lr, seqlen = (started.resumed_from or 0) + 1, standing.lr, standing.seqlen
     if lr is not None:
         yield Check(what="lr_schedule", expected=lr.to_json(), reported=started.lr_schedule)
-        first_lr = lr.lr(step=step, consumed_tokens=started.consumed_tokens or 0)
-        yield Check(what="lr of the first step", expected=first_lr, reported=started.lr)
+        yield Check(what="lr of the first step", expected=_first_lr(lr, step, started), reported=started.lr)
     if seqlen is not None:
         yield Check(what="seqlen_schedule", expected=seqlen.to_json(), reported=started.seqlen_schedule)
-        yield Check(what="seqlen of the first step", expected=seqlen.seqlen(step), reported=started.seqlen)
+        if (first_length := seqlen.foreseen(step)) is not None:
+            yield Check(what="seqlen of the first step", expected=first_length, reported=started.seqlen)
+    for key, field in _ALSO_PACED.items():
+        if (schedule := getattr(standing, key)) is not None:
+            wanted = schedule if isinstance(schedule, str) else schedule.to_json()
+            yield Check(what=field, expected=wanted, reported=getattr(started, field))
 
+
+def _first_lr(lr: LrSchedule, step: int, started: RunStarted) -> float:
+    """Where it counts tokens, by those that random-LTD has left of the consumed ones, if the trainer tells them."""
+    effective = started.effective_tokens
+    tokens = started.consumed_tokens if effective is None else effective
+    return lr.lr(step=step, consumed_tokens=tokens or 0)
+
+
+_ALSO_PACED = {
+    "shorten": "seqlen_shortening",
+    "batch_size": "batch_size_schedule",
+    "random_ltd": "random_ltd_schedule",
+    "curriculum": "curriculum_schedule",
+}
+"""Field of Standing -> field of RunStarted."""
 
 _REPORTED_AS = {
     "adam_beta1": "adam_beta1",
@@ -120,6 +141,12 @@ _REPORTED_AS = {
     "clip_grad": "gradient_clipping",
 }
 """Field of Standing -> field of RunStarted."""
+
+
+def _end(standing: Standing, started: RunStarted) -> Iterator[Check]:
+    if standing.total_tokens is not None:
+        told = None if started.total_steps is not None else started.total_tokens
+        yield Check(what="total_tokens", expected=standing.total_tokens, reported=told)
 
 
 def _settings(standing: Standing, started: RunStarted) -> Iterator[Check]:
@@ -165,7 +192,7 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
         ),
     } | {
         field: (getattr(standing, key) is not None and getattr(baseline, key) is None, f"{field}: {never}")
-        for key, field in _REPORTED_AS.items()
+        for key, field in (_ALSO_PACED | _REPORTED_AS).items()
     }
     said = {what: sentence for what, (is_silent, sentence) in silent.items() if is_silent}
     for schedule, first in (("lr_schedule", "lr of the first step"), ("seqlen_schedule", "seqlen of the first step")):

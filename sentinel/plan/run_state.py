@@ -59,6 +59,9 @@ class JobsSeen:
     """False where nobody could say what runs: then everything may be alive, and nothing is moved."""
 
     why_unknown: str = ""
+    elsewhere: bool = False
+    """Whether nobody is expected to say: the job is out of sight by configuration, and that is no trouble."""
+
     prepares: bool = False
     """Whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)."""
 
@@ -129,7 +132,7 @@ class RunState:
 
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)
-    """global_step -> position, for steps that a checkpoint may stand at, where the journals know it."""
+    """global_step -> position, for the steps that the checkpoints stand at, where the journals know it."""
 
     last_step: int | None = None
     """The newest attempt's last global_step; None before its first."""

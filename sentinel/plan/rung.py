@@ -6,11 +6,18 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
 
 __all__ = ["DEFAULT_LADDER", "Rung", "TargetRule"]
 
 TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
 """How far back a rung rolls: see `choose_target`."""
+
+SeqlenPacing = Literal["fixed_linear", "fixed_root", "fixed_discrete", "mixed", "adaptive", "custom"]
+"""The pacings of a SeqlenSchedule, by their names."""
+
+DifficultyKind = Literal["percentile", "value"]
+"""The kinds of a DifficultySchedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +28,8 @@ class Rung:
     """
 
     name: str
+    """What plans, logs and the record call the rung."""
+
     hypothesis: str
     """What is true if this rung helps."""
 
@@ -39,7 +48,65 @@ class Rung:
     """Start SLW at this many tokens per sample; None leaves the sequence length alone."""
 
     seqlen_total_steps: int | None = None
-    """T of the SLW in steps; None is three times the LR warmup (Li, Zhang & He: "a few multiples" of it)."""
+    """T of the SLW in steps; None is three times the LR warmup (Li, Zhang & He: "a few multiples" of it), and for ever
+    where the pacing is mixed."""
+
+    seqlen_pacing: SeqlenPacing | None = None
+    """How the length grows: fixed_linear (None is that), fixed_root, fixed_discrete (seqlen_start for all the steps,
+    then the full length), mixed (900 steps short, 100 full, repeated), adaptive (as the validations allow), custom."""
+
+    seqlen_root_degree: float | None = None
+    """Degree of the root of fixed_root; None is 2, the square root."""
+
+    seqlen_function: str | None = None
+    """The function of the custom pacing, "module:function", which the trainer imports."""
+
+    seqlen_multiple: int | None = None
+    """Lengths are rounded down to a multiple of this; None is 8, and 16 suits int8."""
+
+    seqlen_shorten: Shortening | None = None
+    """How a batch gets shorter: truncate, reshape (more, shorter samples), or truncate_keep and reshape_keep (what is
+    left over is used later); None leaves it to the trainer."""
+
+    seqlen_by_tokens: bool = False
+    """Also end the run, and decay its LR, by as many tokens as its steps were to see: short sequences use fewer of them
+    up in a step (DeepSpeed's tutorial, 2.3 and 2.4). Not where the shortening is a reshape, which keeps a step's."""
+
+    batch_size_start: int | None = None
+    """Start a batch-size warmup at this many samples per step, over all ranks; None leaves the batch alone."""
+
+    batch_size_increment: int | None = None
+    """Samples per step that are added at a time; None is batch_size_start."""
+
+    batch_size_samples: int | None = None
+    """Samples from the start to the full batch."""
+
+    random_ltd_start: int | None = None
+    """Start random-LTD with this many tokens of each sample kept in the middle layers; None leaves it alone."""
+
+    random_ltd_total_steps: int | None = None
+    """T of random-LTD in steps: how long until no token is dropped any more."""
+
+    curriculum_metric: str | None = None
+    """Draw samples by this metric, the easy ones first: voc, or any that has been indexed; None leaves it alone."""
+
+    curriculum_index: str | None = None
+    """The folder of the metric's index, as the trainer sees it."""
+
+    curriculum_kind: DifficultyKind | None = None
+    """What the start is: a percentile (None is that; from 1 to 100) or a value of the metric."""
+
+    curriculum_start: int | None = None
+    """Difficulty at the target; None is 1 %. Where the tail of the values is heavy, a value: 600 for BERT's voc."""
+
+    curriculum_full: int | None = None
+    """The largest difficulty that there is; None is 100 %."""
+
+    curriculum_total_steps: int | None = None
+    """Steps from the start to the full difficulty."""
+
+    curriculum_root_degree: float | None = None
+    """1 is linear; None is 2, the square root, which suits all metrics that draw from a part of the data."""
 
     lr_warmup_factor: float | None = None
     """Length of the LR warmup, as a multiple of the run's own, counted from the target; None leaves it alone."""
@@ -88,8 +155,7 @@ class Rung:
             if alone in set_keys and len(set_keys) > 1:
                 other = next(key for key in set_keys if key != alone)
                 raise ConfigError(f"rung {self.name!r}: {alone} starts nothing, so {other} would not be applied")
-        if self.seqlen_total_steps is not None and self.seqlen_start is None:
-            raise ConfigError(f"rung {self.name!r}: seqlen_total_steps needs seqlen_start")
+        self._check_pacing()
         if self.clip_grad is not None and self.clip_grad_factor is not None:
             raise ConfigError(f"rung {self.name!r}: clip_grad and clip_grad_factor say the same thing; leave one out")
         self._check_numbers()
@@ -98,6 +164,21 @@ class Rung:
                 name, equals, _ = text.partition("=")
                 if not equals or not name.strip("-") or name.startswith("--") != (key == "options"):
                     raise ConfigError(f"rung {self.name!r}: {key} should be like {wanted!r}, not {text!r}")
+
+    def _check_pacing(self) -> None:
+        for key, needed in _NEEDS.items():
+            if getattr(self, key) not in (None, False) and getattr(self, needed) is None:
+                raise ConfigError(f"rung {self.name!r}: {key} needs {needed}")
+        for key, pacings in _OF_PACINGS.items():
+            pacing = self.seqlen_pacing or "fixed_linear"
+            if getattr(self, key) is not None and pacing not in pacings:
+                raise ConfigError(f"rung {self.name!r}: {key} says nothing where seqlen_pacing is {pacing}")
+        if self.seqlen_pacing == "custom" and self.seqlen_function is None:
+            raise ConfigError(f"rung {self.name!r}: seqlen_pacing custom needs seqlen_function")
+        if self.curriculum_kind == "value" and (self.curriculum_start is None or self.curriculum_full is None):
+            raise ConfigError(f"rung {self.name!r}: curriculum_kind value needs curriculum_start and curriculum_full")
+        if self.seqlen_start is not None and self.batch_size_start is not None:
+            raise ConfigError(f"rung {self.name!r}: {SLW_AND_BATCH}")
 
     def _check_numbers(self) -> None:
         for key, (least, below, exclusive) in _LIMITS.items():
@@ -112,10 +193,56 @@ class Rung:
 
 _NAMING = ("name", "hypothesis")
 _INFINITY = float("inf")
+_NEEDS = {
+    **dict.fromkeys(
+        (
+            "seqlen_total_steps",
+            "seqlen_pacing",
+            "seqlen_root_degree",
+            "seqlen_function",
+            "seqlen_multiple",
+            "seqlen_shorten",
+            "seqlen_by_tokens",
+        ),
+        "seqlen_start",
+    ),
+    "batch_size_start": "batch_size_samples",
+    "batch_size_increment": "batch_size_start",
+    "batch_size_samples": "batch_size_start",
+    "random_ltd_start": "random_ltd_total_steps",
+    "random_ltd_total_steps": "random_ltd_start",
+    "curriculum_metric": "curriculum_index",
+    "curriculum_index": "curriculum_total_steps",
+    "curriculum_total_steps": "curriculum_metric",
+    "curriculum_kind": "curriculum_metric",
+    "curriculum_start": "curriculum_metric",
+    "curriculum_full": "curriculum_metric",
+    "curriculum_root_degree": "curriculum_metric",
+}
+"""Key -> the one that it says nothing without."""
+
+_OF_PACINGS = {
+    "seqlen_total_steps": ("fixed_linear", "fixed_root", "fixed_discrete", "mixed"),
+    "seqlen_root_degree": ("fixed_root",),
+    "seqlen_function": ("custom",),
+}
+"""Key -> the pacings that have it."""
+
 _LIMITS = {
     "skip_samples": (0, _INFINITY, True),
     "seqlen_start": (0, _INFINITY, True),
     "seqlen_total_steps": (0, _INFINITY, True),
+    "seqlen_root_degree": (0, _INFINITY, True),
+    "seqlen_multiple": (0, _INFINITY, True),
+    "batch_size_start": (0, _INFINITY, True),
+    "batch_size_increment": (0, _INFINITY, True),
+    "batch_size_samples": (0, _INFINITY, True),
+    "random_ltd_start": (0, _INFINITY, True),
+    "random_ltd_total_steps": (0, _INFINITY, True),
+    "curriculum_start": (0, _INFINITY, True),
+    "curriculum_full": (0, _INFINITY, True),
+    "curriculum_total_steps": (0, _INFINITY, True),
+    "curriculum_root_degree": (0, _INFINITY, True),
     "lr_warmup_factor": (0, _INFINITY, True),
     "lr_factor": (0, _INFINITY, True),
     "adam_beta1": (0, 1, False),

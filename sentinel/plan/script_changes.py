@@ -22,7 +22,7 @@ from sentinel.plan.megatron_options import (
     megatron_changes,
 )
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from sentinel.vocabulary.overrides import Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["NewScripts", "baseline_of_script", "new_scripts"]
@@ -105,6 +105,24 @@ def _unless(wanted: float | None, script: float | None) -> float | None:
     return None if wanted == script else wanted
 
 
+def _only_by_overrides(standing: Standing, anchor: Anchor) -> Iterator[str]:
+    """What begins at the anchor and no job script can begin there, in words.
+
+    What the run had before is in every decision as well; it is the script's own, and stays as it is.
+    """
+    seqlen, batch, ltd, curriculum = standing.seqlen, standing.batch_size, standing.random_ltd, standing.curriculum
+    shortens = seqlen is not None and seqlen.warms_up and seqlen.anchor_step == anchor.global_step
+    if shortens and standing.shorten not in (None, "truncate"):
+        yield f"shortening batches by {standing.shorten}"
+    if batch is not None and batch.warms_up and batch.anchor_samples == anchor.consumed_samples:
+        yield "a batch-size warmup that begins at the target"
+    if ltd is not None and ltd.drops and ltd.anchor_step == anchor.global_step:
+        yield "random-LTD that begins at the target"
+    paced = curriculum.metrics.values() if curriculum is not None else ()
+    if any(metric.difficulty.anchor_step == anchor.global_step for metric in paced):
+        yield "a curriculum that begins at the target"
+
+
 def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
@@ -112,6 +130,8 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
             raise ConfigError(f"{key} can't be done by a job script: only a trainer that reads overrides.json does it")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
+    for what in _only_by_overrides(standing, overrides.anchor):
+        raise ConfigError(f"{what} can't be done by a job script: only a trainer that reads overrides.json does it")
     wanted = Wanted(
         seed=once.seed if once else None,
         initial_loss_scale=once.loss_scale if once else None,
@@ -163,9 +183,7 @@ def _seqlen_warmup(standing: Standing, facts: Facts) -> SeqlenWarmup | None:
         raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
     tokens = round(warmup * facts.global_batch_size * facts.seq_length)
     by_anchor = standing.lr is not None and _is_another_warmup(standing.lr, warmup)
-    return SeqlenWarmup(
-        start=seqlen.start, total_steps=seqlen.total_steps, lr_warmup_tokens=None if by_anchor else tokens
-    )
+    return SeqlenWarmup(schedule=seqlen, lr_warmup_tokens=None if by_anchor else tokens)
 
 
 def _megatron_run(facts: Facts, text: str) -> MegatronRun:

@@ -11,7 +11,14 @@ columns       what goes into it, from samples and from readings
 
 from __future__ import annotations
 
-from sentinel.judge.correlation.columns import ALSO, columns_of, columns_of_readings, correlate, correlate_readings
+from sentinel.judge.correlation.columns import (
+    ALSO,
+    columns_of,
+    columns_of_readings,
+    correlate,
+    correlate_readings,
+    layer_columns,
+)
 from sentinel.judge.correlation.lagged import cross_correlation, n_effective
 from sentinel.judge.correlation.prewhitening import prewhitened
 from sentinel.judge.correlation.ratios import ratios
@@ -42,6 +49,7 @@ __all__ = [
     "correlations",
     "cross_correlation",
     "holm",
+    "layer_columns",
     "n_effective",
     "p_values",
     "prewhitened",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from sentinel.judge.correlation.ratios import ratios
 from sentinel.judge.correlation.table import LAGS, SIGNALS, Correlations, correlations
 from sentinel.judge.readings import Readings
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import LayerVariance, Sample
 
-__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings"]
+__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns"]
 
 ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
 """Signals that are correlated where they are measured and vary; fields of Sample."""
@@ -48,6 +48,24 @@ def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
     """
     columns = {name: _column([getattr(s, name) for s in samples]) for name in _NAMES}
     return _taken(columns, np.array([s.global_step for s in samples], np.int64), [not s.skipped for s in samples])
+
+
+def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
+    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same samples.
+
+    nan at the steps where the layers were not measured, which is most of them.
+    """
+    updated = [s for s in samples if not s.skipped]
+    place = {(s.attempt, s.global_step): number for number, s in enumerate(updated)}
+    columns: dict[str, Floats] = {}
+    for one in layers:
+        at = place.get((one.attempt, one.global_step))
+        if at is None:
+            continue
+        for signal in SIGNALS:
+            for layer, value in zip(one.layers, getattr(one, signal), strict=True):
+                columns.setdefault(f"{signal}[{layer}]", np.full(len(updated), math.nan))[at] = value
+    return columns
 
 
 def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:

@@ -1,0 +1,112 @@
+"""The newest attempt's line of descent, followed sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.trend import Reference
+from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
+
+__all__ = ["Following", "anchor_at"]
+
+
+class Following:
+    """What the watch needs of each sample once: the judge's series, and where the data stood at the checkpoints.
+
+    A look takes what is new. The line is gone through from its beginning where it has become another one (a new
+    attempt, or the report of how it began), and where a checkpoint is listed whose step was taken too long ago to be at
+    hand, and of which the trainer has not said that it was saved: once for each.
+    """
+
+    def __init__(self, history: History, thresholds: Thresholds, planned: Sequence[int] = ()) -> None:
+        self._history = history
+        self._thresholds = thresholds
+        self._planned = planned
+        self._references: Sequence[Reference] = ()
+        self._followed: tuple[int, bool] | None = None
+        self._expected: set[int] = set()
+        """Steps whose positions are known, where the line of descent has told them, and are kept where it still will.
+        """
+        self._positions: dict[int, Anchor] = {}
+        self.series = Series(thresholds)
+
+    def compare_with(self, references: Sequence[Reference]) -> None:
+        """What the references are from now on."""
+        self._references = references
+        self.series.compare_with(references)
+
+    def expect(self, steps: Iterable[int]) -> None:
+        """Before the first record: steps for which there are checkpoints already."""
+        if self._history.latest is None:
+            self._expected.update(steps)
+
+    def take(self, record: Record) -> None:
+        """The next record, once the history has it."""
+        attempt = self._history.attempts[record.attempt]
+        if isinstance(record, Sample) and self._followed == _known_of(attempt):
+            self.series.push(record)
+            self._note(record, self._positions)
+        elif isinstance(record, Sample) and attempt is not self._history.latest:
+            self._expected.discard(record.global_step)  # an ancestor's late word, which was looked for in vain
+        elif isinstance(record, CheckpointSaved):
+            self._take_saved(attempt, record.global_step)
+        elif isinstance(record, RunStarted) and self._is_beginning(attempt):
+            self._begin(attempt, ())
+
+    def catch_up(self) -> None:
+        """After the last record: goes over to the newest attempt, if there is a new one. What `again` raises."""
+        latest = self._history.latest
+        if latest is not None and self._followed != _known_of(latest):
+            self._begin(latest, self._history.lineage(latest))
+
+    def positions(self, steps: Collection[int]) -> dict[int, Anchor]:
+        """Where the data stood at these steps, as far as the line of descent knows it. What `again` raises."""
+        unknown = set(steps) - self._expected
+        latest = self._history.latest
+        if unknown and latest is not None:
+            at_hand = latest.samples
+            older = not at_hand or min(unknown) < at_hand[0].global_step
+            samples = self._history.lineage(latest) if older else at_hand
+            self._positions |= {s.global_step: anchor_at(s) for s in samples if s.global_step in unknown}
+            self._expected |= unknown
+        return {step: self._positions[step] for step in sorted(steps) if step in self._positions}
+
+    def _take_saved(self, attempt: Attempt, step: int) -> None:
+        """A checkpoint that will be listed, perhaps much later: its sample is at hand now, or still to come."""
+        at_hand = attempt.samples
+        if self._followed == _known_of(attempt) and at_hand and at_hand[0].global_step <= step:
+            self._expected.add(step)
+            for sample in at_hand:
+                self._note(sample, self._positions)
+
+    def _is_beginning(self, attempt: Attempt) -> bool:
+        """Whether all samples of its line of descent are still to come."""
+        return attempt is self._history.latest and not attempt.made and self._history.from_scratch(attempt)
+
+    def _begin(self, attempt: Attempt, samples: Iterable[Sample]) -> None:
+        series, positions = Series(self._thresholds, (), self._planned, self._references), dict[int, Anchor]()
+        for sample in samples:
+            series.push(sample)
+            self._note(sample, positions)
+        self.series, self._positions, self._followed = series, positions, _known_of(attempt)
+
+    def _note(self, sample: Sample, positions: dict[int, Anchor]) -> None:
+        if sample.global_step in self._expected:
+            positions[sample.global_step] = anchor_at(sample)
+
+
+def anchor_at(sample: Sample) -> Anchor:
+    """Where the data stood after the sample's step."""
+    return Anchor(
+        global_step=sample.global_step,
+        consumed_samples=sample.consumed_samples,
+        consumed_tokens=sample.consumed_tokens,
+    )
+
+
+def _known_of(attempt: Attempt) -> tuple[int, bool]:
+    return attempt.number, attempt.started is not None
