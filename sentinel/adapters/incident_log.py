@@ -20,6 +20,7 @@ class IncidentLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: tuple[int, list[dict[str, Any]]] = (0, [])
+        self._read_of: tuple[int, ...] | None = None
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first."""
@@ -44,11 +45,21 @@ class IncidentLog:
             sync_folder(self._path.parent)
 
     def read(self) -> list[dict[str, Any]]:
-        """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one."""
-        if not self._path.exists():
-            return []
+        """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one.
+
+        A log that is as it was is not read again. It is opened for that, since NFS then asks its server how it is.
+        """
         with os_errors_named(self._path):
-            data = self._path.read_bytes()
+            try:
+                file = self._path.open("rb")
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            with file:
+                status = os.fstat(file.fileno())
+                now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+                if now == self._read_of:
+                    return list(self._read[1])
+                data = file.read()
         seen, events = self._read
         whole = data.rfind(b"\n") + 1
         if seen > whole:
@@ -60,6 +71,7 @@ class IncidentLog:
             except LineError as error:
                 raise IncidentLogError(f"{self._path}, line {number}: {error}") from error
         self._read = (whole, events)
+        self._read_of = now if whole == len(data) == status.st_size else None
         return list(events)
 
     def _whole_bytes(self) -> int:

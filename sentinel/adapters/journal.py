@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
+from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.sample import Record, Sample, decode
 
@@ -30,6 +34,7 @@ class Journals:
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / "attempts"
         self._offsets: dict[str, int] = {}
+        self._attempts: dict[str, set[int]] = {}
         self.unreadable = 0
         """Lines that could not be read, so far; they are passed over."""
 
@@ -38,33 +43,68 @@ class Journals:
 
         A folder that is not there yet is nothing yet; OSError when what is there can't be read.
         """
+        return list(self.new())
+
+    def new(self) -> Iterator[Record]:
+        """The same, one record at a time: a journal may be larger than memory. What was given counts as read."""
         if not self._folder.is_dir():
-            return []
-        names = sorted((p.name for p in self._folder.iterdir() if _NAME.fullmatch(p.name)), key=lambda n: int(n[:-6]))
-        return [record for name in names for record in self._appended(name)]
+            return
+        names = (p.name for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+        for name in sorted(names, key=lambda n: int(n[:-6])):
+            yield from self._appended(name)
 
-    def _appended(self, name: str) -> list[Record]:
-        records = []
+    def again(self, attempt: int) -> Iterator[Sample]:
+        """The attempt's samples that were read before, from the first one, in order, and nothing newer.
+
+        A journal that was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read.
+        """
+        for name in [name for name, attempts in self._attempts.items() if attempt in attempts]:
+            path, left = self._folder / name, self._offsets[name]
+            with os_errors_named(path):
+                try:
+                    file = path.open("rb")
+                except FileNotFoundError:
+                    log.warning("%s is gone: what it told is not known any more", path)
+                    continue
+                with file:
+                    for line in _lines(file):
+                        left -= len(line) + 1
+                        if left < 0:
+                            break
+                        record = self._decoded(name, line, anew=False)
+                        if isinstance(record, Sample) and record.attempt == attempt:
+                            yield record
+
+    def _appended(self, name: str) -> Iterator[Record]:
         with (self._folder / name).open("rb") as file:
-            file.seek(self._offsets.get(name, 0))
-            rest = b""
-            while chunk := file.read(_CHUNK_BYTES):
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._offsets[name] = self._offsets.get(name, 0) + len(line) + 1
-                    if (record := self._decoded(name, line)) is not None:
-                        records.append(record)
-        return records
+            if os.fstat(file.fileno()).st_size < self._offsets.setdefault(name, 0):
+                self._offsets[name] = 0  # no journal is ever cut: this one was taken away, and begun again
+            file.seek(self._offsets[name])
+            attempts = self._attempts.setdefault(name, set())
+            for line in _lines(file):
+                self._offsets[name] += len(line) + 1
+                if (record := self._decoded(name, line)) is not None:
+                    attempts.add(record.attempt)
+                    yield record
 
-    def _decoded(self, name: str, line: bytes) -> Record | None:
+    def _decoded(self, name: str, line: bytes, *, anew: bool = True) -> Record | None:
         if not line.strip():
             return None
         try:
             return decode_line(line)
         except LineError as error:
-            self.unreadable += 1
-            log.warning("%s: a line that can't be read: %s", name, error)
+            if anew:
+                self.unreadable += 1
+                log.warning("%s: a line that can't be read: %s", name, error)
             return None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The finished lines from where the file stands, without their ends."""
+    rest = b""
+    while chunk := file.read(_CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
 
 
 def decode_line(line: bytes) -> Record | None:

@@ -95,9 +95,9 @@ class LocalLauncher:
         self,
         incident: str | None,
         rollback: str | None,
-        started: Sequence[RunStarted],  # noqa: ARG002
+        started: Sequence[RunStarted],  # noqa: ARG002 - Slurm's launcher goes by it
         *,
-        follow_up: bool,  # noqa: ARG002
+        follow_up: bool,  # noqa: ARG002 - so does it by this
     ) -> None:
         """Starts the command again. ConfigError when there is none, or it can't be started."""
         if not self._command:
@@ -149,10 +149,13 @@ class LocalJobs:
         """
         self._bury()
         found = {}
-        for process in psutil.process_iter():
+        for pid in psutil.pids():
+            if pid == os.getpid() or not (_may_be_ours(pid) or (also is not None and pid == also[1])):
+                continue
             with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
                 environment = _environment(process)
-                if process.pid == os.getpid() or environment is None:
+                if environment is None:
                     continue
                 ours = environment.get("SENTINEL_STATE_DIR")
                 if (ours and os.path.realpath(ours) == self._state_dir) or _is(process, also):
@@ -199,6 +202,22 @@ def _by_hand(started: Sequence[RunStarted]) -> tuple[str, int, float] | None:
 
 def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
     return [w for w in writers if spare is None or w.rollback != spare]
+
+
+def _may_be_ours(pid: int) -> bool:
+    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment?
+
+    A zombie's can't be read, and may be another one's of its threads.
+    """
+    if not psutil.LINUX:
+        return True
+    proc = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):  # another user's, or it is gone
+        if environment := (proc / "environ").read_bytes():
+            return b"SENTINEL_STATE_DIR=" in environment
+    with contextlib.suppress(OSError):
+        return (proc / "stat").read_bytes().rpartition(b") ")[2].startswith(b"Z")
+    return False
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str] | None:

@@ -8,26 +8,32 @@ import socket
 import time
 import uuid
 from pathlib import Path
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
-
 from sentinel.durable import os_errors_named
-from sentinel.vocabulary.errors import LineError, LockHeld
+from sentinel.vocabulary.errors import LineError, LockHeld, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["RunLock"]
+
+_RENEW_S = 30.0
+"""Seconds between two renewals, a quarter of a lease: three may be lost."""
 
 
 class RunLock:
     """STATE_DIR/lock, held while the context lasts. LockHeld says who holds it.
 
-    A lock of this host is stale when its process is gone; one of another host when it was not renewed for `lease_s`.
+    A lock of this machine (one boot, one PID namespace) is stale when its process is gone, whatever the clock was set
+    to since; any other when it was not renewed for `lease_s`, by `renew` or in STATE_DIR/lock.lives: there a process
+    that lives says so, however long it is busy with one action. Who comes back from a filesystem that hung asks by
+    `renew` before it acts. (The lock's own age tells a probe since when no turn was made.)
     """
 
     def __init__(self, state_dir: Path, *, lease_s: float = 120.0) -> None:
         self._path = state_dir / "lock"
+        self._lives_path = state_dir / "lock.lives"
         self._lease_s = lease_s
         self._token = uuid.uuid4().hex
 
@@ -36,19 +42,20 @@ class RunLock:
             self._take()
         with contextlib.suppress(OSError):  # the lock is ours; who comes next can sweep as well
             self._sweep()
+        _renewals.begin(self)
         return self
 
     def _take(self) -> None:
         mine = self._path.with_name(f".lock.{self._token}")
-        me = psutil.Process()
-        facts = {"host": socket.gethostname(), "pid": me.pid, "start": me.create_time(), "token": self._token}
+        me = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "start": _start_of(os.getpid())}
+        facts = {**me, "token": self._token}
         try:
             mine.write_text(dump_json(facts), encoding="utf-8")
             for _ in range(3):
                 try:
                     os.link(mine, self._path)
                 except FileExistsError:
-                    self._take_away_stale()
+                    self._take_away_stale(mine.stat().st_mtime)
                 else:
                     return
             raise LockHeld("it changes hands faster than it can be taken")
@@ -59,24 +66,37 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        _renewals.end(self)
         with contextlib.suppress(OSError):  # what stays is a dead process's lock: the next one takes it over
             if self._holder().get("token") == self._token:
+                self._lives_path.unlink(missing_ok=True)
                 self._path.unlink(missing_ok=True)
 
     def renew(self) -> None:
-        """Says that the holder still lives. LockHeld when another has taken the lock over: then nothing may be done."""
+        """Says that the holder goes on. LockHeld when another has taken the lock over: then nothing may be done."""
         with os_errors_named(self._path):
-            holder = self._holder()
-            if holder.get("token") != self._token:
-                raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
+            self._ask()
             os.utime(self._path)
+
+    def lives(self) -> None:
+        """Says that the holder's process lives, and no more. LockHeld as of `renew`."""
+        with os_errors_named(self._lives_path):
+            self._ask()
+            self._lives_path.touch()
+
+    def _ask(self) -> None:
+        holder = self._holder()
+        if not holder:
+            raise LockHeld("nobody any more, its lock was taken away")
+        if holder.get("token") != self._token:
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
 
     def held_by(self) -> str | None:
         """Who holds the lock, and lives; None for nobody. Looks only."""
         holder = self._holder()
         return (
             f"process {holder.get('pid')} on {holder.get('host')}"
-            if holder and self._lives(holder, self._path)
+            if holder and self._lives(holder, self._path, time.time())
             else None
         )
 
@@ -86,13 +106,14 @@ class RunLock:
         except FileNotFoundError:
             return {}
 
-    def _take_away_stale(self) -> None:
+    def _take_away_stale(self, now_unix_s: float) -> None:
+        """`now_unix_s` by the clock of the filesystem, which has also written down when the lock was renewed."""
         try:
             holder_text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
         holder = _facts(holder_text)
-        if self._lives(holder, self._path):
+        if self._lives(holder, self._path, now_unix_s) and holder.get("token") != self._token:
             raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
         stale = self._path.with_name(f".lock.stale.{self._token}")
         try:
@@ -110,19 +131,97 @@ class RunLock:
         """Takes away what processes that were killed while they took the lock have left beside it."""
         for left in self._path.parent.glob(".lock.*"):
             with contextlib.suppress(FileNotFoundError):
-                if not self._lives(_facts(left.read_text(encoding="utf-8", errors="replace")), left):
+                if not self._lives(_facts(left.read_text(encoding="utf-8", errors="replace")), left, time.time()):
                     left.unlink()
 
-    def _lives(self, holder: dict[str, Any], path: Path) -> bool:
-        if holder.get("host") != socket.gethostname():
-            try:
-                return time.time() - path.stat().st_mtime < self._lease_s
-            except FileNotFoundError:
-                return False
+    def _lives(self, holder: dict[str, Any], path: Path, now_unix_s: float) -> bool:
+        if holder.get("machine") != _machine():
+            said_unix_s = [_written(path), _written(self._lives_path) if path == self._path else None]
+            return any(at is not None and now_unix_s - at < self._lease_s for at in said_unix_s)
         try:
-            return abs(psutil.Process(int(holder["pid"])).create_time() - float(holder["start"])) < 1.0
-        except (psutil.Error, KeyError, TypeError, ValueError):
+            return _start_of(int(holder["pid"])) == int(holder["start"])
+        except (OSError, KeyError, TypeError, ValueError):
             return False
+
+
+class _Renewals:
+    """Of all locks that the process holds: each by a thread of its own, since its filesystem may hang."""
+
+    def __init__(self) -> None:
+        self._held: set[RunLock] = set()
+        self._under_way: set[RunLock] = set()
+        self._lock = Lock()
+        self._runs = False
+        self._new = Event()
+
+    def begin(self, lock: RunLock) -> None:
+        with self._lock:
+            self._held.add(lock)
+            self._new.set()
+            if not self._runs:
+                self._runs = True
+                Thread(target=self._run, name="sentinel-locks", daemon=True).start()
+
+    def end(self, lock: RunLock) -> None:
+        with self._lock:
+            self._held.discard(lock)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                held = tuple(self._held)
+                self._runs = bool(held)
+            if not held:
+                return
+            for lock in held:
+                self._new.wait(_RENEW_S / len(held))
+                self._new.clear()
+                self._start(lock)
+
+    def _start(self, lock: RunLock) -> None:
+        with self._lock:
+            if lock not in self._held or lock in self._under_way:
+                return
+            self._under_way.add(lock)
+        try:
+            Thread(target=self._renew, args=(lock,), name="sentinel-lock", daemon=True).start()
+        except RuntimeError:  # there can be no more threads just now
+            self._under_way.discard(lock)
+
+    def _renew(self, lock: RunLock) -> None:
+        try:
+            with contextlib.suppress(SentinelError):  # who acts asks again, and hears it then
+                lock.lives()
+        finally:
+            with self._lock:
+                self._under_way.discard(lock)
+
+
+_renewals = _Renewals()
+
+
+def _written(path: Path) -> float | None:
+    """When it last was, Unix seconds; None where it is not there."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _machine() -> str:
+    """Where a process's number means what it means here: a host's name may be many containers'."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _start_of(pid: int) -> int:
+    """When the process began, clock ticks since the boot, which no clock that is set moves (man 5 proc). OSError when
+    it is gone, or killed and not waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+    if fields[0] in "ZX" and threads < 2:  # or one of them hangs, and may yet write
+        raise ProcessLookupError(f"process {pid} is gone")
+    return int(fields[19])
 
 
 def _facts(text: str) -> dict[str, Any]:

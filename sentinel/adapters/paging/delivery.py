@@ -1,11 +1,15 @@
-"""One channel's worker thread: delivers what is in its outbox, in order, for as long as it takes."""
+"""One channel's worker thread: delivers what is in its outbox, in order, for as long as it takes.
+
+It is there while there is something to deliver: a thousand runs that are well need no thousand threads.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextvars import copy_context
 from random import SystemRandom
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.outbox import Outbox
@@ -17,7 +21,7 @@ __all__ = ["Delivery"]
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 60.0
-"""Another command of the same run may have put a page into the outbox."""
+"""Seconds after which an outbox is looked at again that nobody has told of, and a thread with nothing to do ends."""
 
 
 class Delivery:
@@ -35,20 +39,55 @@ class Delivery:
         self._stopped = Event()
         self._random = SystemRandom()
         self._told: str | None = None
-        self._thread = Thread(target=self._run, name=f"page-{name}", daemon=True)
+        self._started = False
+        self._thread: Thread | None = None
+        self._lock = Lock()
+        self._looked_s = 0.0
 
     def start(self) -> None:
         """Begins with what an earlier daemon has left."""
-        self._thread.start()
+        self._started = True
+        self._look()
 
     def wake(self) -> None:
         """There is a new page."""
         self._wake.set()
+        self._work()
+
+    def look(self) -> None:
+        """Now and then: another command of the same run may have put a page into the outbox."""
+        if self._started and self._is_idle and time.monotonic() - self._looked_s >= _LOOK_AGAIN_S:
+            self._look()
 
     def stop(self) -> None:
         """Ends it without waiting; what it is just sending is sent again by the next one."""
         self._stopped.set()
         self._wake.set()
+
+    def _look(self) -> None:
+        self._looked_s = time.monotonic()
+        try:
+            empty = self._outbox.empty()
+        except OSError:  # the thread says so, and tries again
+            empty = False
+        if not empty:
+            self._work()
+
+    def _work(self) -> None:
+        with self._lock:
+            if self._is_idle and self._started and not self._stopped.is_set():
+                run = copy_context().run  # its lines name the run that they are about
+                thread = Thread(target=run, args=(self._run,), name=f"page-{self._name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # there can be no more threads just now: the next look tries again
+                    log.error("no thread can be started for the pages by %s: %s", self._name, error)
+                else:
+                    self._thread = thread
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
 
     def _run(self) -> None:
         tries = 0
@@ -60,6 +99,16 @@ class Delivery:
                 self._stopped.wait(failed.retry_after_s)
             elif self._wake.wait(_LOOK_AGAIN_S if failed is None else self._pause_s(tries)):
                 tries = 0
+            elif failed is None and self._ends():
+                return
+
+    def _ends(self) -> bool:
+        """Nothing has come for a while: the next page starts another thread."""
+        with self._lock:
+            if self._wake.is_set():
+                return False
+            self._thread, self._looked_s = None, time.monotonic()
+            return True
 
     def _pause_s(self, tries: int) -> float:
         """Exponential, with jitter: many runs' daemons lose and find the same pager at the same time."""
@@ -80,7 +129,7 @@ class Delivery:
                 if failed is not None:
                     behind.add(page.key)
                     last = failed
-        except OSError as error:  # the state folder's filesystem is away
+        except (OSError, SentinelError) as error:  # the state folder's filesystem is away
             last = PagerError(f"the outbox can't be used: {error}")
             self._say(last)
         return last

@@ -67,6 +67,8 @@ class Mail:
     """A `[[paging.mail]]` table: one mail for each page, by SMTP."""
 
     name: str = "mail"
+    """What logs and `sentinel page` call it; each channel has its own."""
+
     severity: Severity = "warning"
     """warning: every page; critical: only those that need a person now, and their ends."""
 
@@ -80,12 +82,20 @@ class Mail:
     """none sends in the clear, and takes no password."""
 
     sender: str
+    """The address that it comes from."""
+
     to: tuple[str, ...]
+    """Whom it goes to."""
+
     user: str | None = None
     """Leave all of user, user_env and user_file out where the server asks for none."""
 
     user_env: str | None = None
+    """The environment variable that holds the user."""
+
     user_file: Path | None = None
+    """The file that holds the user."""
+
     password_env: str | None = None
     """The environment variable that holds the password."""
 
@@ -118,6 +128,8 @@ class Command:
     """A `[[paging.command]]` table: a program of yours, with the page as JSON on its standard input."""
 
     name: str = "command"
+    """What logs and `sentinel page` call it; each channel has its own."""
+
     severity: Severity = "warning"
     """warning: every page; critical: only those that need a person now, and their ends."""
 
@@ -140,6 +152,8 @@ class Alertmanager:
     """A `[[paging.alertmanager]]` table: alerts with the labels alertname, run, incident, topic and severity."""
 
     name: str = "alertmanager"
+    """What logs and `sentinel page` call it; each channel has its own."""
+
     severity: Severity = "warning"
     """warning: every page; critical: only those that need a person now, and their ends."""
 
@@ -150,6 +164,8 @@ class Alertmanager:
     """The environment variable that holds a bearer token; leave both out where none is wanted."""
 
     token_file: Path | None = None
+    """The file that holds a bearer token; read anew for each page."""
+
     ca_file: Path | None = None
     """Certificates to trust beside the system's own."""
 
@@ -187,9 +203,16 @@ class Paging:
     """What pages name as the place that says what to do: the address at which you keep docs/PAGING.md."""
 
     webhook: tuple[Webhook, ...] = ()
+    """Addresses that a page is posted to."""
+
     mail: tuple[Mail, ...] = ()
+    """Mail servers and whom they tell."""
+
     command: tuple[Command, ...] = ()
+    """Programs that take a page."""
+
     alertmanager: tuple[Alertmanager, ...] = ()
+    """Alertmanagers that a page is an alert of."""
 
     def __post_init__(self) -> None:
         twice = [name for name, count in Counter(c.name for c in self.channels).items() if count > 1]

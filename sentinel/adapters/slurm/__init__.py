@@ -2,6 +2,7 @@
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.launcher import SlurmLauncher
+from sentinel.adapters.slurm.queue import Queues
 from sentinel.adapters.slurm.settings import SlurmSettings
 
-__all__ = ["SlurmClient", "SlurmLauncher", "SlurmSettings"]
+__all__ = ["Queues", "SlurmClient", "SlurmLauncher", "SlurmSettings"]

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,27 +106,36 @@ class SlurmClient:
     """Asks and tells Slurm's controller. Every method may raise SlurmUnavailable; then nothing is known."""
 
     def __init__(self, *, user: str | None = None, timeout_s: float = 20.0, run: Runner = run_command) -> None:
-        self._user = user or str(os.getuid())
+        self.user = user or str(os.getuid())
+        """Whose jobs are looked at."""
+
         self._timeout_s = timeout_s
         self._run = run
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All of the user's jobs that the controller still knows, ended ones too: one query, whatever runs."""
-        shown = self._ask(
-            "squeue", "--all", "--noheader", "--states=all", f"--user={self._user}", f"--format={_FORMAT}"
-        )
+        shown = self._ask("squeue", "--all", "--noheader", "--states=all", f"--user={self.user}", f"--format={_FORMAT}")
         return tuple(_job(record) for record in shown.split("\x1e\n") if record.strip())
 
     def recorded(self, group: str) -> Recorded:
         """What the job or array was submitted as. SlurmRefused when the controller does not know it any more."""
+        found = self.recorded_of((group,))
+        if group not in found:
+            raise SlurmRefused(f"Slurm does not know job {group} any more")
+        return found[group]
+
+    def recorded_of(self, groups: Collection[str]) -> dict[str, Recorded]:
+        """What each of these jobs and arrays was submitted as, by one query; those that the controller knows."""
         try:
             records = json.loads(self._ask("squeue", "--all", "--json"))["jobs"]
         except (ValueError, KeyError, TypeError) as error:
             raise SlurmUnavailable("squeue --json", "its answer is no JSON with jobs in it") from error
+        found: dict[str, Recorded] = {}
         for record in records:
-            if group in (str(_number(record.get("job_id"))), str(_number(record.get("array_job_id")))):
-                return _recorded(record)
-        raise SlurmRefused(f"Slurm does not know job {group} any more")
+            for group in {str(_number(record.get("job_id"))), str(_number(record.get("array_job_id")))}:
+                if group in groups and group not in found:
+                    found[group] = _recorded(record)
+        return found
 
     def script(self, group: str) -> str:
         """The batch script as Slurm spooled it. SlurmRefused when it does not hold it (any more)."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation, restart_of
+from sentinel.adapters.slurm.queue import Jobs, Queue
 from sentinel.adapters.slurm.recording import Recording
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
@@ -29,7 +30,6 @@ __all__ = ["SlurmLauncher"]
 log = logging.getLogger(__name__)
 
 _KILL_MARK = "sentinel"
-_LONGEST_PAUSE_S = 300.0
 
 
 class SlurmLauncher:
@@ -40,6 +40,7 @@ class SlurmLauncher:
         client: SlurmClient,
         settings: SlurmSettings,
         *,
+        queue: Queue | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -47,22 +48,19 @@ class SlurmLauncher:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
+        self._shared = queue or Queue(client, clock)
         self._records = JobRecords(settings.state_dir / "jobs")
         self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
-        self._recording = Recording(client, self._records, self._failures)
+        self._recording = Recording(client, self._shared, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
-        self._queue: tuple[SlurmJob, ...] | SlurmUnavailable = ()
+        self._queue: Jobs = ()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
-        self._ask_again_at: float | None = None
-        self._pause_s = settings.query_interval_s
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """The run's jobs, from an answer of Slurm's that is at most query_interval_s old, longer while it is away."""
-        now = self._clock()
-        if self._ask_again_at is None or now >= self._ask_again_at:
-            self._refresh()
+        self._queue = self._shared.within(self._settings.query_interval_s)
         if isinstance(self._queue, SlurmUnavailable):
             return JobsSeen(known=False, why_unknown=str(self._queue), prepares=True)
         jobs = self._of_run(started)
@@ -154,7 +152,7 @@ class SlurmLauncher:
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
-        self._ask_again_at = None
+        self._shared.forget()
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
         self.keep(started)
         self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
@@ -212,7 +210,7 @@ class SlurmLauncher:
             one = replace(prepared, script=prepared.later) if follow_up and prepared.later else prepared
             ids[one.number] = here.get(one.number) or before.get(one.number) or self._submit(label, one, ids, extra)
             self._submissions.note(label, before | ids)
-        self._ask_again_at = None
+        self._shared.forget()
 
     def _label_to_start(self, rollback: str | None, started: Sequence[RunStarted]) -> str:
         """What is prepared for the rollback; else, after a crash, the last job again, alone."""
@@ -243,17 +241,8 @@ class SlurmLauncher:
             )
         return submitted
 
-    def _refresh(self) -> None:
-        try:
-            self._queue = self._client.jobs()
-            self._pause_s = self._settings.query_interval_s
-        except SlurmUnavailable as error:
-            self._queue = error
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        self._ask_again_at = self._clock() + self._pause_s
-
     def _fresh_queue(self) -> tuple[SlurmJob, ...]:
-        self._refresh()
+        self._queue = self._shared.afresh()
         if isinstance(self._queue, SlurmUnavailable):
             raise SlurmUnavailable(self._queue.call, self._queue.why)
         return self._queue

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.queue import Queue
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures
 from sentinel.plan.slurm_jobs import SlurmJob
 from sentinel.vocabulary.errors import SlurmRefused
@@ -19,8 +20,9 @@ log = logging.getLogger(__name__)
 class Recording:
     """Asks Slurm for what is not recorded yet, once for each job or array."""
 
-    def __init__(self, client: SlurmClient, records: JobRecords, failures: NodeFailures) -> None:
+    def __init__(self, client: SlurmClient, queue: Queue, records: JobRecords, failures: NodeFailures) -> None:
         self._client = client
+        self._queue = queue
         self._records = records
         self._failures = failures
         self._said: set[str] = set()
@@ -55,7 +57,7 @@ class Recording:
         return [job for group, job in groups.items() if not self._records.has(group)]
 
     def _record(self, job: SlurmJob) -> None:
-        script, recorded = self._client.script(job.group), self._client.recorded(job.group)
+        script, recorded = self._client.script(job.group), self._queue.recorded(job.group)
         self._records.keep(job.group, script, recorded, job.tasks)
 
     def _failed_under(self, job: SlurmJob) -> tuple[str, ...]:

@@ -159,6 +159,11 @@ class Submissions:
         path = self._folder / label / f"{number}.original.sh"
         return path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else None
 
+    def difference(self, label: str) -> str | None:
+        """How the rollback's first script differs from the run's own, as a diff; None where that was not changed."""
+        path = self._folder / label / "0.diff"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+
     def submitted(self, label: str) -> dict[int, str]:
         """Number -> job id, of what was handed in the last time."""
         try:

@@ -6,8 +6,9 @@ import glob
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from sentinel.adapters.sources.followed_file import FollowedFile
@@ -58,25 +59,28 @@ class FollowedLog:
 
     def poll(self) -> list[Record]:
         """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read."""
+        return list(self.new())
+
+    def new(self) -> Iterator[Record]:
+        """The same, one record at a time: a log may be larger than memory."""
         several = glob.has_magic(str(self._path)) and not self._path.exists()
         for path in sorted(glob.glob(str(self._path))) if several else [str(self._path)]:  # noqa: PTH207
             if path not in self._files:
                 decoder = decoder_named(self.format) if self.format else self._decoder
                 self._files[path] = _One(Path(path), decoder)
-        records: list[Record] = []
+        now = self._now() if self._live else None
+        for record in self._merged() if several else chain.from_iterable(one.new() for one in self._files.values()):
+            if now is not None and math.isnan(record.time_unix_s):
+                record = replace(record, time_unix_s=now)  # noqa: PLW2901 - the same record
+            yield record
+        self._live = True
+
+    def _merged(self) -> Iterator[Record]:
         quiet = True
         for path, one in self._files.items():
-            found = one.poll()
+            yield from self._ranks.take(path, list(one.new()))
             quiet = quiet and one.quiet
-            records += self._ranks.take(path, found) if several else found
-        if several:
-            records += self._ranks.complete(quiet=quiet)
-        live, self._live = self._live, True
-        return self._stamped(records) if live else records
-
-    def _stamped(self, records: list[Record]) -> list[Record]:
-        now = self._now()
-        return [replace(r, time_unix_s=now) if math.isnan(r.time_unix_s) else r for r in records]
+        yield from self._ranks.complete(quiet=quiet)
 
 
 class _One:
@@ -90,15 +94,15 @@ class _One:
         self._trial = Trial()
         self._undecided: list[tuple[int, str]] = []
 
-    def poll(self) -> list[Record]:
+    def new(self) -> Iterator[Record]:
         """The new records; where no line is new, the step that was held as well."""
-        records: list[Record] = []
         self.quiet = True
         for lines in self._file.poll():
             self.quiet = False
             for number, line in lines:
-                records += self._fed(number, line)
-        return records + self._settled() if self.quiet else records
+                yield from self._fed(number, line)
+        if self.quiet:
+            yield from self._settled()
 
     def _fed(self, number: int, line: str) -> list[Record]:
         if self.reader is not None:

@@ -27,10 +27,10 @@ from sentinel.vocabulary.sample import Sample, decode
 __all__ = ["open_journal"]
 
 _NAME = re.compile(r"\d{4,}\.jsonl")
-_KINDS = {"sample", "run_started", "validation", "checkpoint_saved", "run_finished"}
+_KINDS = {"sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished"}
 _ATTEMPTS = "attempts"
 _STEPS_END = 2**63
-_WHOLE = ("seqlen", "global_batch_samples", "lr_warmup_steps", "consumed_samples", "consumed_tokens")
+_WHOLE = ("seqlen", "kept_tokens", "global_batch_samples", "lr_warmup_steps", "consumed_samples", "consumed_tokens")
 
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -48,13 +48,19 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     adam_variance_max: Number | None = None
     grad_norm: Number | None = None
     update_norm: Number | None = None
+    momentum_l2: Number | None = None
+    param_norm: Number | None = None
     loss_spread: Number | None = None
+    grad_norm_spread: Number | None = None
     loss_scale: Number | None = None
     lr: Number | None = None
     seqlen: int | None = None
+    kept_tokens: int | None = None
+    curriculum_share: Number | None = None
     lr_warmup_steps: int | None = None
     skipped: bool = False
     step_time_s: Number | None = None
+    tokens_per_s: Number | None = None
     global_batch_samples: int | None = None
     consumed_samples: int | None = None
     consumed_tokens: int | None = None

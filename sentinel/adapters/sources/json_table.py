@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from sentinel.adapters.sources.cells import cells_of_values, rows_of
 from sentinel.adapters.sources.files import Bytes, lines_of
 from sentinel.adapters.sources.lanes import Stream
-from sentinel.adapters.sources.names import FIELDS, no_loss, resolve
-from sentinel.adapters.sources.rows import Rows
+from sentinel.adapters.sources.names import no_loss, resolve
+from sentinel.adapters.sources.objects import Object, keys_of, look_for_more, rows_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import LineError
@@ -24,8 +22,6 @@ _HEAD_BYTES = 1 << 20
 _DEEPEST = 6
 _decode = msgspec.json.Decoder().decode
 
-Object = dict[str, Any]
-
 
 def open_json_lines(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     """The table, where the file's first lines are JSON objects and some key of theirs is a loss.
@@ -35,7 +31,7 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     head = head_of_objects(path)
     if not head:
         return None
-    names = _keys(head)
+    names = keys_of(head)
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
         if path.name.removesuffix(".gz").endswith(".jsonl"):
@@ -89,10 +85,6 @@ def _flatten(found: Object, prefix: str, flat: Object, levels: int) -> None:
             flat[prefix + key] = value
 
 
-def _keys(objects: list[Object]) -> list[str]:
-    return sorted(set().union(*objects))
-
-
 def _chunks(path: Path, columns: dict[str, str], tally: Tally) -> Iterator[Readings]:
     stream, number, given = Stream(tally), 0, 0
     if "step" not in columns:
@@ -102,8 +94,8 @@ def _chunks(path: Path, columns: dict[str, str], tally: Tally) -> Iterator[Readi
             objects, numbers = _objects(lines, number, tally)
             number += len(lines)
             if objects:
-                _look_for_more(objects, columns)
-                yield from stream.push(_rows(objects, numbers, columns, given, tally))
+                look_for_more(objects, columns)
+                yield from stream.push(rows_of_objects(objects, numbers, columns, given, tally))
                 given += len(objects)
         if file.problem is not None:
             tally.cannot_read(number + 1, file.problem)
@@ -122,18 +114,3 @@ def _objects(lines: list[bytes | None], before: int, tally: Tally) -> tuple[list
             if line is None or (line.strip() and not line.lstrip().startswith(b"#")):
                 tally.cannot_read(number, str(error))
     return objects, numbers
-
-
-def _look_for_more(objects: list[Object], columns: dict[str, str]) -> None:
-    """Keys that first come up later: a validation loss, a loss scale. What was found before stays what it is."""
-    if len(columns) < len(FIELDS):
-        known = set(columns.values())
-        fresh = [key for key in _keys(objects) if key not in known]
-        for ours, theirs in resolve(fresh, {}, "").columns.items():
-            if ours not in ("step", "attempt", "rank"):
-                columns.setdefault(ours, theirs)
-
-
-def _rows(objects: list[Object], numbers: list[int], columns: dict[str, str], given: int, tally: Tally) -> Rows:
-    cells = {ours: cells_of_values([one.get(theirs) for one in objects]) for ours, theirs in columns.items()}
-    return rows_of(cells, len(objects), given + 1, tally, numbers.__getitem__)

@@ -63,6 +63,10 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "adam_variance_max": ("adam_variance_max", "optimizer/variance_sqrt_abs_max"),
     "update_norm": ("update_norm", "train/update_norm"),
     "loss_spread": ("loss_spread",),
+    "grad_norm_spread": ("grad_norm_spread",),
+    "momentum_l2": ("momentum_l2",),
+    "param_norm": ("param_norm", "params_norm", "train/param_norm", "optim/param_norm"),
+    "tokens_per_s": ("tokens_per_s", "tokens_per_second", "train/tokens_per_second"),
     "loss_ratio": ("loss_ratio", "train/loss_ratio"),
     "lr_warmup_steps": ("lr_warmup_steps",),
     "step_time_s": ("step_time_s",),
@@ -71,7 +75,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
         *("consumed_tokens", "train/consumed_tokens", "tokens_seen", "train/tokens_seen", "total_tokens"),
         *("train/total_tokens", "num_input_tokens_seen", "throughput/total_tokens"),
     ),
-    "time_unix_s": ("time_unix_s",),
+    "time_unix_s": ("time_unix_s", "_timestamp"),  # wandb's
     "validation_loss": (
         *("validation_loss", "val_loss", "val/loss", "valid/loss", "valid_loss", "eval_loss", "eval/loss"),
         *("validation/loss", "lm_loss_validation", "lm_loss_validation/lm_loss_validation", "loss/val"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.judge.readings import COLUMNS, Readings
-from sentinel.vocabulary.sample import Record, Validation
+from sentinel.vocabulary.sample import LayerVariance, Record, Validation
 
 __all__ = ["CHUNK_ROWS", "Chunks", "ColumnSource", "FileSource", "Tally"]
 
@@ -24,7 +24,7 @@ class ColumnSource(Protocol):
 
     path: Path
     format: str
-    """journal, csv, parquet, jsonl, huggingface_trainer_state or tensorboard."""
+    """journal, csv, parquet, jsonl, wandb, huggingface_trainer_state or tensorboard."""
 
     fields: tuple[str, ...]
     """What of a sample is given out: the judge's COLUMNS, and of CARRIED what is asked for before iterating."""
@@ -80,8 +80,8 @@ class Tally:
             self.first_unreadable.sort(key=lambda shown: shown[0])
 
     def keep(self, record: Record) -> None:
-        """Takes a record that is no sample; a great many validations are only counted."""
-        if len(self.others) < _OTHERS or not isinstance(record, Validation):
+        """Takes a record that is no sample; of those that come again and again, a great many are only counted."""
+        if len(self.others) < _OTHERS or not isinstance(record, Validation | LayerVariance):
             self.others.append(record)
         else:
             self.others_left_out += 1

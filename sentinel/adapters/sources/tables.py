@@ -12,6 +12,7 @@ from sentinel.adapters.sources.parquet_table import open_parquet
 from sentinel.adapters.sources.source import ColumnSource
 from sentinel.adapters.sources.tensorboard_scalars import open_tensorboard
 from sentinel.adapters.sources.trainer_state import open_trainer_state
+from sentinel.adapters.sources.wandb_file import open_wandb
 
 __all__ = ["open_columns", "open_table"]
 
@@ -20,8 +21,8 @@ def open_columns(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
     """The series that a file or folder holds in columns; empty where it holds none, such as a log of lines.
 
     `columns` says which of the source's names is which field, where that is not found by itself: loss to train/loss.
-    One source for a state folder or a journal, a trainer state or the folder of its checkpoints, a table; for a
-    TensorBoard folder one for each folder in it that has a loss. ConfigError when the path can't be read, when a
+    One source for a state folder or a journal, a trainer state or the folder of its checkpoints, a W&B run, a table;
+    for a TensorBoard folder one for each folder in it that has a loss. ConfigError when the path can't be read, when a
     column asked for is not there, or when nothing in it is known to be a loss.
     """
     if path.is_dir():
@@ -29,15 +30,18 @@ def open_columns(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
             return [journal]
         if (state := open_trainer_state(path, columns)) is not None:
             return [state]
+        if (logged := open_wandb(path, columns)) is not None:
+            return [logged]
         return [*open_tensorboard(path, columns)]
     table = open_table(path, columns)
     return [table] if table is not None else [*open_tensorboard(path, columns)]
 
 
 def open_table(path: Path, columns: Mapping[str, str]) -> ColumnSource | None:
-    """A journal, CSV, Parquet, JSONL or trainer_state.json; None where the file is none of these."""
+    """A journal, CSV, Parquet, JSONL, .wandb or trainer_state.json; None where the file is none of these."""
     return (
         open_parquet(path, columns)
+        or open_wandb(path, columns)
         or open_journal(path)
         or open_trainer_state(path, columns)
         or open_json_lines(path, columns)

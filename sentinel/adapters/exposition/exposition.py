@@ -1,0 +1,102 @@
+"""What a daemon shows of all its runs: at /metrics, announced to Prometheus. None of it may cost a turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from sentinel.adapters.exposition.announcement import reachable_name, withdraw, write_target
+from sentinel.adapters.exposition.collector import DaemonCollector
+from sentinel.adapters.exposition.server import Server, serve
+from sentinel.adapters.exposition.settings import Metrics
+from sentinel.vocabulary.errors import SentinelError
+from sentinel.vocabulary.metrics import Shown
+
+__all__ = ["Exposition"]
+
+log = logging.getLogger(__name__)
+
+
+class Exposition:
+    """One server, whatever the number of runs. What goes wrong in it is logged, and the watch goes on without."""
+
+    def __init__(self, settings: Metrics, announced: Path, labels: Mapping[str, str], *, once: bool = False) -> None:
+        """`labels` are the target's own: the run, where it shows only one."""
+        self._settings = settings
+        self._announced = announced
+        self._labels = labels
+        self._collector = DaemonCollector()
+        self._once = once
+        self._is_open = False
+        self._lock = Lock()
+        self.server: Server | None = None
+
+    def open(self) -> None:
+        """Listens and is announced, from the first run on whose lock is held."""
+        with self._lock:
+            if self._is_open or self._once:
+                return
+            self._is_open = True
+            self.server = self._listening() if self._settings.serve else None
+            self._announce()
+
+    def show(self, run: str, shown: Iterable[Shown]) -> None:
+        """What the run's last turn has found; a scrape sees it from now on."""
+        self._collector.show(run, shown)
+
+    def withdraw(self, run: str) -> None:
+        """The run is not watched any more, and nobody is to miss that."""
+        self._collector.withdraw(run)
+
+    def change(self, settings: Metrics) -> None:
+        """The configuration was read again."""
+        if replace(settings, textfile=None) == replace(self._settings, textfile=None):
+            return
+        was_open = self._is_open
+        self.close(well=True)
+        self._settings = settings
+        if was_open:
+            self.open()
+
+    def close(self, *, well: bool) -> None:
+        """The watch ends. `well`: as it should, so that nobody is to miss it. Else what was announced stays, and is
+        down: an alert can see that the watch is gone."""
+        with self._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            if self.server is not None:
+                self.server.close()
+                self.server = None
+            if not well:
+                return
+            try:
+                withdraw(self._announced)
+            except (OSError, SentinelError) as error:
+                log.warning("what was announced of /metrics can't be taken away: %s", error)
+
+    def _listening(self) -> Server | None:
+        try:
+            server = serve(self._collector.registry, self._settings)
+        except (OSError, ValueError, SentinelError) as error:  # ValueError: no name that DNS could be asked for
+            log.error("/metrics of sentinel itself can't be served: %s; the watch goes on without", error)
+            return None
+        log.info("/metrics of sentinel itself is at port %d of %s", server.port, server.address)
+        return server
+
+    def _announce(self) -> None:
+        server, name = self.server, None
+        if server is not None:
+            name = self._settings.announce or reachable_name(self._settings.address, server.address)
+        try:
+            if server is not None and name:
+                tls = self._settings.certificate is not None
+                self._announced.parent.mkdir(parents=True, exist_ok=True)
+                write_target(self._announced, name, server.port, self._labels, tls=tls)
+            else:
+                withdraw(self._announced)
+        except (OSError, SentinelError) as error:
+            log.warning("/metrics can't be announced: %s", error)

@@ -1,0 +1,164 @@
+"""Answers scrapes in threads beside the watch, and never in its way."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from sentinel.adapters.exposition.announcement import is_loopback
+from sentinel.adapters.exposition.certificate import Certificate
+from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.exposition.token import Token
+
+__all__ = ["Server", "serve"]
+
+App = Callable[..., Iterable[bytes]]
+"""A WSGI application: (environment, start_response) -> the answer's body."""
+
+log = logging.getLogger(__name__)
+
+_MOST_VISITORS = 16
+"""Who comes when so many are being answered is sent away, and comes again."""
+
+_PATIENCE_S = 5.0
+"""Seconds that a client may be silent: one that never asks, or never reads, is let go."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are no news."""
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except OSError as error:  # it went away half-way, or was silent for too long
+            log.debug("a scrape was broken off: %s", error)
+
+
+class _Listener(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, family: socket.AddressFamily, place: Any, app: App, certificate: Certificate | None) -> None:
+        self.address_family = family
+        self._certificate = certificate
+        self._rooms = threading.BoundedSemaphore(_MOST_VISITORS)
+        super().__init__(place, _Handler)
+        self.set_app(app)
+
+    def server_bind(self) -> None:
+        """Without asking DNS for the host's own name, which may take its time."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._rooms.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # there can be no more threads just now
+                self._rooms.release()
+                raise
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._rooms.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the request's own thread: who is slow to shake hands holds up nobody, and not for long."""
+        if self._certificate is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(_PATIENCE_S)
+        with self._certificate.context().wrap_socket(request, server_side=True) as secure:
+            super().finish_request(secure, client_address)
+
+    def handle_error(self, *_: Any) -> None:
+        log.debug("a scrape could not be answered", exc_info=True)
+
+
+class Server:
+    """Serves a registry at an address; where the port is taken, at any free one. Raises OSError."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        address: str,
+        port: int,
+        *,
+        certificate: Certificate | None = None,
+        token: Token | None = None,
+    ) -> None:
+        app: App = make_wsgi_app(registry)
+        if token is not None:
+            app = _guarded(app, token)
+        found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, place = found[0][0], found[0][4]
+        try:
+            self._listener = _Listener(family, place, app, certificate)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._listener = _Listener(family, (place[0], 0, *place[2:]), app, certificate)
+            log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", port, self.port)
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, kwargs={"poll_interval": 0.2}, name="sentinel-metrics", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """The numeric address that it listens at."""
+        return str(self._listener.server_address[0])
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return int(self._listener.server_address[1])
+
+    def close(self) -> None:
+        """Frees the port; who is being answered is not waited for."""
+        self._listener.shutdown()
+        self._listener.server_close()
+
+
+def serve(registry: CollectorRegistry, settings: Metrics) -> Server:
+    """As the `[metrics]` table has it. OSError; ConfigError where the certificate or the token can't be had: it is
+    not served without them."""
+    certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
+    token = None if settings.token_file is None else Token(settings.token_file)
+    server = Server(registry, settings.address, settings.port, certificate=certificate, token=token)
+    if token is not None and certificate is None and not is_loopback(server.address):
+        log.warning("the token of /metrics travels in the clear: give it a certificate as well")
+    return server
+
+
+def _guarded(app: App, token: Token) -> App:
+    def answer(environment: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if token.admits(environment.get("HTTP_AUTHORIZATION")):
+            return app(environment, start_response)
+        status = f"{HTTPStatus.UNAUTHORIZED.value} {HTTPStatus.UNAUTHORIZED.phrase}"
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", 'Bearer realm="sentinel"')]
+        start_response(status, headers)
+        return [f"{status}\n".encode()]
+
+    return answer
