@@ -11,7 +11,7 @@ import sys
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError
 
-__all__ = ["main"]
+__all__ = ["exit_code_of", "main"]
 
 _EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
     (ConfigError, 2),
@@ -31,7 +31,12 @@ def main() -> None:
         with os_errors_named("a file"):
             app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
-        sys.exit(_say(str(error), next(code for kind, code in _EXIT_CODES if isinstance(error, kind))))
+        sys.exit(_say(str(error), exit_code_of(error)))
+
+
+def exit_code_of(error: Exception) -> int:
+    """What the caller should do about it, as an exit code."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 4)
 
 
 def _say(line: str, code: int) -> int:

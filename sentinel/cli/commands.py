@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Json, RunOption
+from sentinel.cli.around import AROUND
+from sentinel.cli.options import FLEET_DIR, RUNS, ConfigDir, Json, RunOption
 from sentinel.cli.past import PAST
-from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -33,35 +33,47 @@ def init(
     name: Annotated[str, typer.Argument(help="The run's name.")],
     checkpoints: Annotated[str, typer.Option(help="The trainer's save folder.")] = "checkpoints",
     command: Annotated[list[str] | None, typer.Option(help="One word of the trainer's command; repeat it.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="local, slurm, elsewhere: how the job is started.")] = None,
+    metrics_address: Annotated[
+        str | None, typer.Option(help="Where the trainer's /metrics is to listen; with slurm it is asked for.")
+    ] = None,
     config_dir: ConfigDir = RUNS,
 ) -> int:
     """Write a commented configuration for a run."""
-    from sentinel.config import template
+    from sentinel.cli import beginning
 
-    if not name or "/" in name or name.startswith("."):
-        raise ConfigError(f"{name!r} is not a name for a run: it becomes a file's name under {config_dir}")
-    path = config_dir / f"{name}.toml"
-    if path.exists():
-        raise ConfigError(f"{path} is there already; nothing was changed")
-    config_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(template(name, checkpoints=checkpoints, command=tuple(command or ())), encoding="utf-8")
-    typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
-    return 0
+    return beginning.init(
+        name,
+        config_dir,
+        checkpoints=checkpoints,
+        command=tuple(command or ()),
+        launcher=launcher,
+        metrics_address=metrics_address,
+    )
 
 
 @app.command()
 def watch(
-    run: RunOption = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option("--run", help="A name under --config-dir, or a path to a TOML file; repeat it for several."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every run that is configured under --config-dir.")] = False,
     config_dir: ConfigDir = RUNS,
     observe: Annotated[bool, typer.Option("--observe", help="Only watch and speak, whatever the mode.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One look, then exit with its answer.")] = False,
+    fleet_dir: Annotated[
+        Path, typer.Option(help="Of several runs: where their one /metrics is announced, and a probe finds it alive.")
+    ] = FLEET_DIR,
     verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
 ) -> int:
-    """Follow a run; in mode act, recover it."""
+    """Follow a run, or many; in mode act, recover them. Of several the largest exit code counts."""
     from sentinel.cli import watching, wiring
+    from sentinel.cli.choosing import Chosen
 
     wiring.log_to_stderr(verbose=verbose)
-    return watching.watch(lambda: wiring.find_config(run, config_dir), observe=observe, once=once)
+    chosen = Chosen(runs=tuple(run or ()), everything=everything, config_dir=config_dir)
+    return watching.watch(chosen, observe=observe, once=once, fleet_dir=fleet_dir)
 
 
 @app.command(name="sbatch-watch")
@@ -240,53 +252,6 @@ def undo(
 
 
 @app.command()
-def demo(
-    seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not hold a run.")] = Path(
-        "demo-output"
-    ),
-    as_json: Json = False,
-) -> int:
-    """Train a small GPT until it really diverges, and watch sentinel save it. Needs the trainer extra."""
-    from sentinel.cli import demonstrating
-
-    return demonstrating.demo(seed=seed, output=output, as_json=as_json)
-
-
-@app.command()
-def lint(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Job scripts, Megatron logs, DeepSpeed JSONs; default is the run's own.")
-    ] = None,
-    run: RunOption = None,
-    config_dir: ConfigDir = RUNS,
-    parameters: Annotated[str | None, typer.Option(help="How many there should be, e.g. 104B.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="Of all nodes together.")] = None,
-    step_time: Annotated[float | None, typer.Option(help="Seconds of a step at full batch.")] = None,
-    save_time: Annotated[float | None, typer.Option(help="Seconds for which a save holds the training up.")] = None,
-    failures_per_day: Annotated[float | None, typer.Option(help="Of all nodes together.")] = None,
-    consumed_samples: Annotated[int | None, typer.Option(help="Where the run resumes; default is its start.")] = None,
-    as_json: Json = False,
-) -> int:
-    """Check shape, batches, schedules, SLW and saves by formula before a run starts. Exit 1 when there is an error."""
-    from sentinel.cli import linting, wiring
-    from sentinel.plan.lint import Facts
-    from sentinel.plan.lint.numbers_in_words import declared_size
-
-    told = Facts(
-        declared_parameters=None if parameters is None else declared_size(parameters),
-        world_size=gpus,
-        step_time_s=step_time,
-        save_time_s=save_time,
-        node_failures_per_day=failures_per_day,
-        consumed_samples=consumed_samples,
-    )
-    if paths:
-        return linting.lint_paths(paths, told, as_json=as_json)
-    return linting.lint_run(wiring.find_config(run, config_dir), told, as_json=as_json)
-
-
-@app.command()
 def page(
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,
@@ -299,5 +264,5 @@ def page(
     return paging.test(config) if test else paging.waiting(config)
 
 
-for _command in PAST:
+for _command in (*AROUND, *PAST):
     app.command()(_command)

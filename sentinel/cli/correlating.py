@@ -60,16 +60,24 @@ class Shown:
     """How the answer is wanted."""
 
     every_lag: bool = False
+    layers: bool = False
     plot: Path | None = None
     as_json: bool = False
 
 
 def correlate_run(config: Config, shown: Shown, *, attempt: int | None) -> int:
     """The paper's Table 3 for this run, and beside it what trend, memory and the number of looks leave of it."""
-    from sentinel.judge.correlation import columns_of
+    from sentinel.judge.correlation import columns_of, layer_columns
 
     _check(shown.plot)
-    columns, steps = columns_of(_samples(_history(config), attempt))
+    history = _history(config)
+    samples = _samples(history, attempt)
+    columns, steps = columns_of(samples)
+    if shown.layers:
+        measured = [one for a in history.attempts.values() for one in a.layers]
+        if not measured:
+            raise ConfigError(f"{config.run.name}: no layer was measured; the hook does it every interval_steps")
+        columns = {**columns, **layer_columns(samples, measured)}
     rows = _answer(config.run.name, columns, steps, shown, attempt=attempt)
     if shown.as_json:
         typer.echo(dump_json(rows))
@@ -148,7 +156,11 @@ def correlation_table(found: Correlations, rows: Sequence[Correlation], name: st
     """Table 3, with how far to trust it."""
     table = Table(title=f"{name}: loss ratio against what else was measured", caption=_caption(found))
     for heading in ("signal", "method", "lag", "Pearson r", "p", "n", "n effective", "p adjusted"):
-        table.add_column(heading, justify="left" if heading in ("signal", "method") else "right")
+        table.add_column(
+            heading,
+            justify="left" if heading in ("signal", "method") else "right",
+            overflow="fold" if heading == "signal" else "ellipsis",  # a layer's name ends in what tells it apart
+        )
     for row in rows:
         table.add_row(
             row.signal,
@@ -244,7 +256,7 @@ def _samples(history: History, attempt: int | None) -> list[Sample]:
         return [s for a in history.attempts.values() for s in a.samples]
     if attempt not in history.attempts:
         raise ConfigError(_no_attempt(attempt, history.attempts))
-    return history.lineage(history.attempts[attempt])
+    return list(history.lineage(history.attempts[attempt]))
 
 
 def _caption(found: Correlations) -> str:

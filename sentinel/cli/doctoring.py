@@ -182,6 +182,9 @@ def _journal(config: Config) -> Iterator[Finding]:
         path = wiring.source_log_of(config, wiring.state_dir_of(config))
         yield Finding("bad", "log", f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
         return
+    if attempt is None and config.source.kind == "prometheus":
+        yield Finding("bad", "Prometheus", f"{config.source.url} has nothing of a run {config.run.name!r}, or is away")
+        return
     if attempt is None:
         yield Finding(
             "bad", "journal", "no attempt has written one: is `trainer_hooks.attach` called, with this state_dir?"
@@ -192,7 +195,7 @@ def _journal(config: Config) -> Iterator[Finding]:
     age = f"its last sample is {wiring.clock() - last.time_unix_s:.0f} s old" if last and timed else "no sample yet"
     if last and not timed:
         age = f"its last sample, of step {last.global_step}, has no time"
-    yield Finding("ok", "journal", f"attempt {attempt.number}, {len(attempt.samples)} samples; {age}")
+    yield Finding("ok", "journal", f"attempt {attempt.number}, {attempt.made} samples; {age}")
     started = attempt.started
     if started is None:
         yield Finding(
@@ -209,7 +212,7 @@ def _journal(config: Config) -> Iterator[Finding]:
     elif look.run.jobs.known:
         yield Finding("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in look.run.jobs.writers))
     else:
-        yield Finding("bad", "job", look.run.jobs.why_unknown)
+        yield Finding("note" if look.run.jobs.elsewhere else "bad", "job", look.run.jobs.why_unknown)
 
 
 def _ladder(config: Config) -> Iterator[Finding]:
@@ -230,6 +233,8 @@ def _launcher(config: Config) -> Iterator[Finding]:
     launcher = config.launcher
     if launcher.kind == "slurm":
         yield from _slurm(config)
+    elif launcher.kind == "elsewhere":
+        yield Finding("note", "launcher", "the job runs elsewhere: it is watched, and nothing is done to it")
     elif not launcher.command:
         yield Finding("bad", "launcher", "[launcher] command is empty: sentinel could stop the job, and not start it")
     elif shutil.which(launcher.command[0], path=os.environ.get("PATH")) is None:

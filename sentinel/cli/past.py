@@ -26,6 +26,9 @@ def correlate(
         int | None, typer.Option(help="Only this attempt and what it descends from; default is all that were made.")
     ] = None,
     lags: Annotated[bool, typer.Option("--lags", help="Every lag, not only 0 and the one that stands out.")] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Each layer's variance too, where the run's hook has measured it.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw it, .png or .svg: by lag, as a scatter, and the paper's Figure 1(g, h).")
     ] = None,
@@ -49,7 +52,9 @@ def correlate(
         raise ConfigError("--incident names an onset of a run's; give no --around and no path with it")
     if paths and run is not None:
         raise ConfigError("paths or --run: give one of them")
-    shown = correlating.Shown(every_lag=lags, plot=plot, as_json=as_json)
+    if layers and (paths or incident is not None or around is not None):
+        raise ConfigError("--layers goes with the table of a run: give no path, --incident or --around with it")
+    shown = correlating.Shown(every_lag=lags, layers=layers, plot=plot, as_json=as_json)
     columns = replaying.parsed_columns(column or ())
     if paths and around is not None:
         return correlating.moved_first_in_paths(
@@ -143,4 +148,50 @@ def compare(
     return comparing.compare_runs(runs, columns, config_dir, by=by, plot=plot, as_json=as_json)
 
 
-PAST = (replay, correlate, compare, export)
+Texts = Annotated[
+    Path | None, typer.Option(help='The samples\' texts: JSON lines of {"position", "text"}; see docs/TRIAGE.md.')
+]
+
+
+def triage(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page, one HTML file.")] = Path("triage.html"),
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    incident: Annotated[str | None, typer.Option(help="The one that is shown first; default is the last.")] = None,
+    texts: Texts = None,
+) -> int:
+    """Write one page on which the run is understood: what broke, what led, what was done, and whether it helped.
+
+    It is a file of its own: nothing is fetched when it is opened, and it can be mailed.
+    """
+    from sentinel.cli import triaging, wiring
+
+    config = wiring.find_config(run, config_dir)
+    typed = triaging.typed(run, config_dir, RUNS, config)
+    return triaging.triage(config, output, incident=incident, texts=texts, typed=typed)
+
+
+def ui(
+    run: RunOption = None,
+    config_dir: ConfigDir = RUNS,
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is asked for.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8650,
+    token_file: Annotated[
+        Path | None, typer.Option(help="The token to ask for; without it, one is made up where one is needed.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate and its chain: HTTPS, and nothing else.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file with its key, where it is not in the same file.")] = None,
+    texts: Texts = None,
+) -> int:
+    """Serve the same page live, in a browser on this machine. It shows the command to type, and never acts."""
+    from sentinel.cli import triaging, wiring
+
+    config = wiring.find_config(run, config_dir)
+    typed = triaging.typed(run, config_dir, RUNS, config)
+    tls = triaging.certificate_of(certificate, key)
+    return triaging.ui(config, (host, port), token_file=token_file, certificate=tls, texts=texts, typed=typed)
+
+
+PAST = (replay, correlate, compare, export, triage, ui)

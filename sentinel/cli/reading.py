@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sentinel.act.source import read_all
+from sentinel.adapters.prometheus.api import Api, Door
+from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.sources.opening import in_columns, one_source, open_log
 from sentinel.adapters.sources.source import ColumnSource, FileSource
+from sentinel.cli import wandb_reading
 from sentinel.cli.finding import find_config, source_log_of, state_dir_of
 from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["source_at", "source_named", "source_of_run"]
+__all__ = ["door_of", "scraped_run", "source_at", "source_named", "source_of_run"]
 
 
 def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
-    """One series: in the file or folder of that name, or of the run whose configuration it is, or that it names."""
+    """One series: in the file or folder of that name, of the run whose configuration it is or that it names, in W&B."""
+    if name.startswith(wandb_reading.PREFIX):
+        return wandb_reading.source_in_wandb(name, columns)
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return source_at(path, columns)
@@ -33,11 +39,33 @@ def source_at(path: Path, columns: Mapping[str, str]) -> ColumnSource:
     return source_of_run(load_config(path)) if path.suffix == ".toml" else one_source(path, columns)
 
 
+def scraped_run(config: Config, now: Callable[[], float] = time.time) -> ScrapedRun:
+    """What Prometheus has of the run."""
+    runs = ScrapedRuns(Api(door_of(config)), selector=config.source.selector, now=now)
+    return runs.run(config.run.name, config.source.lookback_s)
+
+
+def door_of(config: Config) -> Door:
+    """Where the run's Prometheus is, and how it lets us in."""
+    of = config.source
+    return Door(
+        url=of.url or "",
+        token_file=of.token_file,
+        user=of.user,
+        password_file=of.password_file,
+        ca_file=of.ca_file,
+        timeout_s=of.timeout_s,
+    )
+
+
 def source_of_run(config: Config) -> ColumnSource:
-    """What the run has left behind so far: its journals, or its trainer's log."""
+    """What the run has left behind so far: its journals, its trainer's log, or what Prometheus scraped."""
     state_dir = state_dir_of(config)
     if config.source.kind == "journal":
         return one_source(state_dir, {})
+    if config.source.kind == "prometheus":
+        where = Path(config.source.url or "")
+        return FileSource(where, "prometheus", lambda tally: in_columns(read_all(scraped_run(config)), tally))
     path = source_log_of(config, state_dir)
     if path.exists():
         return open_log(path, config.source.format)

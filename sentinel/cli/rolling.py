@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import typer
 
+from sentinel.act.following import anchor_at
 from sentinel.act.observe import Look
 from sentinel.act.undo import settle, take_back, undo_incident
 from sentinel.adapters.lock import RunLock
@@ -16,8 +18,9 @@ from sentinel.cli.keeping import reading_bar
 from sentinel.config import Config
 from sentinel.plan.actions import Action, VerifyCheckpoint, describe, to_json
 from sentinel.plan.by_hand import Wanted, plan_by_hand
+from sentinel.plan.coming import coming_saves
 from sentinel.plan.incident import Rollback, incident_id
-from sentinel.plan.price import coming_saves, price, unconfirmed
+from sentinel.plan.price import price, unconfirmed
 from sentinel.plan.recovery import Plan
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
@@ -28,7 +31,8 @@ __all__ = ["Wanted", "rollback", "undo"]
 
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Plans, shows, asks, and carries out. 1 when it is refused."""
-    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
+    lock = RunLock(wiring.state_dir_of(config))
+    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)
@@ -44,7 +48,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return 0
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
+    with lock, wiring.delivering(parts.paging):
         look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
         if look.run.unfinished:
             settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
@@ -74,7 +78,16 @@ def _planned(parts: wiring.Parts, config: Config, wanted: Wanted) -> tuple[Look,
         with reading_bar(target.tag) as progress:
             parts.observer.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
         look = parts.observer.look(wiring.clock(), room=True)
-    return look, plan_by_hand(wanted, look.verdict, look.run, config.policy)
+    return look, plan_by_hand(wanted, look.verdict, _with_onset(look, config.policy.margin_steps), config.policy)
+
+
+def _with_onset(look: Look, margin_steps: int) -> RunState:
+    """With the positions of the steps from the onset on: a rung may skip their data."""
+    attempt, onset = look.history.latest, look.verdict.onset_range
+    if attempt is None or onset is None:
+        return look.run
+    samples = [s for s in look.history.lineage(attempt) if onset[1] <= s.global_step <= onset[1] + margin_steps]
+    return replace(look.run, positions={**look.run.positions, **{s.global_step: anchor_at(s) for s in samples}})
 
 
 def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
@@ -95,13 +108,14 @@ def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
 
 def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     """Takes an incident's rollbacks back, the last one first."""
-    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True))
+    lock = RunLock(wiring.state_dir_of(config))
+    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
     look = parts.observer.look(wiring.clock())
     chosen = undo_incident(look.run.incidents, incident)
     typer.echo(f"undo {chosen.id}: {', '.join(r.id for r in reversed(chosen.rollbacks))}; the job is stopped first")
     if not yes and not _agreed("Do this?"):
         return 1
-    with RunLock(parts.near.state_dir), wiring.delivering(parts.paging):
+    with lock, wiring.delivering(parts.paging):
         chosen = undo_incident(parts.observer.look(wiring.clock()).run.incidents, chosen.id)
         take_back(chosen, parts.near, parts.observer, parts.ledger)
     typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
@@ -146,8 +160,7 @@ def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
     if cost.steps_to_next_save is not None:
         yield f"waiting for one more save would take {cost.steps_to_next_save} steps{_hours(cost.waiting_gpu_hours)}"
     for coming in coming_saves(decision, run):
-        lr = f"lr {coming.lr:.3g}" if coming.lr is not None else "lr not known"
-        yield f"at step {coming.global_step}: {lr}, seqlen {coming.seqlen or 'not known'}"
+        yield str(coming)
     for sentence in unconfirmed(decision, run):
         yield f"can't be confirmed: {sentence}"
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sentinel.cli import wiring
-from sentinel.cli.watching import NOT_WELL
+from sentinel.cli.watched import NOT_WELL
 from sentinel.config import Config
 from sentinel.judge.events import Event
 from sentinel.plan.incident import Incident, fold

@@ -6,10 +6,11 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sentinel.act.ledger import Ledger, Say
 from sentinel.act.observe import Launcher, Neighbours, Observer
@@ -20,6 +21,7 @@ from sentinel.act.references import References
 from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
+from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs, LocalLauncher
@@ -28,18 +30,21 @@ from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
-from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
+from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.sources.follow import FollowedLog
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.cli.finding import config_path, find_config, source_log_of, state_dir_of
-from sentinel.cli.reading import source_at
+from sentinel.cli.naming import names_its_run
+from sentinel.cli.reading import scraped_run, source_at
 from sentinel.config import Config
 from sentinel.judge.smoothing import smoothed
 from sentinel.plan.policy import Policy
 
 __all__ = [
     "Parts",
+    "Sources",
     "assemble",
+    "check_pagers",
     "clock",
     "config_path",
     "delivering",
@@ -49,24 +54,37 @@ __all__ = [
     "observer_of",
     "paging_of",
     "source_log_of",
+    "source_of",
     "state_dir_of",
 ]
+
+Sources = Callable[[Config, Path], Source]
+"""Where the readings of a run come from, by its configuration and its state folder."""
 
 clock = time.time
 """The one clock of the daemon: Unix seconds, since samples carry them."""
 
 
-def neighbours_of(config: Config) -> Neighbours:
-    """The adapters of one run."""
+def source_of(config: Config, state_dir: Path) -> Source:
+    """Where the run's readings come from."""
+    if config.source.kind == "log":
+        return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=clock)
+    if config.source.kind == "prometheus":
+        return scraped_run(config, clock)
+    return Journals(state_dir)
+
+
+def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queues | None = None) -> Neighbours:
+    """The adapters of one run. `sources` and `queues` are for what several runs of one daemon share."""
     state_dir = state_dir_of(config)
     job_log = config.launcher.log or state_dir / "job.log"
     index = state_dir / "tensorboard-index.json"
     return Neighbours(
         state_dir=state_dir,
-        source=source_of(config, state_dir),
+        source=sources(config, state_dir),
         incident_log=IncidentLog(state_dir / "incidents.jsonl"),
         checkpoints=Checkpoints(config.run.checkpoints, manifests=state_dir / MANIFESTS),
-        launcher=launcher_of(config, state_dir, job_log),
+        launcher=launcher_of(config, state_dir, job_log, queues),
         approvals=Approvals(state_dir / "approvals"),
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
@@ -75,16 +93,11 @@ def neighbours_of(config: Config) -> Neighbours:
     )
 
 
-def source_of(config: Config, state_dir: Path) -> Source:
-    """Where the run's readings come from."""
-    if config.source.kind == "log":
-        return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=clock)
-    return Journals(state_dir)
-
-
-def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
+def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
     """The launcher that the run's configuration names."""
     launcher = config.launcher
+    if launcher.kind == "elsewhere":
+        return ElsewhereLauncher()
     if launcher.kind == "slurm":
         settings = SlurmSettings(
             run=_unmistakable(config.run.name, state_dir),
@@ -99,7 +112,8 @@ def launcher_of(config: Config, state_dir: Path, log: Path) -> Launcher:
             query_interval_s=launcher.query_interval_s,
             stop_grace_s=launcher.stop_grace_s,
         )
-        return SlurmLauncher(SlurmClient(user=launcher.user, timeout_s=launcher.slurm_timeout_s), settings)
+        client = SlurmClient(user=launcher.user, timeout_s=launcher.slurm_timeout_s)
+        return SlurmLauncher(client, settings, queue=queues.of(client) if queues else None)
     return LocalLauncher(
         LocalJobs(state_dir),
         command=launcher.command,
@@ -125,14 +139,30 @@ class Parts:
     paging: Paging
 
 
-def assemble(config: Config, policy: Policy, *, say: Say) -> Parts:
-    """Everything for one run, put together; makes its state folder."""
-    near = neighbours_of(config)
+def assemble(
+    config: Config,
+    policy: Policy,
+    *,
+    say: Say,
+    own: Callable[[], None] = lambda: None,
+    sources: Sources = source_of,
+    queues: Queues | None = None,
+) -> Parts:
+    """Everything for one run, put together; makes its state folder.
+
+    `own` raises LockHeld where the run is another's by now: it is asked before each action and each line of the log.
+    """
+    near = neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
-    perform = Performer(near, observer)
+    perform = Performer(near, observer, own)
     paging = paging_of(config, near)
-    ledger = Ledger(paging.append, clock, say)
+
+    def append(event: Mapping[str, Any]) -> None:
+        own()
+        paging.append(event)
+
+    ledger = Ledger(append, clock, say)
     recoverer = Recoverer(observer, perform, policy, ledger)
     return Parts(near=near, observer=observer, ledger=ledger, recoverer=recoverer, paging=paging)
 
@@ -150,6 +180,12 @@ def paging_of(config: Config, near: Neighbours) -> Paging:
     folder, of = near.state_dir / "pages", config.paging
     pagers = [_pager(folder, of, channel) for channel in of.channels]
     return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
+
+
+def check_pagers(config: Config) -> None:
+    """ConfigError when a channel misses a secret: better said to the person who starts a watch than at night."""
+    for described in config.paging.channels:
+        channel_of(described, os.environ).check()
 
 
 def _pager(folder: Path, of: settings.Paging, described: settings.Channel) -> Pager:
@@ -171,6 +207,8 @@ def delivering(paging: Paging) -> Iterator[None]:
 
 
 def log_to_stderr(*, verbose: bool) -> None:
-    """Logs go to stderr, so that stdout stays the answer's."""
+    """Logs go to stderr, so that stdout stays the answer's. Among several runs each line names its own."""
     level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(of_run)s%(message)s", datefmt="%H:%M:%S")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(names_its_run)

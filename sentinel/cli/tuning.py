@@ -1,0 +1,190 @@
+"""`tune slw`: the run's pacing by short real runs, the table of them, and the pacing to paste."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.act.source import Source
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.lock import RunLock
+from sentinel.adapters.sources.follow import FollowedLog
+from sentinel.cli.finding import state_dir_of
+from sentinel.cli.wiring import clock, launcher_of
+from sentinel.config import Config
+from sentinel.config import Launcher as Settings
+from sentinel.durable import os_errors_named, write_atomically
+from sentinel.plan.job_script.given import given
+from sentinel.plan.lint import Facts
+from sentinel.plan.lint.reading import read_command, read_text
+from sentinel.tune.command import OWN_TRAINER, Folders, command_of, options_for_own_trainer, script_of
+from sentinel.tune.picture import draw
+from sentinel.tune.probe import LOG, Probe
+from sentinel.tune.record import Life, Record
+from sentinel.tune.report import Report, deepspeed_block, ladder_rung, report_of
+from sentinel.tune.task import Task, task_of
+from sentinel.tune.tuner import Tuner
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json
+
+__all__ = ["search", "tune_slw"]
+
+
+def tune_slw(config: Config, *, output: Path | None, parallel: int | None, as_json: bool) -> int:
+    """Searches, or goes on searching; 1 when no pacing is calm."""
+    console = Console(stderr=True, highlight=False, width=120)
+    folder = (output or state_dir_of(config) / "tune-slw").resolve()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no probe is left running
+    report = search(config, folder, parallel=parallel, say=lambda line: console.print(line, markup=False))
+    draw(report)
+    if as_json:
+        typer.echo(dump_json(report.to_json()))
+    else:
+        _show(report)
+    return 0 if report.chosen else 1
+
+
+def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
+    """The search of one run, in its folder, from where it stands there to its end."""
+    text, facts = _facts(config)
+    task = task_of(config.tune, facts)
+    with os_errors_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with RunLock(folder):
+        record = Record(IncidentLog(folder / "probes.jsonl"), task)
+        tuner = Tuner(
+            task,
+            record,
+            lambda life: _probe(config, task, facts, text, life, folder / life.name),
+            parallel=parallel or config.tune.parallel,
+            poll_interval_s=min(config.watch.poll_interval_s, 5.0),
+            say=say,
+            clock=clock,
+            sleep=time.sleep,
+        )
+        decision = tuner.run()
+    return report_of(config.run.name, task, decision, record.lives, folder / "tune-slw.png")
+
+
+def _facts(config: Config) -> tuple[str, Facts]:
+    """The run's job script ("" where it is a command), and what it or the command shows of the run."""
+    launcher = config.launcher
+    if launcher.kind == "elsewhere":
+        raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
+    if launcher.kind == "local":
+        if not launcher.command:
+            raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
+        return "", read_command(launcher.command, config.run.name).facts
+    if launcher.script is None:
+        raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
+    try:
+        text = launcher.script.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"{launcher.script}: {error.strerror}") from error
+    return text, read_text(text, config.run.name).facts
+
+
+def _probe(config: Config, task: Task, facts: Facts, text: str, life: Life, folder: Path) -> Probe:
+    """One life of a probe, with the launcher that the run has and all that is its own."""
+    settings, run = config.launcher, config.run
+    moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
+    if run.tensorboard is not None:
+        moved[run.tensorboard] = folder / "tensorboard"
+    folders = Folders(working_directory=settings.working_directory.resolve(), moved=moved)
+    if settings.kind == "local":
+        options = _options(config, task, facts, folder, settings.command)
+        settings = replace(settings, command=command_of(settings.command, folders, options))
+    else:
+        settings = _with_script(config, task, facts, text, folders, life, folder)
+    own = replace(config, run=replace(run, state_dir=folder), launcher=replace(settings, log=folder / LOG))
+    return Probe(life, folder, launcher_of(own, folder, folder / LOG), _source(config, folder), task)
+
+
+def _options(config: Config, task: Task, facts: Facts, folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+    if OWN_TRAINER not in words:
+        return config.tune.options
+    tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
+    return (*options_for_own_trainer(task, facts, folder, tensorboard=tensorboard), *config.tune.options)
+
+
+def _with_script(
+    config: Config, task: Task, facts: Facts, text: str, folders: Folders, life: Life, folder: Path
+) -> Settings:
+    """Slurm's settings of the probe; writes its job script."""
+    found = given(text)
+    words = (found.program, *(option.flag for option in found.options))
+    overrides = task.overrides(life.pacing) if config.launcher.changes_in_script else None
+    script = folder / "job.sh"
+    with os_errors_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    made = script_of(text, folders, _options(config, task, facts, folder, words), overrides)
+    write_atomically(script, made.encode("utf-8", "surrogateescape"))
+    arguments = (*config.launcher.sbatch_arguments, f"--output={folder / LOG}", f"--job-name=tune-{life.name}")
+    return replace(config.launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)
+
+
+def _source(config: Config, folder: Path) -> Source:
+    if config.source.kind == "log":
+        return FollowedLog(folder / LOG, format_name=config.source.format, now=clock)
+    return Journals(folder)
+
+
+def _show(report: Report) -> None:
+    """The table, the answer, and what it cost."""
+    console = Console(highlight=False, width=120)
+    console.print(table_of(report))
+    console.print(summary_of(report), markup=False)
+
+
+def table_of(report: Report) -> Table:
+    """One row for each life of a probe, in the order in which they began."""
+    table = Table(title=f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps")
+    for heading in ("start", "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed"):
+        table.add_column(heading, justify="left" if heading in ("verdict", "stopped") else "right")
+    for row in report.probes:
+        ratio = row.max_perplexity_ratio
+        table.add_row(
+            str(row.start),
+            str(row.total_steps),
+            str(row.steps),
+            f"{row.tokens:,}",
+            "—" if ratio is None else f"{ratio:.2f}",
+            row.verdict if row.fluctuated_at is None else f"{row.verdict} at step {row.fluctuated_at}",
+            _when(row.verdict, row.steps),
+            "—" if row.seed is None else str(row.seed),
+        )
+    return table
+
+
+def _when(verdict: str, steps: int) -> str:
+    why = {"fluctuates": "as soon as it was seen", "calm": "at the horizon", "not needed": "another had answered"}
+    return f"{why.get(verdict, 'its trainer was gone')}, step {steps}"
+
+
+def summary_of(report: Report) -> str:
+    """The answer, as a person pastes it, and its price."""
+    task, chosen = report.task, report.chosen
+    share = report.share_of_full_run
+    against = f", {share:.1%} of one full run" if share is not None else "; how long a full run is, is not known"
+    cost = f"{len(report.probes)} probes, {report.steps} steps, {report.tokens:,} tokens{against}. Plot: {report.plot}"
+    remark = (
+        ""
+        if report.monotone
+        else "A longer T was calm where a shorter one fluctuated: what lies between them is chance. Look at the plot.\n"
+    )
+    if chosen is None:
+        return f"No pacing found: {report.reason}.\n{remark}{cost}"
+    block = dump_json({"curriculum_learning": deepspeed_block(task, chosen)}, indent=2)
+    return (
+        f"Start {chosen.start}, T {chosen.total_steps}: {report.reason}.\n{remark}\n"
+        f"For the run's TOML:\n\n{ladder_rung(chosen)}\n"
+        f"For a DeepSpeed JSON (up to 0.19.7, and Megatron-DeepSpeed):\n\n{block}\n\n{cost}"
+    )

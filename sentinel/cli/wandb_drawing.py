@@ -1,0 +1,101 @@
+"""`dashboards push --wandb`: incidents drawn over the trainer's loss in W&B, each as a run of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from sentinel.adapters.sources.names import no_loss, resolve
+from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.cli import wiring
+from sentinel.cli.wandb_reading import project_of
+from sentinel.config import Config
+from sentinel.plan.overlays import Overlay, overlays
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json
+
+if TYPE_CHECKING:  # its library is not in every installation
+    from sentinel.adapters.wandb.api import Drawing, Row, Wandb
+
+__all__ = ["push"]
+
+_CLOCKS_S = 60.0
+"""Seconds by which the trainer's clock may be ahead of the daemon's."""
+
+
+def push(config: Config, *, as_json: bool) -> int:
+    """Each incident of the run as a run of its own, drawn over the trainer's loss; a second push adds nothing."""
+    of = config.wandb
+    if of.entity is None or of.project is None:
+        raise ConfigError(f"which run of W&B's? [wandb] entity and project say where {config.run.name} is logged")
+    told = []
+    wanted = overlays(config.run.name, wiring.neighbours_of(config).incident_log.read())
+    if wanted:
+        there = project_of(of)
+        runs = [of.run_id] if of.run_id is not None else there.called(config.run.name)
+        if not runs:
+            raise ConfigError(f"{there.path} has no run called {config.run.name!r}: say which by [wandb] run_id")
+        told = [(overlay.incident, _pushed(there, runs, overlay, of)) for overlay in wanted]
+    if as_json:
+        typer.echo(dump_json([{"kind": "run", "name": name, "outcome": outcome} for name, outcome in told]))
+    else:
+        for name, outcome in told:
+            typer.echo(f"run {name}: {outcome}")
+    return 0
+
+
+def _pushed(there: Wandb, runs: Sequence[str], overlay: Overlay, of: WandbRun) -> str:
+    for run_id in runs:
+        if (outcome := there.touch_up(_drawing(overlay, run_id))) is not None:
+            return outcome
+    drawn = [(run_id, *_rows(there, run_id, overlay, of)) for run_id in runs]
+    run_id, rows, axis = max(drawn, key=lambda each: max((row["_timestamp"] for row in each[1]), default=-math.inf))
+    if not rows:
+        return f"nothing was logged there between its steps {overlay.first_step} and {overlay.last_step}"
+    points = [{key: value for key, value in row.items() if key != "_timestamp"} for row in rows]
+    return there.draw(_drawing(overlay, run_id), points, axis)
+
+
+def _drawing(overlay: Overlay, run_id: str) -> Drawing:
+    from sentinel.adapters.wandb.api import Drawing
+
+    return Drawing(
+        id=f"{run_id}-{overlay.incident}",
+        name=f"{overlay.run}: {overlay.incident}",
+        notes=overlay.text,
+        tags=overlay.tags,
+        config={"sentinel_run": overlay.run, "sentinel_incident": overlay.incident, "of_run": run_id},
+    )
+
+
+def _rows(there: Wandb, run_id: str, overlay: Overlay, of: WandbRun) -> tuple[list[Row], str | None]:
+    """The trainer's own points from onset to alarm, each where it stands on its chart, and its axis if it has one."""
+    loss, step = _names(there, run_id, of)
+    by_step: dict[float, Row] = {}
+    bounds = (overlay.first_step, overlay.last_step) if step == "_step" else (0, None)
+    for row in there.rows(run_id, *bounds):
+        at, when = row.get(step), row.get("_timestamp") or 0.0
+        if not isinstance(at, int | float) or not overlay.first_step <= at <= overlay.last_step or loss not in row:
+            continue
+        if when <= overlay.alarm_unix_s + _CLOCKS_S:  # of several attempts, the last one before the alarm
+            by_step[at] = {loss: row[loss], step: at, "_step": row["_step"], "_timestamp": when}
+    return sorted(by_step.values(), key=lambda row: row["_step"]), None if step == "_step" else step
+
+
+def _names(there: Wandb, run_id: str, of: WandbRun) -> tuple[str, str]:
+    """What the run calls its loss and its step."""
+    asked = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
+    names: dict[str, None] = {}
+    for row in there.rows(run_id):
+        if row.keys() - names.keys():
+            names |= dict.fromkeys(row)
+            found = resolve(names, {}, "").columns
+            if "loss" in found | asked.keys() and set(asked.values()) <= names.keys():
+                break
+    columns = resolve(names, asked, f"{there.path}/{run_id}").columns
+    if "loss" not in columns:
+        raise no_loss(f"{there.path}/{run_id}", names)
+    return columns["loss"], columns.get("step", "_step")

@@ -1,0 +1,10 @@
+"""runs/NAME.toml -> a frozen Config. A wrong key or value is an error that lists the right ones.
+
+Configured once, at the door: nothing else reads files of settings or the environment.
+"""
+
+from sentinel.config.load import load_config
+from sentinel.config.tables import Config, Launcher, Run, Source, Watch
+from sentinel.config.template import field_docs, template
+
+__all__ = ["Config", "Launcher", "Run", "Source", "Watch", "field_docs", "load_config", "template"]

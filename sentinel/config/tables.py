@@ -1,0 +1,173 @@
+"""The tables of a run's configuration, each key with its default, its unit and its meaning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from sentinel.adapters.exposition.settings import Metrics
+from sentinel.adapters.paging.settings import Paging
+from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.policy import Policy
+from sentinel.plan.slw_tuning import Tuning
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The `[run]` table: where the run keeps its things. Relative paths count from the configuration file."""
+
+    name: str
+    """What logs, metrics and pages call the run."""
+
+    checkpoints: Path
+    """The trainer's save folder, which holds `latest` and global_stepN/."""
+
+    state_dir: Path | None = None
+    """What trainer and daemon share; default .sentinel/NAME beside the current folder."""
+
+    tensorboard: Path | None = None
+    """Folder of the run's event files; leave out where there is none."""
+
+    reference: tuple[Path, ...] = ()
+    """Other runs that this one should not be slower than at the same step: their runs/NAME.toml, or a log, a journal, a
+    table, as `sentinel replay` reads them. 20 % above one is said as a plateau, and leads to nothing else."""
+
+    planned_steps: tuple[int, ...] = ()
+    """Steps at which something changes on purpose that the trainer does not report (other data, another stage): the
+    loss may rise by 25 % there before it counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """The `[launcher]` table: how the job is started again."""
+
+    kind: Literal["local", "slurm", "elsewhere"] = "local"
+    """local: a process of this machine; slurm: jobs, arrays and chains of them; elsewhere: out of sentinel's sight, as
+    from a pod, so that it watches, speaks and pages, and never acts: [policy] mode stays observe."""
+
+    command: tuple[str, ...] = ()
+    """local: the trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
+
+    working_directory: Path = Path()
+    """Where the command is run, and a script submitted; default is the configuration file's folder."""
+
+    log: Path | None = None
+    """Where the job's output is appended; default STATE_DIR/job.log."""
+
+    stop_grace_s: float = 60.0
+    """local: seconds between asking the job to end (SIGTERM) and making it (SIGKILL). slurm: seconds that one attempt
+    waits for a cancelled job to be gone before it looks again; COMPLETING can last minutes."""
+
+    job_name: str | None = None
+    """slurm: jobs of this name are the run's, also before its trainer has reported its first start. Others are found
+    by the ids that the trainer reports, with the rest of their arrays and all that depend on them."""
+
+    script: Path | None = None
+    """slurm: what to submit when no job of the run was ever seen; else it is the script that Slurm holds."""
+
+    changes_in_script: bool = False
+    """slurm: make a rung's changes in a copy of the job script, for a trainer that takes options (Megatron-DeepSpeed's)
+    and does not read overrides.json. The original is never touched; `sentinel rollback --dry-run` shows the diff."""
+
+    sbatch_arguments: tuple[str, ...] = ()
+    """slurm: added to every submission, for what Slurm does not tell of a job, e.g. "--exclusive". In
+    the long form, with its value behind a "="."""
+
+    user: str | None = None
+    """slurm: whose jobs to look at; default is the user that sentinel runs as."""
+
+    exclude_after_failures: int = 2
+    """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""
+
+    query_interval_s: float = 15.0
+    """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer."""
+
+    slurm_timeout_s: float = 20.0
+    """slurm: seconds that one of its commands may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The `[source]` table: where the run's readings come from."""
+
+    kind: Literal["journal", "log", "prometheus"] = "journal"
+    """journal: what trainer_hooks writes, after every step. log: the trainer's own log, followed as it is written.
+    prometheus: what a Prometheus has scraped of the trainer's /metrics, where none of its folders can be seen: watched
+    and paged for, never acted on, so that [policy] mode stays observe."""
+
+    path: Path | None = None
+    """log: the file, or a pattern with one file for each rank ("logs/rank-*.txt"); default is `[launcher] log`."""
+
+    format: str | None = None
+    """log: its format, as `megatron`; default is to recognise it."""
+
+    url: str | None = None
+    """prometheus: its address, as http://prometheus:9090 or https://metrics.example.org/under/a/path."""
+
+    selector: str | None = None
+    """prometheus: matchers beside the run's name, in PromQL without the braces: 'cluster="a"'."""
+
+    token_file: Path | None = None
+    """prometheus: file that holds a bearer token; read anew for each request."""
+
+    user: str | None = None
+    """prometheus: of HTTP's basic authentication."""
+
+    password_file: Path | None = None
+    """prometheus: file that holds its password; read anew for each request."""
+
+    ca_file: Path | None = None
+    """prometheus: certificates to trust beside the system's, PEM."""
+
+    timeout_s: float = 10.0
+    """prometheus: seconds that one answer may take."""
+
+    lookback_s: float = 86_400.0
+    """prometheus: how far back a watch that begins reads, in seconds; a day. What is older it does not know of."""
+
+    def __post_init__(self) -> None:
+        """ConfigError where the keys can't be meant together."""
+        if self.kind != "prometheus":
+            return
+        parts = urlsplit(self.url or "")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError("url should look like http://prometheus:9090, with kind = 'prometheus'")
+        if parts.username is not None or parts.password is not None:
+            raise ConfigError("url has a user or a password in it: user and password_file are for that")
+        if (self.user is None) != (self.password_file is None):
+            raise ConfigError("user and password_file belong together")
+        if self.user is not None and self.token_file is not None:
+            raise ConfigError("token_file, or user and password_file: one of them")
+        if not 0 < self.timeout_s < math.inf or not 60 <= self.lookback_s < math.inf:
+            raise ConfigError("timeout_s should be above 0, and lookback_s a minute or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """The `[watch]` table: the loop's own pace."""
+
+    poll_interval_s: float = 5.0
+    """Seconds between two looks at the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One run, as its TOML file describes it."""
+
+    run: Run
+    launcher: Launcher = field(default_factory=Launcher)
+    source: Source = field(default_factory=Source)
+    watch: Watch = field(default_factory=Watch)
+    judge: Thresholds = field(default_factory=Thresholds)
+    policy: Policy = field(default_factory=Policy)
+    tune: Tuning = field(default_factory=Tuning)
+    paging: Paging = field(default_factory=Paging)
+    metrics: Metrics = field(default_factory=Metrics)
+    wandb: WandbRun = field(default_factory=WandbRun)
