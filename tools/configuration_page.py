@@ -1,0 +1,97 @@
+"""Writes docs/CONFIGURATION.md, every key of runs/NAME.toml, from the dataclasses that read it and their docstrings.
+
+python tools/configuration_page.py > docs/CONFIGURATION.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from sentinel.config import Config, field_docs
+
+__all__ = ["page"]
+
+HEAD = """# Configuration
+
+Every key of `runs/NAME.toml`, one file for each run. `sentinel init NAME` writes one in which each key stands with its
+default and its meaning; a wrong key or value is an error that lists the right ones; `sentinel doctor` tries the rest.
+Relative paths count from the file. A key without a default has to be there; *none* is a key that may be left out.
+
+This page is made from the code by `tools/configuration_page.py`.
+"""
+WORDS = {Path: "path", float: "number", int: "whole number", str: "string", bool: "true or false"}
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    sections = (section for f in fields(Config) for section in _sections(f.name, typing.get_type_hints(Config)[f.name]))
+    return "\n".join((HEAD, *sections))
+
+
+def _sections(name: str, cls: type[Any], *, several: bool = False) -> Iterator[str]:
+    """One table of the file, and those inside it that can be there several times."""
+    hints, docs = typing.get_type_hints(cls), field_docs(cls)
+    heading = f"[[{name}]]" if several else f"[{name}]"
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    inner: list[tuple[str, type[Any]]] = []
+    for f in fields(cls):
+        item = _item(hints[f.name])
+        if is_dataclass(item):
+            inner.append((f"{name}.{f.name}", typing.cast("type[Any]", item)))
+            rows.append(f"| `{f.name}` | tables, see below |  | {_cell(docs.get(f.name, ''))} |")
+        else:
+            rows.append(f"| `{f.name}` | {_type(hints[f.name])} | {_default(f)} | {_cell(docs.get(f.name, ''))} |")
+    about = inspect.cleandoc(cls.__doc__ or "").replace("\n\n", "\n")
+    yield "\n".join((f"## `{heading}`\n", _plain(about), "", *rows, ""))
+    for inner_name, inner_cls in inner:
+        yield from _sections(inner_name, inner_cls, several=True)
+
+
+def _item(hint: Any) -> Any:
+    """What a list is of; the type itself where it is no list."""
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+def _type(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin is tuple:
+        return f"list of {_type(_item(hint))}s"
+    if origin is Literal:
+        return ", ".join(f"`{json.dumps(value)}`" for value in get_args(hint))
+    if origin in (UnionType, Union):
+        return " or ".join(_type(arm) for arm in get_args(hint) if arm is not type(None))
+    return WORDS[hint]
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default is MISSING:
+        return ""
+    if f.default is None:
+        return "*none*"
+    value = list(f.default) if isinstance(f.default, tuple) else f.default
+    if isinstance(value, float) and value == int(value) and abs(value) < 1e15:
+        return f"`{int(value)}`"
+    return f"`{json.dumps(str(value) if isinstance(value, Path) else value)}`"
+
+
+def _cell(doc: str) -> str:
+    """A docstring in a cell of a table."""
+    return "<br>".join(" ".join(part.split()) for part in _plain(doc).split("\n\n")).replace("|", "\\|")
+
+
+def _plain(doc: str) -> str:
+    """What Markdown would take for its own, outside of code, as the sign that it is."""
+    parts = doc.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;").replace("*", "\\*") for i, part in enumerate(parts))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
