@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 
+from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
+from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.cli.commands import app
 from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.rung import Rung
+from sentinel.plan.slw_tuning import Tuning
+from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,8 +34,11 @@ TABLES = {
     "watch": Watch,
     "judge": Thresholds,
     "policy": Policy,
+    "tune": Tuning,
     "[policy.ladder]": Rung,
     "paging": Paging,
+    "metrics": Metrics,
+    "wandb": WandbRun,
     "[paging.webhook]": Webhook,
     "[paging.mail]": Mail,
     "[paging.command]": Command,
@@ -45,6 +56,8 @@ REFUSERS = (
     "FilesystemRefused",
     "FilesystemUnavailable",
     "PagerError",
+    "NotUnderstood",
+    "ScrapeError",
 )
 
 
@@ -74,6 +87,46 @@ def test_every_key_of_a_rung_has_its_place_on_the_ladders_page(tmp_path: Path) -
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "a.toml").write_text(f'[run]\nname = "a"\ncheckpoints = "c"\n{example}')
     assert len(load_config(tmp_path / "a.toml").policy.ladder) == 4
+
+
+def test_every_exported_metric_is_on_its_page_as_it_is() -> None:
+    page = (ROOT / "docs" / "EXPORTER.md").read_text()
+    rows = re.findall(r"^\| `(sentinel_[a-z0-9_]+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(metric.name, metric.kind, metric.help) for metric in all_metrics()]
+    named = set(re.findall(r"sentinel_[a-z0-9_]+", page))
+    assert named == {metric.name for metric in all_metrics()}
+
+
+def test_every_metric_of_the_daemon_is_on_its_page_as_it_is() -> None:
+    page = (ROOT / "docs" / "METRICS.md").read_text()
+    rows = re.findall(r"^\| `(sentinel_[a-z0-9_]+)` \| (\w+) \| ([a-z, ]+) \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(m.name, m.kind, ", ".join(m.labels), m.help) for m in DAEMON_METRICS]
+
+
+def test_every_recorded_series_is_on_its_page_as_it_is() -> None:
+    page = (ROOT / "docs" / "METRICS.md").read_text()
+    groups = yaml.safe_load((ROOT / "dashboards" / "rules" / "recording.yaml").read_text())["groups"]
+    rows = re.findall(r"^\| `([a-z0-9_]+:[a-z0-9_:]+)` \| `(.+)` \|$", page, re.MULTILINE)
+    assert rows == [(rule["record"], " ".join(rule["expr"].split())) for group in groups for rule in group["rules"]]
+
+
+def test_every_setting_of_the_exporter_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "EXPORTER.md").read_text()
+    tree = ast.parse((ROOT / "trainer_hooks" / "exporter.py").read_text())
+    (settings,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ExporterSettings"]
+    keys = {n.target.id for n in settings.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    assert {key for key in keys if key not in page} == set()
+
+
+def test_the_configuration_reference_is_what_the_code_reads() -> None:
+    """`python tools/configuration_page.py > docs/CONFIGURATION.md`."""
+    command = [sys.executable, str(ROOT / "tools" / "configuration_page.py")]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
+    assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == made
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*) \|$", made, re.MULTILINE)
+    assert [name for name, kind, _, meaning in rows if not kind or not meaning.strip()] == []
+    assert len(rows) == sum(len(fields(table)) for table in TABLES.values())
 
 
 def test_every_refusal_has_its_place_in_the_runbook() -> None:

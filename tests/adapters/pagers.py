@@ -114,12 +114,16 @@ def receiver(port: int = 0, certificate: tuple[Path, Path] | None = None) -> Ite
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            got.requests.append({"method": "POST", "path": self.path, "headers": dict(self.headers), "body": body})
+            got.requests.append(self.told("POST") | {"body": body})
             (got.answers.pop(0) if got.answers else got.always)(self)
 
         def do_GET(self) -> None:
-            got.requests.append({"method": "GET", "path": self.path, "headers": dict(self.headers), "body": b"null"})
+            got.requests.append(self.told("GET") | {"body": b"null"})
             says(200)(self)
+
+        def told(self, method: str) -> dict[str, Any]:
+            at = {"method": method, "path": self.path, "time_unix_s": time.time()}
+            return at | {"headers": dict(self.headers)}
 
         def log_message(self, *_: Any) -> None:
             return

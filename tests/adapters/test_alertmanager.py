@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,9 +15,8 @@ from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import Channel, channel_of
 from sentinel.plan.page import trial_page
 from sentinel.vocabulary.errors import PagerError
-from tests.adapters.pagers import NO_PROXY, Receiver, environment, free_port, page, receiver, until
-
-ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+from tests.adapters import servers
+from tests.adapters.pagers import NO_PROXY, Receiver, free_port, page, receiver, until
 
 CONFIGURATION = """\
 route:
@@ -52,29 +49,8 @@ def phone() -> Iterator[Receiver]:
 
 @pytest.fixture
 def alertmanager(tmp_path: Path, phone: Receiver) -> Iterator[str]:
-    if ALERTMANAGER is None:
-        pytest.skip("no Alertmanager here (apt-get install prometheus-alertmanager)")
-    configuration, port = tmp_path / "alertmanager.yml", free_port()
-    configuration.write_text(CONFIGURATION.format(url=phone.url))
-    where = ["--storage.path", str(tmp_path / "data"), "--web.listen-address", f"127.0.0.1:{port}"]
-    line = [ALERTMANAGER, "--config.file", str(configuration), *where, "--cluster.listen-address="]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log, env=environment())
-    url = f"http://localhost:{port}"
-    try:
-        until(lambda: _answers(url))
-        yield url
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):  # noqa: S310 - our own
-            return True
-    except OSError:
-        return False
+    with servers.alertmanager(tmp_path, CONFIGURATION.format(url=phone.url)) as server:
+        yield server.url
 
 
 def _alerts(url: str) -> list[dict[str, Any]]:

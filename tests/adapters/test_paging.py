@@ -22,7 +22,7 @@ from sentinel.adapters.paging.channels import Channel, channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
 from sentinel.plan.page import Page
-from sentinel.vocabulary.errors import ConfigError, PagerError
+from sentinel.vocabulary.errors import ConfigError, FilesystemUnavailable, PagerError
 from tests.adapters.pagers import (
     NO_PROXY,
     Receiver,
@@ -330,6 +330,50 @@ def test_what_failed_is_tried_again_until_it_arrives(tmp_path: Path, caplog: pyt
     assert TOKEN not in caplog.text
 
 
+def test_what_the_outbox_says_no_to_ends_no_delivery(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A page is given up, and the folder that it is kept in can't be forced to the disk just now."""
+
+    class Refusing(Outbox):
+        refuses = True
+
+        def give_up(self, page: Page) -> None:
+            if self.refuses:
+                raise FilesystemUnavailable("given-up can't be read or written now: Input/output error")
+            super().give_up(page)
+
+    outbox, old = Refusing(tmp_path / "chat"), page(time_unix_s=time.time() - 100)
+    outbox.put(old)
+    worker = delivery(Recorded(), outbox, give_up_after_s=10)
+    worker.start()
+    until(lambda: "the outbox can't be used: given-up" in caplog.text)
+    outbox.refuses = False
+    until(lambda: outbox.given_up() == 1)
+    worker.stop()
+
+
+def test_a_thread_that_is_gone_or_can_not_be_started_is_made_up_for_by_the_next_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, channel, told = Outbox(tmp_path / "chat"), Recorded(), page()
+    worker, start = delivery(channel, outbox), threading.Thread.start
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    outbox.put(told)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    worker.start()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(outbox, "waiting", refused)  # what nobody foresaw, in the thread itself
+    worker.wake()
+    until(lambda: worker._thread is not None and not worker._thread.is_alive())
+    monkeypatch.undo()
+    worker.wake()
+    until(lambda: channel.arrived == [told.id])
+    worker.stop()
+
+
 def test_within_a_story_the_order_is_kept_and_other_stories_do_not_wait(tmp_path: Path) -> None:
     now = time.time()
     outbox = Outbox(tmp_path / "chat")
@@ -403,6 +447,34 @@ def test_pauses_double_with_jitter_up_to_a_limit(tmp_path: Path, tries: int) -> 
     longest = min(300.0, 2.0 ** (tries - 1))
     assert all(longest / 2 <= pause <= longest for pause in pauses)
     assert len(set(pauses)) > 1
+
+
+def test_there_is_a_thread_while_there_is_something_to_deliver_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.adapters.paging.delivery._LOOK_AGAIN_S", 0.05)
+    outbox, channel = Outbox(tmp_path / "chat"), Recorded()
+    worker = Delivery("quiet", channel, outbox, retry_up_to_s=0.05, give_up_after_s=86_400)
+
+    def threads() -> int:
+        return sum(thread.name == "page-quiet" for thread in threading.enumerate())
+
+    worker.wake()
+    assert threads() == 0  # it was not started
+    worker.start()
+    assert threads() == 0
+    for number in range(2):
+        told = page(incident=f"incident-{number}")
+        outbox.put(told)
+        worker.wake()
+        until(lambda told=told: told.id in channel.arrived and not threads())  # type: ignore[misc]
+    by_another = page(incident="incident-9")
+    outbox.put(by_another)  # another command of the run has, and does not tell
+    until(lambda: worker.look() or by_another.id in channel.arrived)  # type: ignore[func-returns-value]
+    worker.stop()
+    until(lambda: not threads())
+    worker.wake()
+    assert threads() == 0
 
 
 def test_no_thread_keeps_a_process_from_ending() -> None:

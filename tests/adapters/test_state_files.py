@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from sentinel.adapters import incident_log
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
@@ -26,9 +27,10 @@ from sentinel.vocabulary.errors import (
     LockHeld,
     OverridesError,
 )
-from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
-from sentinel.vocabulary.sample import Sample, encode
+from sentinel.vocabulary.sample import Record, Sample, encode
+from tests.adapters.pagers import until
 
 
 def line(step: int, attempt: int = 1) -> str:
@@ -67,6 +69,45 @@ def test_the_tenth_thousand_attempt_comes_after_the_ninth(tmp_path: Path) -> Non
     assert [r.attempt for r in Journals(tmp_path).poll()] == [2, 9999, 10000]
 
 
+def test_what_was_read_of_an_attempt_is_told_again_and_nothing_newer(tmp_path: Path) -> None:
+    first, second = tmp_path / "attempts" / "0001.jsonl", tmp_path / "attempts" / "0002.jsonl"
+    append(first, line(1) + "no line\n" + line(2) + "\n" + line(3)[:20])
+    append(second, line(3, attempt=2))
+    journals = Journals(tmp_path)
+    assert list(journals.again(1)) == []
+    polled = journals.poll()
+    append(first, line(3)[20:] + line(4))
+    assert [*journals.again(1), *journals.again(2)] == polled
+    assert (list(journals.again(3)), journals.unreadable) == ([], 1)
+    assert [getattr(r, "global_step", 0) for r in journals.poll()] == [3, 4]
+    assert [s.global_step for s in journals.again(1)] == [1, 2, 3, 4]
+
+
+def test_a_poll_that_fails_in_its_middle_loses_nothing(tmp_path: Path) -> None:
+    append(tmp_path / "attempts" / "0001.jsonl", line(1) + line(2))
+    second = tmp_path / "attempts" / "0002.jsonl"
+    second.mkdir()  # what is there can't be read
+    journals = Journals(tmp_path)
+    told: list[Record] = []
+    with pytest.raises(OSError, match="0002"):
+        told.extend(journals.new())
+    second.rmdir()
+    append(second, line(3, attempt=2))
+    assert [getattr(r, "global_step", 0) for r in [*told, *journals.poll()]] == [1, 2, 3]
+
+
+def test_of_a_journal_that_was_taken_away_nothing_is_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "attempts" / "0001.jsonl"
+    append(path, line(1))
+    journals = Journals(tmp_path)
+    journals.poll()
+    path.unlink()
+    assert list(journals.again(1)) == []
+    path.mkdir()
+    with pytest.raises(FilesystemRefused, match=r"0001\.jsonl"):
+        list(journals.again(1))
+
+
 def test_an_event_torn_by_a_crash_is_cut_off_and_the_rest_stays(tmp_path: Path) -> None:
     log = IncidentLog(tmp_path / "incidents.jsonl")
     assert log.read() == []
@@ -75,6 +116,30 @@ def test_an_event_torn_by_a_crash_is_cut_off_and_the_rest_stays(tmp_path: Path) 
     assert log.read() == [{"event": "opened", "best_mean": "nan"}]
     IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed"})
     assert [e["event"] for e in log.read()] == ["opened", "closed"]
+
+
+def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_as_it_was_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "incidents.jsonl"
+    watch, hand = IncidentLog(path), IncidentLog(path)
+    assert watch.read() == []
+    lines: list[bytes] = []
+    load = incident_log.load_object
+    monkeypatch.setattr(incident_log, "load_object", lambda text: lines.append(text) or load(text))
+    for number in range(3):
+        hand.append({"event": "opened", "n": number})
+        assert [e["n"] for e in watch.read()] == list(range(number + 1))
+        assert watch.read() == watch.read()
+    assert len(lines) == 3
+    with path.open("ab") as file:  # a torn line, which becomes whole in the same moment
+        file.write(b'{"event": "op')
+        file.flush()
+        assert len(watch.read()) == 3
+        file.write(b'ened", "n": 3}\n')
+    assert [e["n"] for e in watch.read()] == [0, 1, 2, 3]
+    path.unlink()
+    assert watch.read() == []
 
 
 def test_a_line_that_makes_no_sense_in_the_incident_log_stops_everything(tmp_path: Path) -> None:
@@ -106,11 +171,18 @@ def test_a_second_sentinel_is_told_who_holds_the_lock(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from sentinel.adapters.lock import RunLock
 with RunLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
+
+
+def of_this_process(state_dir: Path) -> dict[str, Any]:
+    """What a lock says of who holds it."""
+    with RunLock(state_dir):
+        return load_object((state_dir / "lock").read_text())
 
 
 def test_a_lock_of_the_dead_is_taken_over(tmp_path: Path) -> None:
@@ -125,9 +197,61 @@ def test_a_lock_of_the_dead_is_taken_over(tmp_path: Path) -> None:
         lock.renew()
 
 
+def test_a_lock_of_one_that_was_killed_and_not_waited_for_is_taken_over(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGKILL)
+        until(lambda: RunLock(tmp_path).held_by() is None)  # once its last thread is gone, which might write
+        assert psutil.Process(holder.pid).status() == psutil.STATUS_ZOMBIE
+        with RunLock(tmp_path) as lock:
+            lock.renew()
+
+
+def test_a_clock_that_is_set_frees_no_lock_of_a_process_that_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunLock(tmp_path):
+        hour_s = 3600.0  # what the kernel calls the time of the boot moves with the clock
+        began_unix_s = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: began_unix_s(process) + hour_s)
+        with pytest.raises(LockHeld), RunLock(tmp_path):
+            pass
+
+
+def test_another_container_by_the_same_name_is_another_machine(tmp_path: Path) -> None:
+    there = {**of_this_process(tmp_path), "machine": "this boot, pid:[1]", "pid": 2**22 - 1, "token": "away"}
+    (tmp_path / "lock").write_text(dump_json(there))
+    with pytest.raises(LockHeld), RunLock(tmp_path, lease_s=60):
+        pass
+
+
+def test_a_lease_is_measured_by_the_clock_of_the_filesystem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "token": "away"}))
+    late_s = time.time() + 3600.0
+    monkeypatch.setattr(time, "time", lambda: late_s)
+    with pytest.raises(LockHeld, match="elsewhere"), RunLock(tmp_path, lease_s=60):
+        pass
+
+
+def test_who_is_busy_for_longer_than_a_lease_keeps_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.adapters.lock._RENEW_S", 0.05)
+    with RunLock(tmp_path):
+        for path in (tmp_path / "lock", tmp_path / "lock.lives"):
+            path.touch()
+            os.utime(path, (0, 0))  # no turn was made for a long time
+        until(lambda: (tmp_path / "lock.lives").stat().st_mtime > 0)
+        assert (tmp_path / "lock").stat().st_mtime == 0  # which a probe is to see
+        there = {**load_object((tmp_path / "lock").read_text()), "machine": "another"}
+        (tmp_path / "lock").write_text(dump_json(there))
+        os.utime(tmp_path / "lock", (0, 0))
+        with pytest.raises(LockHeld), RunLock(tmp_path):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_of_many_that_find_a_stale_lock_one_gets_it(tmp_path: Path) -> None:
-    dead = {"host": socket.gethostname(), "pid": 2**22 - 1, "start": 0.0, "token": "dead"}
-    (tmp_path / "lock").write_text(dump_json(dead))
+    (tmp_path / "lock").write_text(dump_json({**of_this_process(tmp_path), "pid": 2**22 - 1, "token": "dead"}))
     racers = [
         subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for _ in range(6)
@@ -162,9 +286,8 @@ def test_who_lost_the_lock_may_do_nothing_more(tmp_path: Path) -> None:
 
 
 def test_what_was_left_by_those_killed_while_they_took_the_lock_is_swept(tmp_path: Path) -> None:
-    dead = {"host": socket.gethostname(), "pid": 2**22 - 1, "start": 0.0, "token": "dead"}
-    me = psutil.Process()
-    alive = {"host": socket.gethostname(), "pid": me.pid, "start": me.create_time(), "token": "alive"}
+    alive = {**of_this_process(tmp_path), "token": "alive"}
+    dead = {**alive, "pid": 2**22 - 1, "token": "dead"}
     (tmp_path / ".lock.dead").write_text(dump_json(dead))
     (tmp_path / ".lock.stale.dead").write_text(dump_json(dead))
     (tmp_path / ".lock.alive").write_text(dump_json(alive))

@@ -14,6 +14,7 @@ from sentinel.vocabulary.errors import ConfigError
 
 RUN = '[run]\nname = "a"\ncheckpoints = "c"\n'
 
+SCRAPED = "[source]\nkind = 'prometheus'\nurl = 'http://p:9090'\n"
 HOOK = RUN + "[[paging.webhook]]\n"
 MAIL = RUN + "[[paging.mail]]\nhost = 'h'\nsender = 'a@a'\nto = ['b@b']\n"
 
@@ -39,6 +40,12 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
     [
         (RUN + "[polcy]\n", "no key 'polcy'; the right ones are run, launcher, source, watch, judge, policy"),
         (RUN + "[source]\nkind = 'logs'\n", "source.kind should be one of 'journal', 'log'"),
+        (RUN + "[source]\nkind = 'prometheus'\n", "url should look like http://prometheus:9090"),
+        (RUN + "[source]\nkind = 'prometheus'\nurl = 'http://me:hush@p:9090'\n", "url has a user or a password in it"),
+        (RUN + SCRAPED + "user = 'me'\n", "user and password_file belong together"),
+        (RUN + SCRAPED + "user = 'me'\npassword_file = 'p'\ntoken_file = 't'\n", "one of them"),
+        (RUN + SCRAPED + "lookback_s = 5\n", "lookback_s a minute or more"),
+        (RUN + SCRAPED + "[policy]\nmode = 'act'\n", "mode should be 'observe', not 'act': .*nothing can be proved"),
         (RUN + "[source]\nformat = 'megatorn'\n", "no log format is called 'megatorn'; there are .*megatron"),
         (RUN + "[policy]\nmode = 'always'\n", "policy.mode should be one of 'observe', 'approve', 'act'"),
         (RUN + "[policy]\nrollback_budget = 2.5\n", "policy.rollback_budget should be a whole number"),
@@ -46,6 +53,7 @@ def test_observe_is_the_default_and_paths_count_from_the_file(tmp_path: Path) ->
         (RUN + "[judge]\npatience = 3\n", "no key 'patience'; the right ones are .*patience_samples"),
         (RUN + "[launcher]\ncommand = 'python train.py'\n", "launcher.command should be a list"),
         (RUN + "[launcher]\ncommand = ['']\n", "command"),
+        (RUN + "[launcher]\nkind = 'elsewhere'\n[policy]\nmode = 'act'\n", "mode should be 'observe', not 'act'"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\n", "'x' changes nothing"),
         (RUN + "[[policy.ladder]]\nname = 'x'\nhypothesis = 'y'\nlr_factor = -1.0\n", "lr_factor should be above 0"),
         (

@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.cli import main
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.sample import RunStarted, Sample, encode
+from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, encode
 from tests.adapters.sources.reading import megatron
 
 KEYS = {"signal", "lag", "pearson_r", "p_value", "n", "n_effective", "p_value_adjusted", "method"}
@@ -208,3 +208,35 @@ def test_a_column_of_another_name_is_told_by_hand(correlate: Correlate, tmp_path
     assert {"grad_norm", "adam_variance_l1"} <= {row["signal"] for row in rows}
     assert correlate(str(table), "--run", "a").code == 2
     assert correlate(str(table), "--incident", "incident-1").code == 2
+
+
+def test_layers_have_rows_of_their_own_at_the_steps_where_they_were_measured(correlate: Correlate) -> None:
+    journal = Path("runs/state/attempts/0001.jsonl")
+    measured = [
+        LayerVariance(
+            attempt=1,
+            global_step=one.global_step,
+            time_unix_s=0.0,
+            layers=("embedding", "h.0"),
+            adam_variance_l1=(2 * (one.loss_ratio or 0.0), 1.0),
+            adam_variance_max=(-3 * (one.loss_ratio or 0.0), float(one.global_step % 7)),
+        )
+        for one in samples(1, 1, 1200)
+        if one.global_step % 10 == 0 and one.global_step != 50
+    ]
+    journal.write_text(journal.read_text() + "".join(encode(one) + "\n" for one in measured))
+    answer = correlate("--layers", "--json")
+    assert answer.code == 0, answer.err
+    plain = {row["signal"]: row for row in json.loads(answer.out) if row["method"] == "plain"}
+    assert plain["adam_variance_l1[embedding]"]["pearson_r"] == pytest.approx(1.0)
+    assert plain["adam_variance_max[embedding]"]["pearson_r"] == pytest.approx(-1.0)
+    assert plain["adam_variance_max[embedding]"]["n"] == 119
+    assert abs(plain["adam_variance_max[h.0]"]["pearson_r"]) < 0.3
+    assert "adam_variance_l1[h.0]" not in plain  # it never varies
+    assert plain["adam_variance_l1"]["n"] > 1200
+
+
+def test_without_layers_in_the_journal_it_says_who_measures_them(correlate: Correlate) -> None:
+    answer = correlate("--layers")
+    assert answer.code == 2
+    assert "no layer was measured" in answer.err

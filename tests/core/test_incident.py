@@ -19,11 +19,11 @@ from sentinel.plan.proof import Check, prove
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 
 LR = LrSchedule(peak=1e-2, warmup=160, anchor=10, decay_start=20, decay_end=240)
-SEQLEN = SeqlenSchedule(start=8, full=128, total_steps=60, anchor_step=10)
+SEQLEN = FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)
 OVERRIDES = Overrides(
     incident="incident-1",
     rollback="incident-1-r1",

@@ -322,7 +322,7 @@ def test_a_command_s_quoted_words_stay_whole() -> None:
 
 @cache
 def settings() -> Any:
-    from trainer_hooks.gpt.settings import parse  # torch comes with it
+    from trainer_hooks.gpt.arguments import parse  # torch comes with it
 
     return parse(["--steps", "10"])
 

@@ -23,7 +23,7 @@ from sentinel.plan.megatron_options import (
 from sentinel.plan.megatron_schedules import discrete_curriculum, lr_at, warmup_for
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.pacing import SeqlenSchedule
+from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
 from tests.core.shell_sandbox import SCRIPTS, config, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
@@ -38,7 +38,8 @@ RUN = MegatronRun(
 )
 BY_STEPS = replace(RUN, unit="iterations", train=500_000, decay=None, global_batch_samples=64)
 ANCHOR = Anchor(global_step=3000, consumed_samples=200_000, consumed_tokens=409_600_000)
-SLW = SeqlenWarmup(start=64, total_steps=6000, lr_warmup_tokens=375_000_000)
+FROM_64 = FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000)
+SLW = SeqlenWarmup(schedule=FROM_64, lr_warmup_tokens=375_000_000)
 ALL = Wanted(
     seed=44,
     fresh_rng=True,
@@ -151,10 +152,10 @@ def test_slw_of_a_run_in_iterations_counts_the_batch_in() -> None:
 
 
 SCHEDULES = [
-    SeqlenSchedule(start=64, full=2048, total_steps=6000, anchor_step=3000),
-    SeqlenSchedule(start=8, full=1024, total_steps=50, anchor_step=0),
-    SeqlenSchedule(start=8, full=16, total_steps=1, anchor_step=7),
-    SeqlenSchedule(start=20, full=72, total_steps=300, anchor_step=11),
+    FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000),
+    FixedLinear(start=8, full=1024, total_steps=50, anchor_step=0),
+    FixedLinear(start=8, full=16, total_steps=1, anchor_step=7),
+    FixedLinear(start=20, full=72, total_steps=300, anchor_step=11),
 ]
 
 
@@ -174,8 +175,10 @@ REFUSED: list[tuple[Wanted, MegatronRun, Anchor, str]] = [
     (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)), RUN, Anchor(global_step=5), "consumed_samples is not known"),
     (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)), BY_STEPS, Anchor(global_step=0), "beginning of a run"),
     (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-8)), RUN, ANCHOR, "would not end before the decay"),
-    (Wanted(seqlen_warmup=replace(SLW, start=60)), RUN, ANCHOR, "multiples of 8"),
-    (Wanted(seqlen_warmup=replace(SLW, start=2048)), RUN, ANCHOR, "is none"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=60))), RUN, ANCHOR, "multiples of 8"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=2048))), RUN, ANCHOR, "is no warmup"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, full=1024))), RUN, ANCHOR, "--seq-length is 2048"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=Adaptive(start=64, full=2048))), RUN, ANCHOR, "can't be listed"),
     (Wanted(seqlen_warmup=replace(SLW, lr_warmup_tokens=None)), RUN, ANCHOR, "an LR warmup of its own"),
     (Wanted(seqlen_warmup=SLW, lr_warmup=LrWarmup(anchor_lr=1e-5)), RUN, ANCHOR, "not both"),
     (Wanted(seqlen_warmup=replace(SLW, lr_warmup_tokens=1)), RUN, ANCHOR, "over at the anchor"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,8 +14,22 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
 from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.pacing import (
+    Adaptive,
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    Custom,
+    DifficultySchedule,
+    FixedDiscrete,
+    FixedLinear,
+    FixedRoot,
+    LrSchedule,
+    MetricSchedule,
+    Mixed,
+    RandomLtdSchedule,
+)
 from sentinel.vocabulary.skipping import SkippedRange
 
 EARLIER = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
@@ -63,6 +78,35 @@ def made(
         ({"wait_steps": 50, "reseed": True}, "rung 'it': wait_steps starts nothing, so reseed would not be applied"),
         ({"page": True, "target": "scratch"}, "rung 'it': page starts nothing, so target would not be applied"),
         ({"seqlen_total_steps": 9, "reseed": True}, "rung 'it': seqlen_total_steps needs seqlen_start"),
+        ({"seqlen_pacing": "adaptive", "reseed": True}, "rung 'it': seqlen_pacing needs seqlen_start"),
+        ({"seqlen_shorten": "reshape", "reseed": True}, "rung 'it': seqlen_shorten needs seqlen_start"),
+        (
+            {"seqlen_start": 8, "seqlen_root_degree": 2.0},
+            "seqlen_root_degree says nothing where",
+        ),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "adaptive", "seqlen_total_steps": 9},
+            "seqlen_total_steps says nothing where seqlen_pacing is adaptive",
+        ),
+        ({"seqlen_start": 8, "seqlen_pacing": "custom"}, "seqlen_pacing custom needs seqlen_function"),
+        ({"seqlen_start": 8, "seqlen_multiple": 0}, "rung 'it': seqlen_multiple should be above 0, not 0"),
+        ({"batch_size_start": 8}, "rung 'it': batch_size_start needs batch_size_samples"),
+        (
+            {"batch_size_start": 8, "batch_size_samples": 99, "seqlen_start": 8},
+            "rung 'it': sequence length warmup and batch-size warmup both take tokens out of a batch, so leave one out",
+        ),
+        ({"random_ltd_start": 16}, "rung 'it': random_ltd_start needs random_ltd_total_steps"),
+        ({"curriculum_metric": "voc"}, "rung 'it': curriculum_metric needs curriculum_index"),
+        ({"curriculum_metric": "voc", "curriculum_index": "x"}, "curriculum_index needs curriculum_total_steps"),
+        (
+            {
+                "curriculum_metric": "voc",
+                "curriculum_index": "x",
+                "curriculum_total_steps": 9,
+                "curriculum_kind": "value",
+            },
+            "rung 'it': curriculum_kind value needs curriculum_start and curriculum_full",
+        ),
         ({"options": ("flag=value",)}, "rung 'it': options should be like '--flag=value', not 'flag=value'"),
         ({"options": ("--flag",)}, "rung 'it': options should be like"),
         ({"environment": ("NAME",)}, "rung 'it': environment should be like 'NAME=value', not 'NAME'"),
@@ -109,6 +153,145 @@ def test_a_rung_changes_what_it_names_and_leaves_the_rest_as_it_was(
     assert overrides.once == (Once(id="incident-2-r1", **once) if once else None)
     assert overrides.standing == replace(as_it_was.standing, **standing)
     assert changes(overrides, BASELINE) == (said,)
+
+
+PACED = replace(
+    BASELINE,
+    seqlen=FixedLinear(start=128, full=128, total_steps=0),
+    shorten="truncate",
+    batch_size=BatchSizeSchedule(start=64, full=64, increment=1, ramp_samples=0),
+    random_ltd=RandomLtdSchedule(start=128, full=128, total_steps=0, layers=(1, 2)),
+    curriculum=CurriculumSchedule(metrics={}),
+)
+SLW = {"start": 8, "full": 128, "anchor_step": 40}
+VOC = DifficultySchedule(
+    kind="percentile", start=1, full=100, total_steps=300, root_degree=2, anchor_step=ANCHOR.global_step
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "standing", "said"),
+    [
+        ({"seqlen_start": 8}, {"seqlen": FixedLinear(**SLW, total_steps=60)}, "seqlen 8 -> 128 over 60 steps from 40"),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "fixed_root", "seqlen_total_steps": 90, "seqlen_multiple": 16},
+            {"seqlen": FixedRoot(**SLW, total_steps=90, multiple=16)},
+            "seqlen 8 -> 128 by the root of degree 2 over 90 steps from 40",
+        ),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "fixed_discrete", "seqlen_total_steps": 90},
+            {"seqlen": FixedDiscrete(**SLW, difficulties=(8, 128), max_steps=(90,))},
+            "seqlen 8 -> 128 in 2 stages up to step 131, from 40",
+        ),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "mixed"},
+            {"seqlen": Mixed(**SLW)},
+            "seqlen 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
+        ),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "adaptive"},
+            {"seqlen": Adaptive(**SLW)},
+            "seqlen 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
+        ),
+        (
+            {"seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "recipes:by_loss"},
+            {"seqlen": Custom(**SLW, function="recipes:by_loss")},
+            "seqlen 8 -> 128 by recipes:by_loss from 40",
+        ),
+        (
+            {"batch_size_start": 16, "batch_size_samples": 4800},
+            {"batch_size": BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800, anchor_samples=640)},
+            "global batch 16 -> 64 by 16 over 4800 samples from 640",
+        ),
+        (
+            {"random_ltd_start": 16, "random_ltd_total_steps": 200},
+            {"random_ltd": RandomLtdSchedule(start=16, full=128, total_steps=200, anchor_step=40, layers=(1, 2))},
+            "random-LTD keeps 16 -> 128 tokens over 200 steps from 40",
+        ),
+        (
+            {"curriculum_metric": "voc", "curriculum_index": "/voc", "curriculum_total_steps": 300},
+            {"curriculum": CurriculumSchedule(metrics={"voc": MetricSchedule(difficulty=VOC, index="/voc")})},
+            "data paced by voc 1 % -> 100 % up to step 340 from 40",
+        ),
+    ],
+)
+def test_a_rung_switches_a_pacing_on_from_the_target(keys: dict[str, Any], standing: dict[str, Any], said: str) -> None:
+    overrides = made(baseline=PACED, **keys)
+    as_it_was = plain_overrides(PACED, incident="incident-2", rollback="incident-2-r1", anchor=ANCHOR)
+    assert overrides.standing == replace(as_it_was.standing, **standing)
+    assert changes(overrides, PACED) == (said,)
+    assert decode_overrides(encode_overrides(overrides)) == overrides
+    went_on = replace(PACED, **standing)  # the next incident begins from it
+    assert Baseline.from_json(json.loads(dump_json(went_on.to_json()))) == went_on
+    assert changes(overrides, went_on) == ()
+
+
+def test_how_batches_get_shorter_is_said_beside_the_warmup() -> None:
+    overrides = made(baseline=PACED, seqlen_start=8, seqlen_shorten="truncate_keep")
+    assert overrides.standing.shorten == "truncate_keep"
+    assert changes(overrides, PACED)[1:] == ("batches shortened by truncate_keep",)
+
+
+RAMP = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800)
+
+
+def test_switching_slw_on_ends_a_batch_size_warmup() -> None:
+    overrides = made(baseline=replace(PACED, batch_size=RAMP), seqlen_start=8)
+    assert overrides.standing.batch_size == replace(RAMP, ramp_samples=0)
+    assert changes(overrides, replace(PACED, batch_size=RAMP))[1:] == ("global batch 64, not warmed up",)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "anchor", "keys", "says"),
+    [
+        (BASELINE, ANCHOR, {"batch_size_start": 8, "batch_size_samples": 9}, "nobody has reported the full batch"),
+        (
+            PACED,
+            Anchor(global_step=40),
+            {"batch_size_start": 8, "batch_size_samples": 9},
+            "nobody has reported consumed_samples at the target",
+        ),
+        (PACED, ANCHOR, {"batch_size_start": 24, "batch_size_samples": 9}, "does not grow in increments of 24"),
+        (
+            replace(PACED, seqlen=FixedLinear(start=8, full=128, total_steps=60)),
+            ANCHOR,
+            {"batch_size_start": 16, "batch_size_samples": 9},
+            "so leave one out",
+        ),
+        (
+            PACED,
+            ANCHOR,
+            {"random_ltd_start": 256, "random_ltd_total_steps": 9},
+            "random-LTD start should lie between 1 and the full length 128, not 256: there is nothing to drop above it",
+        ),
+        (Baseline(), ANCHOR, {"random_ltd_start": 16, "random_ltd_total_steps": 9}, "reported the full length"),
+        (
+            PACED,
+            ANCHOR,
+            {
+                "curriculum_metric": "voc",
+                "curriculum_index": "x",
+                "curriculum_total_steps": 9,
+                "curriculum_start": 200,
+            },
+            "difficulty start should lie between",
+        ),
+    ],
+)
+def test_a_pacing_that_this_run_can_not_have_is_refused_with_the_reason(
+    baseline: Baseline, anchor: Anchor, keys: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(baseline=baseline, anchor=anchor, **keys)
+    assert "rung 'it'" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_batch_size_warmup_may_follow_an_slw_that_is_over() -> None:
+    over = replace(PACED, seqlen=FixedLinear(start=8, full=128, total_steps=30))
+    standing = made(baseline=over, batch_size_start=16, batch_size_samples=4800).standing
+    assert standing.batch_size is not None
+    assert standing.batch_size.warms_up
 
 
 def test_what_an_earlier_incident_changed_is_not_lost_with_its_overrides() -> None:
@@ -196,3 +379,34 @@ def test_the_default_ladder_changes_one_more_thing_at_a_time_and_names_its_hypot
     assert [r.name for r in DEFAULT_LADDER] == ["reseed", "reseed + SLW", "earlier + reseed + LR warmup x8"]
     assert len({r.hypothesis for r in DEFAULT_LADDER}) == len(DEFAULT_LADDER)
     assert {f.name for f in fields(Rung)} >= {"skip_samples", "wait_steps", "page"}
+
+
+def test_a_length_that_warms_up_may_take_the_end_and_the_decay_with_it() -> None:
+    whole = replace(
+        BASELINE, total_steps=240, batch_size=BatchSizeSchedule(start=16, full=16, increment=1, ramp_samples=0)
+    )
+    decided = made(whole, seqlen_start=8, seqlen_by_tokens=True).standing
+    assert decided.total_tokens == 240 * 16 * 128
+    assert decided.lr == replace(whole.lr, decay_unit="tokens", decay_end=240 * 16 * 128)  # type: ignore[type-var]
+    said = changes(made(whole, seqlen_start=8, seqlen_by_tokens=True), whole)
+    assert "the run ends at 491520 tokens" in said
+    assert made(whole, seqlen_start=8).standing.total_tokens is None
+    again = replace(whole, total_steps=None, total_tokens=491520, lr=decided.lr)
+    assert plain_overrides(again, incident="i", rollback="r", anchor=ANCHOR).standing.total_tokens == 491520
+    with pytest.raises(ConfigError, match="nobody has reported the full length and the batch"):
+        made(seqlen_start=8, seqlen_by_tokens=True)
+    with pytest.raises(ConfigError, match="a reshape keeps the tokens of a step"):
+        made(whole, seqlen_start=8, seqlen_by_tokens=True, seqlen_shorten="reshape")
+    with pytest.raises(ConfigError, match="seqlen_by_tokens needs seqlen_start"):
+        rung(seqlen_by_tokens=True)
+
+
+def test_a_warmup_by_tokens_is_not_counted_anew_where_random_ltd_has_dropped_some() -> None:
+    by_tokens = LrSchedule(peak=1e-2, warmup=20_000, decay_end=0, unit="tokens")
+    ltd = RandomLtdSchedule(start=16, full=128, total_steps=30)
+    told = replace(BASELINE, lr=by_tokens, random_ltd=replace(ltd, total_steps=0))
+    again = made(told, lr_warmup_factor=2.0).standing.lr
+    assert again == replace(by_tokens, warmup=40_000, anchor=ANCHOR.consumed_tokens)
+    with pytest.raises(ConfigError, match="nobody has reported how many those are"):
+        made(replace(told, random_ltd=ltd), lr_warmup_factor=2.0)
+    assert made(replace(told, random_ltd=ltd), lr_factor=0.5).standing.lr == replace(by_tokens, peak=5e-3)

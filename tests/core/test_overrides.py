@@ -20,7 +20,20 @@ from sentinel.vocabulary.overrides import (
     decode_overrides,
     encode_overrides,
 )
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import (
+    Adaptive,
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    Custom,
+    DifficultySchedule,
+    FixedDiscrete,
+    FixedLinear,
+    FixedRoot,
+    LrSchedule,
+    MetricSchedule,
+    Mixed,
+    RandomLtdSchedule,
+)
 from sentinel.vocabulary.sample import RunStarted, decode, encode
 from sentinel.vocabulary.skipping import SkippedRange
 
@@ -34,10 +47,39 @@ RANGES = st.builds(
     st.integers(1, 10**9),
     st.lists(st.tuples(WHOLE, WHOLE), max_size=3),
 )
+LENGTHS = {"start": st.integers(1, 8), "full": st.integers(8, 4096), "anchor_step": WHOLE}
+SEQLEN = st.one_of(
+    st.builds(FixedLinear, **LENGTHS, total_steps=WHOLE),
+    st.builds(FixedRoot, **LENGTHS, total_steps=WHOLE, root_degree=POSITIVE),
+    st.builds(FixedDiscrete, **LENGTHS, difficulties=st.just((8, 8)), max_steps=st.tuples(WHOLE)),
+    st.builds(Mixed, **LENGTHS, total_steps=st.none() | WHOLE),
+    st.builds(Adaptive, **LENGTHS, tolerance=st.floats(1, 9)),
+    st.builds(Custom, **LENGTHS, function=st.just("recipes:by_loss")),
+)
+DIFFICULTY = st.builds(
+    DifficultySchedule,
+    kind=st.just("value"),
+    start=st.integers(0, 9),
+    full=st.integers(9, 99),
+    total_steps=WHOLE,
+    root_degree=POSITIVE,
+)
+CURRICULUM = st.builds(
+    CurriculumSchedule,
+    metrics=st.dictionaries(WORD, st.builds(MetricSchedule, difficulty=DIFFICULTY, index=WORD), max_size=2),
+)
 STANDING = st.builds(
     Standing,
     lr=st.none() | st.builds(LrSchedule, peak=POSITIVE, warmup=WHOLE, decay_end=WHOLE),
-    seqlen=st.none() | st.builds(SeqlenSchedule, start=st.integers(1, 8), full=st.integers(8, 4096), total_steps=WHOLE),
+    seqlen=st.none() | SEQLEN,
+    shorten=st.sampled_from((None, "truncate", "reshape", "truncate_keep")),
+    batch_size=st.none()
+    | st.builds(
+        BatchSizeSchedule, start=st.just(8), full=st.just(64), increment=st.sampled_from((4, 8)), ramp_samples=WHOLE
+    ),
+    random_ltd=st.none()
+    | st.builds(RandomLtdSchedule, **LENGTHS, total_steps=WHOLE, layers=st.sampled_from((None, (), (1, 2)))),
+    curriculum=st.none() | CURRICULUM,
     adam_beta1=st.none() | SHARE,
     adam_beta2=st.none() | SHARE,
     weight_decay=st.none() | POSITIVE,

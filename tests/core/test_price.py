@@ -1,4 +1,4 @@
-"""What a rollback costs, and what is to be expected of the restart."""
+"""What a rollback costs, and what nobody will be able to confirm."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.price import coming_saves, price, unconfirmed
+from sentinel.plan.price import price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, Standing
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import LrSchedule
 from tests.core.test_recovery_plan import decision, run
 
 AT_87 = run(last_step=87, step_time_s=3.6, world_size=1000)
@@ -26,21 +26,6 @@ def test_steps_are_counted_to_the_last_one_made_and_not_to_the_last_save() -> No
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
     told = price(decision(), run(checkpoints=(), last_step=None))
     assert (told.lost_gpu_hours, told.steps_to_next_save, told.waiting_gpu_hours) == (None, None, None)
-    assert coming_saves(decision(), run(checkpoints=())) == ()
-
-
-def test_lr_and_seqlen_of_the_coming_saves_are_those_of_the_new_schedules() -> None:
-    lr = LrSchedule(peak=1.0, warmup=100, decay_end=0, anchor=30)
-    seqlen = SeqlenSchedule(start=8, full=128, total_steps=40, anchor_step=30)
-    overrides = replace(decision().overrides, standing=Standing(lr=lr, seqlen=seqlen))
-    coming = coming_saves(replace(decision(), target_step=30, overrides=overrides), AT_87)
-    assert [(c.global_step, c.lr, c.seqlen) for c in coming] == [
-        (31, 0.01, 8),
-        (40, 0.10, 32),
-        (50, 0.20, 64),
-        (60, 0.30, 96),
-        (70, 0.40, 128),
-    ]
 
 
 def test_what_the_trainer_never_reports_can_not_be_confirmed() -> None:

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback
 from sentinel.plan.proof import Check, prove, unreported
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.pacing import (
+    Adaptive,
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    DifficultySchedule,
+    FixedRoot,
+    LrSchedule,
+    MetricSchedule,
+    RandomLtdSchedule,
+)
+from sentinel.vocabulary.sample import RunStarted, decode, encode
 from sentinel.vocabulary.skipping import SkippedRange
 
 ID = "incident-2-r1"
@@ -162,3 +173,118 @@ def test_what_the_trainer_has_reported_before_is_expected_again() -> None:
     said = unreported(OVERRIDES, replace(told, adam_beta2=None, moments_reset_steps=None))
     assert list(said) == ["moments_reset_steps", "adam_beta2"]
     assert said["adam_beta2"] == "adam_beta2: the trainer has never reported the one that it runs with"
+
+
+BATCH = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800, anchor_samples=640)
+LTD = RandomLtdSchedule(start=16, full=128, total_steps=200, anchor_step=40, layers=(1, 2))
+VOC = DifficultySchedule(kind="percentile", start=1, full=100, total_steps=300, root_degree=2, anchor_step=40)
+CURRICULUM = CurriculumSchedule(metrics={"voc": MetricSchedule(difficulty=VOC, index="/voc")})
+PACING = replace(
+    DECISION,
+    overrides=replace(
+        OVERRIDES,
+        standing=Standing(
+            seqlen=FixedRoot(start=8, full=128, total_steps=90, anchor_step=40),
+            shorten="reshape",
+            batch_size=BATCH,
+            random_ltd=LTD,
+            curriculum=CURRICULUM,
+        ),
+        once=None,
+    ),
+)
+PACED = RunStarted(
+    attempt=2,
+    time_unix_s=9.0,
+    resumed_from=40,
+    rollback=ID,
+    first_sample_index=640,
+    seqlen=16,
+    seqlen_schedule=FixedRoot(start=8, full=128, total_steps=90, anchor_step=40).to_json(),
+    seqlen_shortening="reshape",
+    batch_size_schedule=BATCH.to_json(),
+    random_ltd_schedule=LTD.to_json(),
+    curriculum_schedule=CURRICULUM.to_json(),
+)
+
+
+def test_a_pacing_that_took_effect_is_proved_from_the_journals_own_line() -> None:
+    read = decode(encode(PACED))
+    assert isinstance(read, RunStarted)
+    assert wrong(read, PACING) == []
+    assert {check.what for check in prove(PACING, read)} >= {
+        "seqlen_schedule",
+        "seqlen of the first step",
+        "seqlen_shortening",
+        "batch_size_schedule",
+        "random_ltd_schedule",
+        "curriculum_schedule",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"seqlen": 128}, "seqlen of the first step"),
+        ({"seqlen_schedule": {"start": 8, "full": 128, "total_steps": 90, "anchor_step": 40}}, "seqlen_schedule"),
+        ({"seqlen_shortening": "truncate"}, "seqlen_shortening"),
+        ({"batch_size_schedule": replace(BATCH, ramp_samples=0).to_json()}, "batch_size_schedule"),
+        ({"random_ltd_schedule": replace(LTD, anchor_step=0).to_json()}, "random_ltd_schedule"),
+        ({"curriculum_schedule": {}}, "curriculum_schedule"),
+        ({"curriculum_schedule": None}, "curriculum_schedule"),
+    ],
+)
+def test_a_pacing_that_did_not_take_effect_is_found(changed: dict[str, Any], what: str) -> None:
+    assert wrong(replace(PACED, **changed), PACING) == [what]
+
+
+def test_a_length_that_nobody_can_foresee_is_not_asked_for() -> None:
+    adaptive = Adaptive(start=8, full=128, anchor_step=40)
+    standing = replace(PACING.overrides.standing, seqlen=adaptive)
+    decision = replace(PACING, overrides=replace(PACING.overrides, standing=standing))
+    started = replace(PACED, seqlen_schedule=adaptive.to_json(), seqlen=8)
+    assert wrong(started, decision) == []
+    assert wrong(replace(started, seqlen=16), decision) == ["seqlen of the first step"]
+    assert wrong(replace(started, resumed_from=60, seqlen=24), decision) == []
+
+
+TOKENWISE = LrSchedule(peak=1.0, warmup=100_000, decay_end=1_000_000, unit="tokens")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "effective", "counted"),
+    [
+        (TOKENWISE, 60_000, 60_000),  # random-LTD has dropped the rest: they warm nothing up
+        (TOKENWISE, None, 80_000),  # a trainer without it tells the consumed ones alone
+        (replace(TOKENWISE, unit="steps", warmup=50, decay_end=700_000, decay_unit="tokens"), 60_000, 60_000),
+    ],
+)
+def test_an_lr_that_counts_tokens_counts_those_that_were_not_dropped(
+    schedule: LrSchedule, effective: int | None, counted: int
+) -> None:
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=Standing(lr=schedule), once=None))
+    first = schedule.lr(step=41, consumed_tokens=counted)
+    started = replace(
+        STARTED,
+        first_sample_index=640,
+        consumed_tokens=80_000,
+        effective_tokens=effective,
+        lr=first,
+        lr_schedule=schedule.to_json(),
+    )
+    assert wrong(started, decision) == []
+    other = schedule.lr(step=41, consumed_tokens=140_000 - counted)
+    assert other != first
+    assert wrong(replace(started, lr=other), decision) == ["lr of the first step"]
+
+
+def test_a_trainer_that_knows_of_no_such_pacing_is_said_to_confirm_nothing() -> None:
+    said = unreported(PACING.overrides, Baseline(full_seqlen=128))
+    silent = ["seqlen_shortening", "batch_size_schedule", "random_ltd_schedule", "curriculum_schedule"]
+    assert list(said) == silent
+    reported = baseline_of(PACED)
+    assert unreported(PACING.overrides, reported) == {}
+    assert (reported.shorten, reported.batch_size, reported.random_ltd) == ("reshape", BATCH, LTD)
+    assert reported.curriculum == CURRICULUM
+    off = replace(PACED, random_ltd_schedule=replace(LTD, total_steps=0).to_json(), curriculum_schedule={})
+    assert unreported(PACING.overrides, baseline_of(off)) == {}

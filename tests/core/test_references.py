@@ -14,6 +14,7 @@ from sentinel.act.pinning import Pinning
 from sentinel.act.references import References
 from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
+from sentinel.cli.choosing import Chosen
 from sentinel.cli.telling import status
 from sentinel.cli.watching import watch
 from sentinel.cli.wiring import assemble
@@ -75,7 +76,8 @@ def test_a_run_that_is_behind_its_sibling_is_said_and_not_rolled_back(
     journal(tmp_path / "run" / "state", 1.4)
     config = configured(tmp_path / "run", f'reference = ["{sibling}"]', '[policy]\nmode = "act"')
     with caplog.at_level(logging.INFO):
-        watch(lambda: config, observe=False, once=True)
+        chosen = Chosen(runs=(str(tmp_path / "run" / "a.toml"),), everything=False, config_dir=tmp_path)
+        watch(chosen, observe=False, once=True, fleet_dir=tmp_path)
     (said,) = [r.getMessage() for r in caplog.records if "slower than it should be" in r.getMessage()]
     assert Path(sibling).name in said
     events = IncidentLog(tmp_path / "run" / "state" / "incidents.jsonl").read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,31 @@ import pytest
 from sentinel.plan.script_changes import baseline_of_script, new_scripts
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import SeqlenSchedule
+from sentinel.vocabulary.pacing import (
+    Adaptive,
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    DifficultySchedule,
+    FixedLinear,
+    FixedRoot,
+    MetricSchedule,
+    Mixed,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    staircase,
+)
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
+GROWING = BatchSizeSchedule(start=16, full=512, increment=16, ramp_samples=9)
+DROPPING = RandomLtdSchedule(start=128, full=2048, total_steps=9)
+PACED = CurriculumSchedule(
+    metrics={
+        "voc": MetricSchedule(
+            difficulty=DifficultySchedule(kind="percentile", start=1, full=100, total_steps=9), index="indexes/voc"
+        )
+    }
+)
 ANCHOR = Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048)
 
 
@@ -62,7 +84,7 @@ def test_a_longer_warmup_lowers_the_lr_at_the_anchor_as_megatron_counts_it() -> 
 
 
 def test_slw_is_all_of_its_changes_or_none() -> None:
-    seqlen = SeqlenSchedule(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
+    seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
     assert OWN.lr is not None
     lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
     diff = new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen))).first.diff
@@ -77,6 +99,60 @@ def test_slw_is_all_of_its_changes_or_none() -> None:
 def test_what_only_a_trainer_with_overrides_can_do_is_refused(once: Once) -> None:
     with pytest.raises(ConfigError, match=r"can't be done by a job script"):
         new_scripts(SCRIPT, overrides(once=once))
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        Standing(shorten="reshape", seqlen=FixedLinear(start=64, full=2048, total_steps=9, anchor_step=300)),
+        Standing(batch_size=GROWING.anchored_at(ANCHOR.consumed_samples or 0)),
+        Standing(random_ltd=DROPPING.anchored_at(300)),
+        Standing(curriculum=PACED.anchored_at(300)),
+    ],
+)
+def test_a_pacing_that_only_a_trainer_with_overrides_can_do_is_refused(standing: Standing) -> None:
+    with pytest.raises(ConfigError, match=r"can't be done by a job script"):
+        new_scripts(SCRIPT, overrides(standing))
+
+
+@pytest.mark.parametrize("begun_at", [0, 100])
+def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int) -> None:
+    standing = Standing(
+        shorten="reshape",
+        batch_size=GROWING.anchored_at(begun_at),
+        random_ltd=DROPPING.anchored_at(begun_at),
+        curriculum=PACED.anchored_at(begun_at),
+        total_tokens=10**12,
+    )
+    assert new_scripts(SCRIPT, overrides(standing)).first.text == SCRIPT
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "says"),
+    [
+        (Adaptive(start=64, full=2048, anchor_step=300), "a seqlen pacing that is adaptive can't be listed"),
+        (Mixed(start=64, full=2048, anchor_step=300), "a seqlen pacing that is mixed can't be listed"),
+        (
+            FixedLinear(start=64, full=1024, total_steps=9),
+            "SLW ends at 1024 tokens per sample, and --seq-length is 2048",
+        ),
+    ],
+)
+def test_a_pacing_that_megatron_does_not_have_is_refused_with_the_reason(seqlen: SeqlenSchedule, says: str) -> None:
+    assert OWN.lr is not None
+    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
+    with pytest.raises(ConfigError, match=says):
+        new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen)))
+
+
+def test_slw_by_the_root_reaches_the_script_as_stages() -> None:
+    seqlen = FixedRoot(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
+    assert OWN.lr is not None
+    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
+    diff = new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen))).first.diff
+    assert '"fixed_discrete"' in diff
+    added = "".join("".join(line[1:].split()) for line in diff.splitlines() if line.startswith("+"))
+    assert f'"difficulty":{json.dumps(staircase(seqlen).difficulties, separators=(",", ":"))}' in added
 
 
 def test_a_change_that_lint_finds_wrong_is_refused() -> None:

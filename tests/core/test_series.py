@@ -102,6 +102,13 @@ def test_nan_in_the_weights_is_known_at_once(loss: float, l1: float) -> None:
     assert series.alarm.step == 101
 
 
+def test_nan_may_have_begun_in_any_step_since_the_last_that_was_reported() -> None:
+    every_tenth = [s for s in curve(healthy, 800) if s.global_step % 10 == 0]
+    alarm = Series(Thresholds(), [*every_tenth, sample(810, math.nan), sample(820, math.nan)]).alarm
+    assert alarm is not None
+    assert alarm.onset_range == (801, 810)
+
+
 def test_one_nan_that_was_skipped_is_not_the_end() -> None:
     samples = [*curve(healthy, 100), sample(101, math.nan, skipped=True), *(sample(s, 3.8) for s in range(102, 105))]
     assert kinds(samples)[-1] is VerdictKind.HEALTHY
@@ -157,6 +164,13 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
         ({"job_alive": False}, VerdictKind.DOWN),
         ({"job_alive": False, "finished_reason": "finished"}, VerdictKind.FINISHED),
         ({"job_alive": False, "finished_reason": "sigterm"}, VerdictKind.DOWN),
+        ({"job_alive": False, "finished_reason": "sigterm", "pending": True}, VerdictKind.PENDING),
+        ({"job_alive": False, "finished_reason": "finished", "pending": True}, VerdictKind.FINISHED),
+        ({"finished_reason": "finished"}, VerdictKind.STARTING),
+        (
+            {"finished_reason": "finished", "last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0},
+            VerdictKind.STALLED,
+        ),
         ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
         ({"last_sample_unix_s": 100.0, "second_witness_unix_s": 990.0}, VerdictKind.HEALTHY),
         ({"last_sample_unix_s": 100.0}, VerdictKind.HEALTHY),

@@ -15,7 +15,7 @@ from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum, loss_ratio
 from sentinel.vocabulary.metrics import SAMPLE_METRICS
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, decode_overrides, encode_overrides
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     Record,
@@ -132,20 +132,18 @@ def test_the_minimum_is_kept_for_each_length_and_survives_a_checkpoint() -> None
 
 @given(st.integers(1, 64), st.integers(0, 500), st.integers(0, 1000), st.integers(0, 3000))
 def test_seqlen_grows_from_the_anchor_to_the_full_length(start: int, total: int, anchor: int, step: int) -> None:
-    schedule = SeqlenSchedule(start=start, full=128, total_steps=total, anchor_step=anchor)
+    schedule = FixedLinear(start=start, full=128, total_steps=total, anchor_step=anchor)
     length = schedule.seqlen(step)
     assert start <= length <= 128
     assert length in (start, 128) or length % 8 == 0
     assert schedule.seqlen(step + 1) >= length
     assert schedule.seqlen(anchor + total) == 128
-    moved = SeqlenSchedule(start=start, full=128, total_steps=total, anchor_step=anchor + 7)
+    moved = FixedLinear(start=start, full=128, total_steps=total, anchor_step=anchor + 7)
     assert moved.seqlen(step + 7) == length
 
 
 def test_a_schedule_switched_on_late_counts_from_its_anchor() -> None:
-    lengths = [
-        SeqlenSchedule(start=8, full=128, total_steps=60, anchor_step=3000).seqlen(s) for s in (3001, 3030, 3060)
-    ]
+    lengths = [FixedLinear(start=8, full=128, total_steps=60, anchor_step=3000).seqlen(s) for s in (3001, 3030, 3060)]
     assert lengths == [8, 64, 128]
 
 
@@ -189,7 +187,7 @@ OVERRIDES = Overrides(
     incident="incident-1",
     rollback="incident-1-r2",
     anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
-    standing=Standing(lr=LR, seqlen=SeqlenSchedule(start=8, full=128, total_steps=60, anchor_step=10)),
+    standing=Standing(lr=LR, seqlen=FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)),
     once=Once(id="incident-1-r2", seed=4),
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -64,10 +66,32 @@ def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_tha
         assert process.wait(10) == 0
 
 
+def test_its_metrics_follow_the_configuration_and_are_announced_no_more_when_it_ends(tmp_path: Path) -> None:
+    announced = tmp_path / "s" / "scrape-watch.json"
+    configure(tmp_path, '[metrics]\nannounce = "127.0.0.1"\n')
+    with watch(tmp_path) as process:
+        read_until(process, "no attempt has begun")
+        ((first,),) = (group["targets"] for group in json.loads(announced.read_text()))
+        page = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://{first}/metrics", timeout=10)
+        assert 'sentinel_verdict{attempt="",run="a",verdict="pending"} 1.0' in page.read().decode()
+        configure(tmp_path, "[metrics]\nserve = false\n")
+        process.send_signal(signal.SIGHUP)
+        read_until(process, "the configuration was read again")
+        read_until(process, "watching a")
+        assert json.loads(announced.read_text()) == []
+        configure(tmp_path, '[metrics]\nannounce = "127.0.0.1"\n')
+        process.send_signal(signal.SIGHUP)
+        read_until(process, "/metrics of sentinel itself is at")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert json.loads(announced.read_text()) == []
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_the_unit_is_one_that_systemd_takes_and_finds_safe(tmp_path: Path) -> None:
-    unit = tmp_path / "sentinel-watch@tr8.service"
-    text = (ROOT / "deploy" / "systemd" / "sentinel-watch@.service").read_text()
+@pytest.mark.parametrize(("kept", "name"), [("watch@", "watch@tr8"), ("fleet", "fleet")])
+def test_the_units_are_such_that_systemd_takes_and_finds_safe(tmp_path: Path, kept: str, name: str) -> None:
+    unit = tmp_path / f"sentinel-{name}.service"
+    text = (ROOT / "deploy" / "systemd" / f"sentinel-{kept}.service").read_text()
     unit.write_text(text.replace("/opt/sentinel/bin/sentinel", sys.executable))
     command = ["systemd-analyze", "verify", str(unit)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)

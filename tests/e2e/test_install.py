@@ -50,3 +50,12 @@ def test_the_daemon_installs_and_starts_without_torch(python: Path) -> None:
         [sentinel, "status", "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=60
     )
     assert '"verdict": "pending"' in ran.stdout, ran.stderr
+    exported = [
+        sentinel,
+        "dashboards",
+        "export",
+        "-o",
+        "boards",
+    ]  # from inside the package: there is no checkout beside it
+    subprocess.run(exported, cwd=folder, check=True, timeout=60)
+    assert {path.name for path in (folder / "boards").glob("*.json")} >= {"fleet.json", "spike-triage.json"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -21,7 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer_hooks import attach
+from trainer_hooks import ExporterSettings, attach
+from trainer_hooks.all_ranks import Reduction
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
@@ -67,20 +69,110 @@ def hang_the_disk(hook: Hook, engine: Any) -> None:
         hook.kept_open = reader  # type: ignore[attr-defined]
 
 
+def remove_the_state(hook: Hook, engine: Any) -> None:
+    """As a person who cleans up; the writer looks after its file at once, and not after ten seconds."""
+    if hook._journal is not None:
+        hook._journal._looks_s = 0.0
+        shutil.rmtree(hook._state_dir)
+
+
+def break_the_exporter(hook: Hook, engine: Any) -> None:
+    """Its thread gets an error in the place where it waits."""
+    if hook._exporter is not None:
+        hook._exporter._server._listening.shutdown(socket.SHUT_RDWR)
+
+
 def hide_the_loss(hook: Hook, engine: Any) -> None:
     """As with an engine that is not told its loss."""
-    backward = engine.backward
-    engine.backward = lambda loss: (backward(loss), hook._micro_losses.clear())
+    hook.loss_seen = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 def no_gradient_norm(hook: Hook, engine: Any) -> None:
-    hook._before_step = lambda: None  # type: ignore[method-assign]
+    hook.update_coming = lambda: None  # type: ignore[method-assign]
     engine.get_global_grad_norm = lambda: 1 / 0
 
 
 def nan_batch(hook: Hook, engine: Any) -> None:
     with torch.no_grad():
         next(engine.module.parameters()).view(-1)[0] = float("nan")
+
+
+def on_the_last_rank() -> bool:
+    return dist.get_rank() == dist.get_world_size() - 1
+
+
+def collectives(hook: Hook) -> Any:
+    assert hook._gathering is not None
+    return hook._gathering._ranks
+
+
+def refuse_collectives(hook: Hook, engine: Any) -> None:
+    """One rank never takes part again: the others are left in theirs."""
+    if on_the_last_rank():
+        collectives(hook).start = lambda *_: 1 / 0
+
+
+def miss_one_step(hook: Hook, engine: Any) -> None:
+    """One rank leaves one step out, so that from then on its readings meet those of other steps."""
+    ranks = collectives(hook)
+    start, calls = ranks.start, iter(range(1000))
+    if on_the_last_rank():
+        alone = Reduction([], 1, [], [])
+        ranks.start = lambda *rows: alone if next(calls) == 2 else start(*rows)
+
+
+def late_with_one_step(hook: Hook, engine: Any) -> None:
+    """One rank's call fails once; it is made again at the next step."""
+    ranks = collectives(hook)
+    start, calls = ranks.start, iter(range(1000))
+    if on_the_last_rank():
+        ranks.start = lambda *rows: 1 / 0 if next(calls) == 2 else start(*rows)
+
+
+def lose_a_collective(hook: Hook, engine: Any) -> None:
+    """torch's own call fails on one rank, each time, within the hook's groups."""
+    if on_the_last_rank():
+        hook.reduce = dist.reduce  # type: ignore[attr-defined]
+
+        def failing(tensor: Any, dst: int, op: Any, group: Any = None, **rest: Any) -> Any:
+            if group is not None and any(group is own for own, _ in collectives(hook)._levels):
+                raise RuntimeError("the network is gone")
+            return hook.reduce(tensor, dst, op, group=group, **rest)  # type: ignore[attr-defined]
+
+        dist.reduce = failing
+
+
+def state_of_another_shape(hook: Hook, engine: Any) -> None:
+    """exp_avg_sq that does not fit its parameter any more."""
+    inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    step = inner.step
+
+    def step_and_cut(*args: Any, **kwargs: Any) -> Any:
+        for state in inner.state.values():
+            if "whole" in state:
+                state["exp_avg_sq"] = state.pop("whole")
+        answer = step(*args, **kwargs)
+        for state in inner.state.values():
+            state["whole"], state["exp_avg_sq"] = state["exp_avg_sq"], state["exp_avg_sq"].flatten()[:3]
+        return answer
+
+    inner.step = step_and_cut
+
+
+def no_state(hook: Hook, engine: Any) -> None:
+    """An optimizer that is no Adam."""
+    inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    step = inner.step
+
+    def step_and_hide(*args: Any, **kwargs: Any) -> Any:
+        for state in inner.state.values():
+            state["exp_avg_sq"] = state.pop("hidden", state.get("exp_avg_sq"))
+        answer = step(*args, **kwargs)
+        for state in inner.state.values():
+            state["hidden"] = state.pop("exp_avg_sq")
+        return answer
+
+    inner.step = step_and_hide
 
 
 def nothing(hook: Hook, engine: Any) -> None:
@@ -108,11 +200,22 @@ def cases(folder: Path) -> list[Case]:
         ("position is no Position", {"position": lambda: {"seqlen": 8}}, nothing),
         ("port taken", {"port": taken.getsockname()[1]}, nothing),
         ("address of another machine", {"address": "203.0.113.1"}, nothing),
+        ("certificate missing", {"exporter": ExporterSettings(certificate="/no/such.pem")}, nothing),
+        ("password missing", {"exporter": ExporterSettings(user="p", password_file=folder / "none")}, nothing),
+        ("exporter settings are none", {"exporter": "9400"}, nothing),
+        ("exporter's thread dies", {}, break_the_exporter),
+        ("state folder removed", {}, remove_the_state),
         ("Adam's state unreadable", {}, spoil_state),
         ("Adam's state unreadable on one rank", {}, spoil_state_of_the_last_rank),
         ("loss not seen", {}, hide_the_loss),
         ("no gradient norm", {}, no_gradient_norm),
         ("nan in the weights", {}, nan_batch),
+        ("Adam's state of another shape", {}, state_of_another_shape),
+        ("no Adam's state", {}, no_state),
+        ("a rank leaves one step's collectives out", {}, miss_one_step),
+        ("a rank is late with one step's collectives", {}, late_with_one_step),
+        ("a rank takes part no more", {}, refuse_collectives),
+        ("collectives fail on one rank", {}, lose_a_collective),
     ]
 
 
@@ -144,6 +247,8 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         engine.step()
     seconds = time.monotonic() - started
     hook.close("finished")
+    if hasattr(hook, "reduce"):
+        dist.reduce = hook.reduce
     logging.getLogger("trainer_hooks").removeHandler(handler)
     journal = state_dir / "attempts" / "0001.jsonl"
     lines = journal.read_text().splitlines() if journal.exists() else []

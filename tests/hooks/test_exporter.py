@@ -1,130 +1,484 @@
-"""The way out of the trainer: the journal's attempts and lines, and what a scrape sees."""
+"""The exporter by real scrapes: formats, TLS, passwords, clients that misbehave, and a thread that comes back."""
+
+# ruff: noqa: S104 - what listens everywhere is what is tried
 
 from __future__ import annotations
 
-import json
+import asyncio
+import base64
+import gzip
+import http.client
+import logging
 import os
+import shutil
+import socket
+import ssl
 import subprocess
-import sys
 import threading
 import time
-import urllib.request
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from sentinel.adapters.journal import Journals
-from sentinel.vocabulary.sample import Sample, encode
-from trainer_hooks.exporter import Exporter, StepCollector
-from trainer_hooks.journal_writer import JournalWriter, create_attempt
+from sentinel.vocabulary.sample import LayerVariance, Sample
+from trainer_hooks import metrics_server, visitor
+from trainer_hooks.answers import Credentials
+from trainer_hooks.exporter import Exporter, ExporterSettings
+from trainer_hooks.metrics_server import Allowance
+from trainer_hooks.step_collector import LayerReading, StepCollector
 
-EXPOSED = """\
-# HELP sentinel_hook_errors_total Errors inside the hook that were kept from the training loop.
-# TYPE sentinel_hook_errors_total counter
-sentinel_hook_errors_total{run="tr8"} 2.0
-# HELP sentinel_global_step Completed optimizer updates.
-# TYPE sentinel_global_step gauge
-sentinel_global_step{attempt="3",run="tr8"} 7.0
-"""
-
-
-def sample(step: int) -> Sample:
-    return Sample(attempt=3, global_step=step, time_unix_s=1.0, loss=float(step), grad_norm=float("nan"), lr=step / 8)
-
-
-def test_a_scrape_reads_as_prometheus_wants_it() -> None:
-    registry = CollectorRegistry()
-    registry.register(StepCollector("tr8", lambda: sample(7), lambda: 2))
-    text = generate_latest(registry).decode()
-    assert text.startswith(EXPOSED)
-    assert 'sentinel_loss{attempt="3",run="tr8"} 7.0\n' in text
-    assert 'sentinel_grad_norm{attempt="3",run="tr8"} NaN\n' in text
-    assert "adam_variance_l1{" not in text  # not measured is absent, not zero
-    assert "global_step=" not in text
+OPENSSL = shutil.which("openssl") or "openssl"
+EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+A_MEGABYTE = LayerVariance(
+    attempt=1,
+    global_step=1,
+    time_unix_s=1.0,
+    layers=tuple(f"{'a_long_name.' * 50}{n}" for n in range(1_000)),
+    adam_variance_l1=(1.0,) * 1_000,
+    adam_variance_max=(1.0,) * 1_000,
+)
 
 
-def test_a_scrape_never_mixes_two_steps(tmp_path: Path) -> None:
-    steps = iter(range(1, 10**9))
-    collector = StepCollector("tr8", lambda: sample(next(steps)), lambda: 0)
-    exporter = Exporter(collector, address="127.0.0.1", port=0)
-    exporter.announce(tmp_path / "scrape.json", {"run": "tr8"})
-    ((target,),) = [entry["targets"] for entry in json.loads((tmp_path / "scrape.json").read_text())]
-    for _ in range(20):
-        with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        values = {line.split("{")[0]: float(line.split()[-1]) for line in text.splitlines() if "attempt=" in line}
-        step = values["sentinel_global_step"]
-        assert values["sentinel_loss"] == step
-        assert values["sentinel_lr"] == step / 8
-    exporter.close()
+def collector(layers: Callable[[], LayerReading | None] = lambda: None) -> StepCollector:
+    made = StepCollector("tr8", 1, layers=layers)
+    made.push(Sample(attempt=1, global_step=7, time_unix_s=1.0, loss=7.0, lr=0.5))
+    return made
+
+
+@contextmanager
+def serving(steps: StepCollector | None = None, **settings: object) -> Iterator[tuple[Exporter, list[Exception]]]:
+    failed: list[Exception] = []
+    exporter = Exporter(steps or collector(), ExporterSettings(**settings), failed=failed.append)  # type: ignore[arg-type]
+    try:
+        yield exporter, failed
+    finally:
+        exporter.close()
+
+
+def scrape(
+    exporter: Exporter,
+    path: str = "/metrics",
+    *,
+    method: str = "GET",
+    tls: ssl.SSLContext | None = None,
+    **headers: str,
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """Headers by their names with `_` for `-`."""
+    host = "::1" if ":" in exporter.address else "127.0.0.1"
+    connection: http.client.HTTPConnection
+    if tls is None:
+        connection = http.client.HTTPConnection(host, exporter.port, timeout=60)
+    else:
+        connection = http.client.HTTPSConnection(host, exporter.port, timeout=60, context=tls)
+    with closing(connection):
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
+def values(text: bytes) -> dict[str, float]:
+    return {s.name: s.value for family in read_text(text.decode()) for s in family.samples}
+
+
+def test_it_speaks_text_openmetrics_and_gzip() -> None:
+    with serving() as (exporter, _):
+        plain, text = scrape(exporter)
+        assert plain.getheader("Content-Type", "").startswith("text/plain; version=0.0.4")
+        assert values(text)["sentinel_loss"] == 7.0
+        answer, text = scrape(exporter, Accept=OPENMETRICS)
+        assert answer.getheader("Content-Type", "").startswith("application/openmetrics-text; version=1.0.0")
+        assert "sentinel_steps" in {family.name for family in read_openmetrics(text.decode())}
+        answer, packed = scrape(exporter, Accept_Encoding="gzip")
+        assert answer.getheader("Content-Encoding") == "gzip"
+        assert values(gzip.decompress(packed))["sentinel_loss"] == 7.0
+        _, text = scrape(exporter, "/metrics?name[]=sentinel_loss")
+        assert values(text) == {"sentinel_loss": 7.0}
+
+
+def test_steps_show_in_the_scrapes_that_follow_them() -> None:
+    steps = collector()
+    with serving(steps) as (exporter, _):
+        scrape(exporter)
+        steps.push(Sample(attempt=1, global_step=8, time_unix_s=2.0, loss=8.0))
+        deadline = time.monotonic() + 5  # an answer may be kept for a moment
+        while values(scrape(exporter)[1])["sentinel_loss"] != 8.0:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"200"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", b"405"),
+        (b"\x16\x03\x01 a TLS hello to a plain port\r\n\r\n", b"400"),
+        (b"GET /metrics\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=1.0.0\r\n X-Smuggled: 1\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=none\r\n\r\n", b"200"),
+        (b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"431"),
+    ],
+)
+def test_what_is_no_scrape_gets_an_answer_that_says_so(sent: bytes, status: bytes) -> None:
+    with serving() as (exporter, failed):
+        with socket.create_connection(("127.0.0.1", exporter.port), timeout=10) as client:
+            client.sendall(sent)
+            assert client.recv(1 << 16).split(b" ")[1] == status
+        scrape(exporter)
+        assert failed == []
 
 
 def test_nothing_listens_beyond_this_machine_unless_asked_to() -> None:
-    exporter = Exporter(StepCollector("tr8", lambda: None, lambda: 0), address="127.0.0.1", port=0)
-    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    assert f"0100007F:{exporter.port:04X}" in listening
-    assert f"00000000:{exporter.port:04X}" not in listening
-    exporter.close()
+    with serving() as (exporter, _):
+        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        assert f"0100007F:{exporter.port:04X}" in listening
+        assert f"00000000:{exporter.port:04X}" not in listening
 
 
-def test_attempts_that_race_get_numbers_of_their_own(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: create_attempt(tmp_path), range(64)))
-    assert sorted(number for number, _ in made) == list(range(1, 65))
-    for _, descriptor in made:
-        os.close(descriptor)
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::1", "localhost", ""])
+def test_it_listens_where_it_is_asked_to(address: str) -> None:
+    with serving(address=address) as (exporter, _):
+        assert scrape(exporter)[0].status == 200
+        if address == "::":  # and IPv4 too
+            socket.create_connection(("127.0.0.1", exporter.port), timeout=10).close()
 
 
-def test_a_number_is_never_used_again(tmp_path: Path) -> None:
-    folder = tmp_path / "attempts"
-    folder.mkdir()
-    (folder / "0007.jsonl").touch()
-    (folder / "notes.txt").touch()
-    number, descriptor = create_attempt(tmp_path)
-    os.close(descriptor)
-    assert number == 8
+def test_a_taken_port_is_replaced_by_a_free_one_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as (first, _), serving(port=first.port) as (second, _):
+        assert second.port != first.port
+        assert scrape(second)[0].status == 200
+        (said,) = caplog.messages
+        assert str(first.port) in said
+        assert str(second.port) in said
 
 
-def test_a_line_that_the_disk_cut_short_spoils_no_other(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: the write stops inside a line, and later there is room."""
-    program = """
-import resource, signal, sys, time
-from pathlib import Path
-from sentinel.vocabulary.sample import Sample, encode
-from trainer_hooks.journal_writer import JournalWriter, create_attempt
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-_, descriptor = create_attempt(Path(sys.argv[1]))
-writer = JournalWriter(descriptor)
-def put(step):
-    writer.put(encode(Sample(attempt=1, global_step=step, time_unix_s=1.0, loss=1.0)))
-    time.sleep(0.1)
-put(1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
-put(2)
-put(3)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-put(4)
-writer.close()
-print(writer.lost)
-"""
-    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
-    journals = Journals(tmp_path)
-    steps = [record.global_step for record in journals.poll() if isinstance(record, Sample)]
-    assert (steps, int(ran.stdout), journals.unreadable) == ([1, 4], 2, 1)
+# TLS and passwords
 
 
-def test_a_disk_that_hangs_fills_the_queue_and_no_more() -> None:
-    reader, writer_end = os.pipe()
-    writer = JournalWriter(writer_end)
-    line = encode(sample(1))
-    started = time.monotonic()
-    for _ in range(12_000):
-        writer.put(line)
-    assert time.monotonic() - started < 2
-    assert 1_000 < writer.lost < 2_100
-    drain = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 1 << 16), b"")], daemon=True)
-    drain.start()
-    writer.close()
-    drain.join(5)
-    os.close(reader)
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """first.pem and second.pem with their keys, and first's key encrypted."""
+    folder = tmp_path_factory.mktemp("keys")
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"
+    for name in ("first", "second"):
+        where = ("-addext", names, "-keyout", f"{name}.key", "-out", f"{name}.pem")
+        openssl("req", "-x509", *EC_KEY, "-nodes", "-days", "30", "-subj", f"/CN={name}", *where, cwd=folder)
+    openssl("ec", "-aes128", "-passout", "pass:secret", "-in", "first.key", "-out", "encrypted.key", cwd=folder)
+    return folder
+
+
+def openssl(*arguments: str, cwd: Path) -> None:
+    subprocess.run([OPENSSL, *arguments], cwd=cwd, check=True, capture_output=True, timeout=60)
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_with_a_certificate_it_speaks_https_and_nothing_else(keys: Path) -> None:
+    with serving(certificate=keys / "first.pem", key=keys / "first.key") as (exporter, failed):
+        answer, text = scrape(exporter, tls=trusting(keys / "first.pem"))
+        assert answer.status == 200
+        assert values(text)["sentinel_loss"] == 7.0
+        with pytest.raises(ssl.SSLCertVerificationError):
+            scrape(exporter, tls=trusting(keys / "second.pem"))
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+            scrape(exporter)
+        assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
+        assert failed == []
+
+
+def test_a_renewed_certificate_is_taken_up(keys: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes((keys / "first.pem").read_bytes() + (keys / "first.key").read_bytes())
+    with serving(certificate=both) as (exporter, _):
+        assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
+        both.write_text("half-way through a renewal")
+        os.utime(both, ns=(1, 1))
+        assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
+        both.write_bytes((keys / "second.pem").read_bytes() + (keys / "second.key").read_bytes())
+        os.utime(both, ns=(2, 2))
+        assert scrape(exporter, tls=trusting(keys / "second.pem"))[0].status == 200
+
+
+def test_only_who_knows_the_password_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("pässword:1\n", encoding="utf-8")
+    with serving(user="prometheus", password_file=tmp_path / "password") as (exporter, _):
+        assert scrape(exporter, Authorization=basic("prometheus", "pässword:1"))[0].status == 200
+        for wrong in (
+            basic("prometheus", "pässword:2"),
+            basic("prometheus", "pässword:1\n"),
+            basic("prometheus", ""),
+            basic("somebody", "pässword:1"),
+            basic("prometheus", "pässword:1").replace("Basic", "Bearer"),
+            "Basic not base64",
+            "Basic",
+            "",
+        ):
+            answer, body = scrape(exporter, Authorization=wrong)
+            assert answer.status == 401, wrong
+            assert answer.getheader("WWW-Authenticate", "").startswith("Basic ")
+            assert b"sentinel_loss" not in body
+        assert scrape(exporter)[0].status == 401
+
+
+def test_the_password_is_in_no_log_and_no_repr(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / "password").write_text("hunter2")
+    settings = ExporterSettings(user="prometheus", password_file=tmp_path / "password")
+    with serving(user="prometheus", password_file=tmp_path / "password") as (exporter, _):
+        scrape(exporter, Authorization=basic("prometheus", "hunter2"))
+        scrape(exporter, Authorization=basic("prometheus", "hunter3"))
+    told = caplog.text + repr(settings) + repr(Credentials.read("prometheus", tmp_path / "password"))
+    assert "hunter" not in told
+    assert basic("prometheus", "hunter2").split()[1] not in told
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_password_that_would_travel_in_the_clear_is_said_once(
+    address: str, encrypted: bool, keys: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "password").write_text("hunter2")
+    tls = {"certificate": keys / "first.pem", "key": keys / "first.key"} if encrypted else {}
+    with serving(address=address, user="prometheus", password_file=tmp_path / "password", **tls):
+        assert len(caplog.messages) == (address == "0.0.0.0" and not encrypted)
+
+
+def test_settings_that_are_wrong_are_told_at_once_and_leave_no_thread(keys: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    wrong: list[dict[str, object]] = [
+        {"certificate": "/no/such.pem"},
+        {"certificate": keys / "first.pem"},  # no key in it
+        {"certificate": keys / "first.pem", "key": keys / "second.key"},
+        {"certificate": keys / "first.pem", "key": keys / "encrypted.key"},  # and nobody is asked at the terminal
+        {"key": keys / "first.key"},
+        {"user": "prometheus"},
+        {"password_file": tmp_path / "empty"},
+        {"user": "prometheus", "password_file": "/no/such"},
+        {"user": "prometheus", "password_file": tmp_path / "empty"},
+        {"address": "203.0.113.1"},
+        {"address": "no-such-host.invalid"},
+        {"port": 70_000},
+    ]
+    before = threading.active_count()
+    for settings in wrong:
+        with pytest.raises((OSError, ValueError, OverflowError)):
+            Exporter(collector(), ExporterSettings(**settings))  # type: ignore[arg-type]
+    assert threading.active_count() == before
+
+
+# Clients that misbehave
+
+
+def test_a_thousand_silent_connections_hold_up_nobody() -> None:
+    with ExitStack() as stack, serving() as (exporter, failed):
+        silent = []
+        for n in range(1_000):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", exporter.port))
+            silent.append(client)
+            if n % 2:
+                with suppress(OSError):
+                    client.send(b"GET /metrics HTTP/1.1\r\nA: ")  # and then nothing
+        for _ in range(3):
+            assert scrape(exporter)[0].status == 200
+        assert len(exporter._server._visitors) <= 64
+        assert failed == []
+
+
+def test_silent_connections_hold_up_nobody_with_tls_either(keys: Path) -> None:
+    with ExitStack() as stack, serving(certificate=keys / "first.pem", key=keys / "first.key") as (exporter, failed):
+        for _ in range(200):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", exporter.port))
+        assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
+        assert len(exporter._server._visitors) <= 64
+        assert failed == []
+
+
+def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitor, "_CONNECTION_S", 1.0)
+    with ExitStack() as stack, serving(collector(lambda: A_MEGABYTE)) as (exporter, failed):
+        for _ in range(5):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", exporter.port))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer, text = scrape(exporter)
+        assert answer.status == 200
+        assert len(text) > 1_000_000
+        deadline = time.monotonic() + 10
+        while exporter._server._visitors:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert failed == []
+
+
+def test_a_head_without_an_end_is_not_kept() -> None:
+    with serving() as (exporter, failed), socket.create_connection(("127.0.0.1", exporter.port), timeout=10) as client:
+        with pytest.raises(ConnectionError):
+            client.sendall((b"A: " + b"b" * 1000 + b"\r\n") * 10_000)
+        assert failed == []
+
+
+def test_a_storm_starves_nobody() -> None:
+    with serving() as (exporter, failed):
+        done = threading.Event()
+
+        def storm(_: int) -> int:
+            answers = 0
+            while not done.is_set() or not answers:
+                answers += scrape(exporter)[0].status == 200
+            return answers
+
+        with ThreadPoolExecutor(8) as pool:
+            counts = pool.map(storm, range(8))
+            time.sleep(1)
+            done.set()
+        assert min(counts) > 0
+        assert failed == []
+
+
+@given(costs=st.lists(st.floats(1e-5, 8e-3), min_size=1, max_size=300), quiet=st.floats(0, 100))
+def test_a_storm_gets_a_share_of_the_machine_and_no_more(costs: list[float], quiet: float) -> None:
+    """1 % of the time, and what it had saved up in quiet, however much a scrape costs."""
+    allowance, spent, at = Allowance(0.0, 0.0), 0.0, quiet
+    for cost in costs:
+        spent, at = spent + cost, at + cost
+        at += allowance.wait_s(spent, at)
+    assert spent <= 0.01 + 0.01 * (at - quiet) + 1e-9
+
+
+# Errors of our own
+
+
+def test_an_error_while_rendering_is_a_500_that_is_told_and_the_next_scrape_is_well() -> None:
+    ill = True
+
+    def layers() -> None:
+        if ill:
+            raise RuntimeError("no layers today")
+
+    with serving(collector(layers)) as (exporter, failed):
+        assert scrape(exporter)[0].status == 500
+        assert [str(error) for error in failed] == ["no layers today"]
+        ill = False
+        assert scrape(exporter)[0].status == 200
+        assert len(failed) == 1
+
+
+def stop_the_loop(exporter: Exporter) -> None:
+    loop = exporter._server._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def break_the_socket(exporter: Exporter) -> None:
+    exporter._server._listening.shutdown(socket.SHUT_RDWR)
+
+
+def close_its_descriptor(exporter: Exporter) -> None:
+    os.close(exporter._server._listening.fileno())
+
+
+@pytest.mark.parametrize("fault", [stop_the_loop, break_the_socket, close_its_descriptor])
+def test_a_thread_that_dies_comes_back_at_the_same_port(
+    fault: Callable[[Exporter], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    with serving() as (exporter, failed):
+        assert scrape(exporter)[0].status == 200
+        fault(exporter)
+        deadline = time.monotonic() + 20
+        while not failed:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while True:
+            try:
+                assert scrape(exporter)[0].status == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert len(failed) == 1
+        assert not isinstance(failed[0], asyncio.CancelledError)
+
+
+def test_a_descriptor_that_is_somebody_elses_by_now_is_not_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    with serving() as (exporter, failed):
+        number = exporter._server._listening.fileno()
+        with (tmp_path / "theirs").open("wb") as file:
+            os.dup2(file.fileno(), number)
+        deadline = time.monotonic() + 20
+        while not failed or scrape_or_none(exporter) != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.write(number, b"still open")
+        os.close(number)
+        assert (tmp_path / "theirs").read_bytes() == b"still open"
+
+
+def scrape_or_none(exporter: Exporter) -> int | None:
+    try:
+        return scrape(exporter)[0].status
+    except OSError:
+        return None
+
+
+def test_it_closes_while_it_is_being_scraped() -> None:
+    exporter = Exporter(collector(), ExporterSettings())
+    done = threading.Event()
+
+    def storm() -> None:
+        while not done.is_set():
+            try:
+                scrape(exporter)
+            except (OSError, http.client.HTTPException):
+                done.wait(0.01)
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(storm)
+        time.sleep(0.3)
+        exporter.close()
+        done.set()
+    assert not exporter._server._thread.is_alive()
+    with socket.create_server(("127.0.0.1", exporter.port)):  # the port is free
+        pass
+
+
+def test_a_fork_does_not_keep_the_port() -> None:
+    with serving() as (exporter, _):
+        (ready, go), (told, tell) = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(tell, b"x")  # it is past what runs in every fork
+            os.read(ready, 1)
+            os._exit(0)
+        os.read(told, 1)
+        scrape(exporter)
+    try:
+        with socket.create_server(("127.0.0.1", exporter.port)):
+            pass
+    finally:
+        os.write(go, b"x")
+        os.waitpid(child, 0)
+        for end in (ready, go, told, tell):
+            os.close(end)

@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from sentinel.adapters.journal import Journals
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, encode_overrides
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
 from tests.hooks.trainer import command, environment, losses, records, starts, train
 
@@ -82,7 +83,7 @@ def test_accumulation_changes_nothing_but_the_memory(tmp_path: Path) -> None:
 
 def overrides(step: int, *, seed: int | None = None) -> str:
     lr = LrSchedule(peak=1e-3, warmup=40, anchor=step, decay_start=5, decay_end=100)
-    seqlen = SeqlenSchedule(start=8, full=32, total_steps=12, anchor_step=step)
+    seqlen = FixedLinear(start=8, full=32, total_steps=12, anchor_step=step)
     once = Once(id="incident-1-r1", seed=seed) if seed is not None else None
     return encode_overrides(
         Overrides(
@@ -206,7 +207,35 @@ def test_a_torn_latest_is_refused_rather_than_trained_over(tmp_path: Path) -> No
     assert "global_step4" in ran.stderr
 
 
-def test_metrics_are_announced_for_prometheus(whole: Path) -> None:
-    (target,) = json.loads((whole / "state" / "scrape.json").read_text())
-    assert target["labels"] == {"run": "run", "attempt": "1", "job": ""}
-    assert target["targets"][0].startswith("127.0.0.1:")
+def test_what_only_this_machine_can_reach_is_not_announced(whole: Path) -> None:
+    assert not (whole / "state" / "scrape.json").exists()
+
+
+def test_metrics_are_announced_for_prometheus_as_long_as_they_are_there(tmp_path: Path) -> None:
+    everywhere = ("--steps", "1000000", "--lr-decay", "100", "--metrics-address", "0.0.0.0")  # noqa: S104
+    announced = tmp_path / "state" / "scrape.json"
+    surroundings = environment() | {"SLURMD_NODENAME": "node17", "SLURM_JOB_ID": "4711"}
+    with subprocess.Popen(
+        command(tmp_path, *everywhere), cwd=tmp_path, env=surroundings, stdout=subprocess.DEVNULL
+    ) as trainer:
+        try:
+            deadline = time.monotonic() + 100
+            while not announced.exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            (group,) = json.loads(announced.read_text())
+            assert group["labels"] == {"run": "run", "attempt": "1", "job": "4711"}
+            host, _, port = group["targets"][0].partition(":")
+            assert host == "node17"
+            while "sentinel_layer_adam_variance_l1{" not in (text := scraped(port)):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert 'sentinel_loss_ratio_window_max{attempt="1",run="run"}' in text
+        finally:
+            trainer.terminate()
+            trainer.wait(60)
+    assert json.loads(announced.read_text()) == []
+
+
+def scraped(port: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())

@@ -8,8 +8,17 @@ import pytest
 
 from tests.hooks.torchrun import lines_of
 
-KEEPS_SAMPLES = {"nothing wrong", "port taken", "address of another machine", "no gradient norm", "nan in the weights"}
-COUNTS_NOTHING = {"nothing wrong", "port taken", "nan in the weights"}
+pytestmark = pytest.mark.timeout(900)  # several ranks start, on however few processors
+
+KEEPS_SAMPLES = {
+    *("nothing wrong", "port taken", "address of another machine", "no gradient norm", "nan in the weights"),
+    *("no Adam's state", "a rank is late with one step's collectives", "certificate missing", "password missing"),
+    *("exporter settings are none", "exporter's thread dies", "state folder removed"),
+}
+SAYS_NOTHING = {"nothing wrong", "nan in the weights", "no Adam's state"}
+COUNTS_NOTHING = SAYS_NOTHING | {"port taken", "state folder removed"}
+LOSES_SOME = {"a rank leaves one step's collectives out": 2}
+"""What is left in the journal of the six samples: those before."""
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +29,7 @@ def cases() -> dict[str, dict[str, Any]]:
 def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[str, Any]]) -> None:
     sound = cases.pop("nothing wrong")
     ill = cases.pop("nan in the weights")
-    assert len(cases) == 12
+    assert len(cases) == 23
     assert len(sound["losses"]) == 6
     for name, case in cases.items():
         assert case["losses"] == sound["losses"], name
@@ -31,15 +40,15 @@ def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[
 def test_what_is_lost_is_counted_and_said_once(cases: dict[str, dict[str, Any]]) -> None:
     for name, case in cases.items():
         assert bool(case["errors"] + case["lost"]) == (name not in COUNTS_NOTHING), name
-        assert bool(case["said"]) == (name not in COUNTS_NOTHING), name
-        assert len(case["said"]) == len(set(case["said"])) <= 2, name
+        assert bool(case["said"]) == (name not in SAYS_NOTHING), name
+        assert len(case["said"]) == len(set(case["said"])) <= 3, name
         assert all(line.endswith("training goes on") for line in case["said"]), name
 
 
 def test_a_sample_is_whole_or_not_there(cases: dict[str, dict[str, Any]]) -> None:
     for name, case in cases.items():
         samples = [r for r in case["records"] if r["kind"] == "sample"]
-        assert len(samples) == (6 if name in KEEPS_SAMPLES else 0), name
+        assert len(samples) == (6 if name in KEEPS_SAMPLES else LOSES_SOME.get(name, 0)), name
     assert all(r["grad_norm"] is None for r in cases["no gradient norm"]["records"] if r["kind"] == "sample")
 
 

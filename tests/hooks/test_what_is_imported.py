@@ -35,7 +35,8 @@ def without(away: tuple[str, ...], program: str, *argv: str, cwd: Path) -> subpr
 
 
 def test_the_hooks_need_nothing_of_the_daemons(tmp_path: Path) -> None:
-    ran = without((*DAEMONS, "tensorboard"), "import trainer_hooks; print(trainer_hooks.attach)", cwd=tmp_path)
+    away = (*DAEMONS, "tensorboard", "transformers", "accelerate")
+    ran = without(away, "import trainer_hooks; print(trainer_hooks.attach)", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -65,3 +66,12 @@ def test_the_demo_without_a_trainer_says_what_to_install(tmp_path: Path) -> None
     assert ran.returncode == 2
     assert "pip install 'training-sentinel[daemon,trainer]'" in ran.stderr
     assert not (tmp_path / "d").exists()
+
+
+def test_data_is_analysed_without_torch(tmp_path: Path) -> None:
+    away = (*DAEMONS, *TRAINERS, "prometheus_client", "transformers")
+    asked = ("analyze", "--metric", "voc", "--seqlen", "64", "--output", "indexes", "--quiet")
+    program = "from trainer_hooks.data.__main__ import main; sys.exit(main())"
+    ran = without(away, program, *asked, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "indexes" / "voc" / "manifest.json").exists()

@@ -9,15 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.hooks.compiled import EXTENSIONS
 
-def lines_of(program: str, *, ranks: int) -> list[dict[str, Any]]:
+
+def lines_of(program: str, *arguments: str, ranks: int, timeout_s: float = 500) -> list[dict[str, Any]]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     ran = subprocess.run(
-        [*torchrun, str(Path(__file__).with_name(program))],
+        [*torchrun, str(Path(__file__).with_name(program)), *arguments],
         capture_output=True,
         text=True,
-        timeout=500,
-        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path)),
+        timeout=timeout_s,
+        env=dict(
+            os.environ,
+            OMP_NUM_THREADS="1",
+            PYTHONPATH=os.pathsep.join(sys.path),
+            TORCH_EXTENSIONS_DIR=str(EXTENSIONS),
+        ),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]

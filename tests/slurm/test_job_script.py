@@ -19,6 +19,7 @@ from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standin
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.test_recovery import for_slurm, handed_in, incidents
+from tests.triage.runs import document_in
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 
@@ -187,6 +188,11 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     assert value(run.got(f"{head}_1"), "--seed") == "44"
     (incident,) = incidents(folder)
     assert "one-shot changes of incident-1-r1" in incident.rollbacks[0].unconfirmed
+    page = folder / "report.html"
+    words = ("-o", str(page), "--run", str(folder / "demo.toml"))
+    subprocess.run([*SENTINEL, "triage", *words], capture_output=True, timeout=120, check=True)
+    (plan,) = document_in(page.read_text())["incidents"][0]["plans"]
+    assert [line for line in plan["script"] if "--seed" in line] == ["-    --seed 43 \\", "+    --seed 44 \\"]
 
 
 def _says_nothing_of_its_schedules(journal: Path) -> None:

@@ -36,7 +36,7 @@ class Run:
         (folder / "small.toml").write_text(
             '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
             '[launcher]\nkind = "slurm"\nquery_interval_s = 0.5\nslurm_timeout_s = 5.0\njob_name = "small"\n'
-            f"[watch]\npoll_interval_s = 0.3\n[judge]\nstalled_after_s = 4.0\n[policy]\nmode = 'act'\n{keys}"
+            f"[watch]\npoll_interval_s = 0.3\n[judge]\nstalled_after_s = 8.0\n[policy]\nmode = 'act'\n{keys}"
         )
         quoted = " ".join(f"'{word}'" for word in command(folder, *WORDS))
         (folder / "train.sh").write_text(f"#!/bin/bash\nexport OMP_NUM_THREADS=1\nexec {quoted}\n")

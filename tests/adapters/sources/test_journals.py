@@ -118,6 +118,7 @@ def test_a_line_is_read_where_decode_reads_it(tmp_path: Path, line: str, readabl
 NUMBERS = st.floats() | st.integers(-(2**53), 2**53).map(float)
 OPTIONAL_NUMBERS = st.none() | NUMBERS
 COUNTS = st.none() | st.integers(0, 2**40)
+WHOLE = ("seqlen", "kept_tokens", "global_batch_samples")
 SAMPLES = st.builds(
     Sample,
     attempt=st.integers(1, 3),
@@ -125,9 +126,8 @@ SAMPLES = st.builds(
     time_unix_s=NUMBERS,
     loss=NUMBERS,
     loss_ratio=OPTIONAL_NUMBERS,
-    **{name: OPTIONAL_NUMBERS for name in COLUMNS if name not in ("loss", "seqlen", "global_batch_samples")},
-    seqlen=COUNTS,
-    global_batch_samples=COUNTS,
+    **{name: OPTIONAL_NUMBERS for name in COLUMNS if name not in ("loss", *WHOLE)},
+    **dict.fromkeys(WHOLE, COUNTS),
     consumed_samples=COUNTS,
     consumed_tokens=COUNTS,
     lr_warmup_steps=COUNTS,

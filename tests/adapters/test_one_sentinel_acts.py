@@ -1,0 +1,104 @@
+"""Two sentinels never act on one run: who has lost the lock while something hung does nothing more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from sentinel.act.observe import Look, Observer
+from sentinel.act.perform import Performer
+from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.lock import RunLock
+from sentinel.adapters.slurm import Queues
+from sentinel.cli import wiring
+from sentinel.cli.watched import Company, Watched
+from sentinel.config import Config, load_config
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.actions import Action
+from sentinel.vocabulary.errors import LockHeld
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.sample import Sample, encode
+from tests.adapters.test_perform import MOVES
+
+
+def taken_over(state_dir: Path) -> None:
+    """By a sentinel of another host."""
+    (state_dir / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "token": "other"}))
+
+
+def diverged_run(folder: Path, *lines: str) -> Config:
+    """In mode act, with a journal that ends in a divergence which no incident tells of yet."""
+    (folder / "a.toml").write_text(
+        '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\ntensorboard = "tb"\n'
+        '[launcher]\ncommand = ["true"]\n[policy]\nmode = "act"\n' + "\n".join(lines)
+    )
+    for name in ("c/global_step10", "c/global_step20", "s/attempts", "tb"):
+        (folder / name).mkdir(parents=True)
+    (folder / "c" / "latest").write_text("global_step20")
+    losses = [3.0 + 0.03 * ((7 * step) % 11 - 5) / 5 if step < 300 else 9.0 for step in range(1, 601)]
+    samples = [Sample(attempt=1, global_step=n, time_unix_s=float(n), loss=x) for n, x in enumerate(losses, 1)]
+    (folder / "s" / "attempts" / "0001.jsonl").write_text("".join(encode(s) + "\n" for s in samples))
+    return load_config(folder / "a.toml")
+
+
+def watched(config: Config, folder: Path) -> Watched:
+    exposition = Exposition(config.metrics, folder / "scrape.json", {}, once=True)
+    return Watched(
+        config,
+        Company(
+            exposition=exposition,
+            queues=Queues(),
+            sources=wiring.source_of,
+            say=lambda _: None,
+            stop=Event(),
+            observe=False,
+            once=False,
+            alone=False,
+        ),
+    )
+
+
+@pytest.mark.parametrize("action", MOVES, ids=lambda a: type(a).__name__)
+def test_nothing_moves_for_who_lost_the_lock_while_the_fence_was_asked_for(tmp_path: Path, action: Action) -> None:
+    near = wiring.neighbours_of(diverged_run(tmp_path))
+    with RunLock(near.state_dir) as lock:
+        taken_over(near.state_dir)
+        before = {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+        with pytest.raises(LockHeld, match="elsewhere"):
+            Performer(near, Observer(near, Thresholds()), lock.renew)(action)
+    assert {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+def test_a_turn_that_comes_back_from_a_filesystem_that_hung_does_nothing_where_the_lock_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, look = diverged_run(tmp_path), Observer.look
+    ours = watched(config, tmp_path)
+
+    def hung(observer: Observer, now_unix_s: float) -> Look:
+        found = look(observer, now_unix_s)
+        taken_over(tmp_path / "s")
+        return found
+
+    monkeypatch.setattr(Observer, "look", hung)
+    assert ours.turn(0.0)  # it is tried again
+    assert not (tmp_path / "s" / "incidents.jsonl").exists()
+    assert "elsewhere" in (tmp_path / "s" / "lock").read_text()
+    monkeypatch.setattr(Observer, "look", look)
+    (tmp_path / "s" / "lock").unlink()
+    assert ours.turn(0.0)
+    assert '"event": "opened"' in (tmp_path / "s" / "incidents.jsonl").read_text()
+    ours.leave(1.0)
+
+
+def test_a_line_of_the_incident_log_is_written_by_who_has_the_lock(tmp_path: Path) -> None:
+    config = diverged_run(tmp_path)
+    with RunLock(tmp_path / "s") as lock:
+        parts = wiring.assemble(config, config.policy, say=lambda _: None, own=lock.renew)
+        parts.ledger.record({"event": "closed"})
+        taken_over(tmp_path / "s")
+        with pytest.raises(LockHeld, match="elsewhere"):
+            parts.ledger.record({"event": "closed"})
+    assert len((tmp_path / "s" / "incidents.jsonl").read_text().splitlines()) == 1

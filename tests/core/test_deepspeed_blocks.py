@@ -1,0 +1,231 @@
+"""DeepSpeed's JSON blocks: read as they are, and refused where a key would be passed over in silence."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import (
+    Custom,
+    DataEfficiency,
+    DifficultySchedule,
+    FixedDiscrete,
+    FixedLinear,
+    FixedRoot,
+    IndexedMetric,
+    RandomLtdSchedule,
+    curriculum_learning,
+    data_efficiency,
+)
+
+TUTORIAL = {
+    "enabled": True,
+    "curriculum_type": "seqlen",
+    "min_difficulty": 8,
+    "max_difficulty": 1024,
+    "schedule_type": "fixed_linear",
+    "schedule_config": {"total_curriculum_step": 15000, "difficulty_step": 8},
+}
+
+VOC = {
+    "index_to_sample_path": "/indexes/voc_percentile_to_sample",
+    "index_to_metric_path": "/indexes/voc_to_metric",
+    "difficulty_type": "percentile",
+    "clustering_type": "schedule_based",
+    "min_difficulty": 1,
+    "max_difficulty": 100,
+    "schedule_type": "fixed_root",
+    "schedule_config": {"total_curriculum_step": 110000, "difficulty_step": 1, "root_degree": 2},
+}
+
+EFFICIENCY: dict[str, Any] = {
+    "enabled": True,
+    "seed": 7,
+    "data_routing": {
+        "enabled": True,
+        "random_ltd": {
+            "enabled": True,
+            "total_layer_num": 24,
+            "random_ltd_layer_num": 22,
+            "random_ltd_layer_id": list(range(1, 23)),
+            "model_mask_name": "attention_mask",
+            "model_type": "decoder",
+            "hidden_state_order": "seq_batch_dim",
+            "random_ltd_schedule": {
+                "min_value": 128,
+                "max_value": 2048,
+                "schedule_type": "fixed_linear",
+                "schedule_config": {"require_steps": 200000, "seq_per_step": 16},
+            },
+        },
+    },
+    "data_sampling": {
+        "enabled": True,
+        "num_epochs": 1,
+        "num_workers": 0,
+        "curriculum_learning": {
+            "enabled": True,
+            "data_cluster_path": "/clusters",
+            "curriculum_metrics": {
+                "voc": VOC,
+                "seqlen_reshape": {
+                    "difficulty_type": "value",
+                    "clustering_type": "single_cluster",
+                    "min_difficulty": 80,
+                    "max_difficulty": 2048,
+                    "schedule_type": "fixed_linear",
+                    "schedule_config": {"total_curriculum_step": 110000, "difficulty_step": 8},
+                },
+            },
+        },
+    },
+}
+
+
+def changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with one value changed, or left out where it is None."""
+    copy = deepcopy(document)
+    *parents, last = path.split(".")
+    at = copy
+    for key in parents:
+        at = at[key]
+    if value is None:
+        at.pop(last)
+    else:
+        at[last] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("schedule", "config", "read"),
+    [
+        ("fixed_linear", TUTORIAL["schedule_config"], FixedLinear(start=8, full=1024, total_steps=15000)),
+        (
+            "fixed_root",
+            {"total_curriculum_step": 15000, "difficulty_step": 16, "root_degree": 2},
+            FixedRoot(start=8, full=1024, total_steps=15000, multiple=16),
+        ),
+        (
+            "fixed_discrete",
+            {"difficulty": [8, 128, 1024], "max_step": [5, 10]},
+            FixedDiscrete(start=8, full=1024, difficulties=(8, 128, 1024), max_steps=(5, 10)),
+        ),
+        ("custom", {"function": "recipes:by_loss"}, Custom(start=8, full=1024, function="recipes:by_loss")),
+    ],
+)
+def test_the_tutorials_block_is_a_schedule(schedule: str, config: dict[str, Any], read: Any) -> None:
+    block = TUTORIAL | {"schedule_type": schedule, "schedule_config": config}
+    assert curriculum_learning(json.loads(json.dumps({"curriculum_learning": block}))) == read
+
+
+@pytest.mark.parametrize("config", [{}, {"curriculum_learning": TUTORIAL | {"enabled": False}}])
+def test_a_block_that_is_off_or_not_there_is_nothing(config: dict[str, Any]) -> None:
+    assert curriculum_learning(config) is None
+    assert data_efficiency({"data_efficiency": {"seed": 3}}) is None
+    assert data_efficiency(config) is None
+
+
+def test_the_data_efficiency_block_is_read_whole() -> None:
+    assert data_efficiency({"data_efficiency": json.loads(json.dumps(EFFICIENCY))}) == DataEfficiency(
+        seed=7,
+        num_epochs=1,
+        seqlen=FixedLinear(start=80, full=2048, total_steps=110000),
+        shorten="reshape",
+        metrics={
+            "voc": IndexedMetric(
+                difficulty=DifficultySchedule(
+                    kind="percentile", start=1, full=100, total_steps=110000, root_degree=2.0
+                ),
+                index_to_sample_path="/indexes/voc_percentile_to_sample",
+                index_to_metric_path=None,
+                clustering_type="schedule_based",
+            )
+        },
+        data_cluster_path="/clusters",
+        random_ltd=RandomLtdSchedule(start=128, full=2048, total_steps=200000, layers=tuple(range(1, 23))),
+    )
+
+
+def test_each_part_that_is_off_is_left_out() -> None:
+    off = changed(EFFICIENCY, "data_routing.enabled", value=False)
+    read = data_efficiency({"data_efficiency": changed(off, "data_sampling.curriculum_learning.enabled", value=False)})
+    assert read == DataEfficiency(seed=7, num_epochs=1)
+    assert data_efficiency({"data_efficiency": {"enabled": True}}) == DataEfficiency()
+
+
+METRICS = "data_sampling.curriculum_learning.curriculum_metrics"
+LTD = "data_routing.random_ltd"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("data_samplng", {}, "data_efficiency has no key 'data_samplng'; the right ones are data_routing, data_samp"),
+        ("enabled", "yes", "data_efficiency.enabled should be true or false, not 'yes'"),
+        ("data_sampling", [], "data_efficiency.data_sampling should be an object, not []"),
+        ("data_sampling.workers", 3, "data_sampling has no key 'workers'; the right ones are curriculum_learning"),
+        ("data_sampling.dynamic_batching", {"enabled": True}, "dynamic_batching is another way"),
+        (METRICS, {}, "should name at least one metric"),
+        (f"{METRICS}.seqlen", {}, "paces the sequence length twice: seqlen_reshape and seqlen"),
+        (
+            f"{METRICS}.voc.clustering",
+            "x",
+            f"{METRICS}.voc has no key 'clustering'; the right ones are clustering_type",
+        ),
+        (f"{METRICS}.voc.difficulty_type", "rank", "voc.difficulty_type should be one of value, percentile"),
+        (f"{METRICS}.voc.difficulty_type", "value", None),
+        (f"{METRICS}.voc.index_to_sample_path", None, "voc.index_to_sample_path should be a string, not None"),
+        (f"{METRICS}.voc.max_difficulty", 101, "voc: percentiles lie between 1 and 100"),
+        (f"{METRICS}.voc.min_difficulty", None, "voc.min_difficulty should be a whole number, and is missing"),
+        (f"{METRICS}.voc.schedule_config.root_degree", None, "schedule_config.root_degree should be a number"),
+        (f"{METRICS}.voc.schedule_config.total_step", 9, "has no key 'total_step'; the right ones are difficulty_step"),
+        (f"{METRICS}.voc.schedule_type", "custom", "schedule_type should be one of fixed_linear, fixed_root, fixed_d"),
+        (f"{METRICS}.seqlen_reshape.min_difficulty", 4096, "seqlen_reshape: seqlen start should lie between"),
+        (f"{LTD}.layers", [1], f"{LTD} has no key 'layers'; the right ones are enabled, global_batch_size"),
+        (f"{LTD}.random_ltd_layer_num", 3, "random_ltd_layer_num should be the 22 of random_ltd_layer_id"),
+        (f"{LTD}.total_layer_num", 22, "names layer 22, and there are fewer"),
+        (f"{LTD}.random_ltd_schedule.min_value", 4096, "random_ltd_schedule: random-LTD start should lie between"),
+        (f"{LTD}.random_ltd_schedule.schedule_type", "fixed_root", "schedule_type should be one of fixed_linear"),
+    ],
+)
+def test_a_key_that_is_wrong_is_named_with_the_right_ones(path: str, value: Any, says: str | None) -> None:
+    config = {"data_efficiency": changed(EFFICIENCY, path, value)}
+    if says is None:
+        read = data_efficiency(config)
+        assert read is not None
+        assert read.metrics["voc"].index_to_metric_path == "/indexes/voc_to_metric"
+        return
+    with pytest.raises(ConfigError) as caught:
+        data_efficiency(config)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"curriculum_type": "voc"}, "curriculum_learning.curriculum_type should be one of seqlen, not 'voc'"),
+        ({"min_dificulty": 8}, "curriculum_learning has no key 'min_dificulty'; the right ones are curriculum_type"),
+        (
+            {"schedule_type": "linear"},
+            "schedule_type should be one of fixed_linear, fixed_root, fixed_discrete, custom",
+        ),
+        ({"max_difficulty": "1024"}, "curriculum_learning.max_difficulty should be a whole number, not '1024'"),
+        ({"schedule_config": {"total_curriculum_step": 9}}, "difficulty_step should be a whole number, and is missing"),
+        (
+            {"schedule_type": "fixed_discrete", "schedule_config": {"difficulty": [8, 1024], "max_step": ["5"]}},
+            "max_step should be a list of whole numbers, not ['5']",
+        ),
+        (
+            {"schedule_type": "fixed_discrete", "schedule_config": {"difficulty": [8, 1024], "max_step": []}},
+            "curriculum_learning: 2 difficulties need 1 max_steps",
+        ),
+    ],
+)
+def test_a_key_of_the_tutorials_block_that_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        curriculum_learning({"curriculum_learning": TUTORIAL | change})
+    assert says in str(caught.value)

@@ -1,0 +1,53 @@
+"""An episode: how far above its level it must stand, and for how long, until the wait is over."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sentinel.judge.episode import Episode
+from sentinel.judge.thresholds import Thresholds
+
+THRESHOLDS = Thresholds()
+PATIENCE = THRESHOLDS.patience_steps
+LEVEL, SIGMA = 3.0, 0.1
+STANDARD_ERROR = 1.2533 * SIGMA * math.sqrt(2 / 32)
+"""Of the difference between a median of 32 losses and one of the 32 before."""
+
+
+def stood(standard_errors: float, patiences: float) -> Episode:
+    """An episode that left its band at step 1000, and has stood so high ever since."""
+    episode = Episode(
+        onset_range=(1000, 1000),
+        level=LEVEL,
+        sigma=SIGMA,
+        upper=LEVEL + 6 * SIGMA,
+        provisional=False,
+        before=32,
+        independence=1.0,
+    )
+    episode.push(1000, LEVEL + 10 * SIGMA)
+    for step in range(1001, 1001 + int(patiences * PATIENCE)):
+        episode.push(step, LEVEL + standard_errors * STANDARD_ERROR)
+    return episode
+
+
+@pytest.mark.parametrize(
+    ("standard_errors", "patiences", "stands"),
+    [
+        (6.5, 0.9, False),  # not yet: that is what patience means
+        (6.5, 1.0, True),
+        (5.5, 1.0, False),
+        (5.5, 1.4, False),
+        (5.5, 1.6, True),
+        (4.5, 2.4, False),
+        (4.5, 2.6, True),
+        (3.9, 4.0, False),
+        (3.9, 40.0, False),
+    ],
+)
+def test_what_stands_for_long_needs_to_stand_less_high(standard_errors: float, patiences: float, stands: bool) -> None:
+    episode = stood(standard_errors, patiences)
+    step = 1000 + int(patiences * PATIENCE)
+    assert episode.stands(THRESHOLDS, step, PATIENCE) is stands

@@ -1,0 +1,68 @@
+"""`sentinel init`: what it writes, what it asks, and what the trainer is to be told."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sentinel.cli.commands import app
+from sentinel.config import load_config
+from sentinel.vocabulary.errors import ConfigError
+
+SLURM = ("--launcher", "slurm")
+
+
+def init(folder: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["init", "tr8", "--config-dir", str(folder), *options], standalone_mode=False)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout
+
+
+def test_the_launcher_is_written_down(tmp_path: Path) -> None:
+    init(tmp_path, *SLURM)
+    assert load_config(tmp_path / "tr8.toml").launcher.kind == "slurm"
+
+
+def test_the_address_is_what_the_trainers_attach_is_to_be_given(tmp_path: Path) -> None:
+    assert 'attach(engine, run="tr8", address="::")' in init(tmp_path, "--metrics-address", "::")
+
+
+def test_with_slurm_and_nobody_to_ask_nothing_listens_beyond_the_node(tmp_path: Path) -> None:
+    assert 'address="127.0.0.1"' in init(tmp_path, *SLURM)
+
+
+def test_without_slurm_nothing_is_asked_and_nothing_said(tmp_path: Path) -> None:
+    assert "attach(" not in init(tmp_path)
+
+
+@pytest.mark.parametrize(("typed", "address"), [(b"0.0.0.0\n", "0.0.0.0"), (b"\n", "127.0.0.1")])  # noqa: S104
+def test_with_slurm_a_person_is_asked(tmp_path: Path, typed: bytes, address: str) -> None:
+    terminal, theirs = pty.openpty()
+    os.write(terminal, typed)
+    ran = subprocess.run(
+        [sys.executable, "-m", "sentinel", "init", "tr8", *SLURM],
+        cwd=tmp_path,
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        check=True,
+    )
+    os.close(terminal)
+    os.close(theirs)
+    assert "Where should its /metrics listen?" in ran.stdout
+    assert f'address="{address}"' in ran.stdout
+
+
+def test_another_launcher_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="local, slurm or elsewhere"):
+        init(tmp_path, "--launcher", "pbs")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,505 @@
+"""Schedules: what each gives at a step, between which bounds, how anchors move them, and how they are read again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.pacing import (
+    Adaptive,
+    AdaptiveState,
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    Custom,
+    DifficultySchedule,
+    FixedDiscrete,
+    FixedLinear,
+    FixedRoot,
+    MetricSchedule,
+    Mixed,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    SlwRun,
+    refuse_beside_slw,
+    resized_warmup,
+    shortening,
+    slw_changes,
+    staircase,
+)
+from sentinel.vocabulary.pacing.presets import (
+    bert_rarity,
+    bert_rarity_by_value,
+    bert_seqlen,
+    gpt_random_ltd,
+    gpt_rarity,
+    gpt_seqlen,
+    lr,
+)
+
+STEP = st.integers(0, 3000)
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> dict[str, int]:
+    """Lengths, an anchor and a multiple, of which neither length need be one."""
+    start = draw(st.integers(1, 600))
+    return {
+        "start": start,
+        "full": draw(st.integers(start, start + 2000)),
+        "anchor_step": draw(st.integers(0, 1000)),
+        "multiple": draw(st.sampled_from((1, 8, 16))),
+    }
+
+
+@st.composite
+def discrete(draw: st.DrawFn) -> FixedDiscrete:
+    told = draw(bounds())
+    count = draw(st.integers(0, 5))
+    lasts = draw(st.lists(st.integers(0, 1500), min_size=count, max_size=count, unique=True))
+    lengths = st.integers(told["start"], told["full"])
+    stages = draw(st.lists(lengths, min_size=count + 1, max_size=count + 1))
+    return FixedDiscrete(**told, difficulties=tuple(sorted(stages)), max_steps=tuple(sorted(lasts)))
+
+
+DEGREE = st.floats(0.25, 8)
+TOTAL = st.integers(0, 1500)
+RISING = st.one_of(
+    st.builds(lambda b, t: FixedLinear(**b, total_steps=t), bounds(), TOTAL),
+    st.builds(lambda b, t, r: FixedRoot(**b, total_steps=t, root_degree=r), bounds(), TOTAL, DEGREE),
+    discrete(),
+)
+MIXED = st.builds(
+    lambda b, short, full, total: Mixed(**b, short_steps=short, full_steps=full, total_steps=total),
+    bounds(),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.none() | TOTAL,
+)
+ADAPTIVE = st.builds(
+    lambda b, tolerance, n: Adaptive(**b, tolerance=tolerance, multiples_per_validation=n),
+    bounds(),
+    st.floats(1, 3),
+    st.integers(1, 4),
+)
+CUSTOM = st.builds(lambda b: Custom(**b, function="recipes.lengths:by_loss"), bounds())
+
+
+@given(RISING, STEP)
+def test_a_length_rises_between_its_bounds_in_multiples(schedule: SeqlenSchedule, step: int) -> None:
+    length = schedule.seqlen(step)
+    assert schedule.start <= length <= schedule.full
+    assert schedule.seqlen(step + 1) >= length
+    listed = isinstance(schedule, FixedDiscrete)
+    assert listed or length in (schedule.start, schedule.full) or length % schedule.multiple == 0
+
+
+@given(st.one_of(RISING, MIXED), STEP, st.integers(0, 10_000))
+def test_an_anchor_moves_the_whole_schedule(schedule: SeqlenSchedule, step: int, by: int) -> None:
+    moved = schedule.anchored_at(schedule.anchor_step + by)
+    assert moved.seqlen(step + by) == schedule.seqlen(step)
+    assert schedule.end_step is None or moved.end_step == schedule.end_step + by
+
+
+@given(st.one_of(RISING, MIXED))
+def test_the_length_stays_as_it_is_from_the_end_on(schedule: SeqlenSchedule) -> None:
+    end = schedule.end_step
+    if end is None:
+        assert isinstance(schedule, Mixed)
+        return
+    assert len({schedule.seqlen(step) for step in (end, end + 1, end + 999)}) == 1
+    if not isinstance(schedule, FixedDiscrete):
+        assert schedule.seqlen(end) == schedule.full
+
+
+@given(st.one_of(RISING, MIXED, ADAPTIVE, CUSTOM))
+def test_every_pacing_is_read_as_it_was_written(schedule: SeqlenSchedule) -> None:
+    told = json.loads(dump_json(schedule.to_json()))
+    assert SeqlenSchedule.from_json(told) == schedule
+    assert told == schedule.to_json()  # a report is compared with the decision as JSON
+    assert str(schedule)
+
+
+def test_a_linear_warmup_is_written_as_it_was_before_there_were_other_pacings() -> None:
+    old = {"start": 8, "full": 128, "total_steps": 60, "anchor_step": 10, "multiple": 8}
+    assert FixedLinear(start=8, full=128, total_steps=60, anchor_step=10).to_json() == old
+    assert SeqlenSchedule.from_json(old) == SeqlenSchedule.from_json(old | {"pacing": "fixed_linear"})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lengths"),
+    [
+        (FixedLinear(start=8, full=128, total_steps=60, anchor_step=100), {100: 8, 101: 8, 130: 64, 160: 128}),
+        (FixedLinear(start=8, full=128, total_steps=0), {1: 128}),
+        (FixedRoot(start=8, full=108, total_steps=100, multiple=1), {1: 18, 25: 58, 100: 108}),
+        (FixedRoot(start=8, full=108, total_steps=1000, root_degree=3, multiple=1), {1: 18, 999: 107, 1000: 108}),
+        (
+            FixedDiscrete(start=128, full=3072, difficulties=(128, 3072), max_steps=(500,), anchor_step=7),
+            {1: 128, 507: 128, 508: 3072},
+        ),
+        (Mixed(start=128, full=1024), {1: 128, 900: 128, 901: 1024, 1000: 1024, 1001: 128, 10**9: 1024}),
+        (Mixed(start=128, full=1024, total_steps=0), {0: 1024, 1: 1024}),
+        (Mixed(start=128, full=1024, total_steps=1500, anchor_step=50), {950: 128, 951: 1024, 1550: 128, 1551: 1024}),
+    ],
+)
+def test_each_pacing_gives_what_its_formula_says(schedule: SeqlenSchedule, lengths: dict[int, int]) -> None:
+    assert {step: schedule.seqlen(step) for step in lengths} == lengths
+    assert {step: schedule.foreseen(step) for step in lengths} == lengths
+
+
+ADAPT = Adaptive(start=8, full=32, anchor_step=100)
+
+
+def test_an_adaptive_warmup_lengthens_while_perplexity_stays_near_its_best() -> None:
+    state, lengths = ADAPT.begin(), []
+    for step, perplexity in ((110, 50.0), (120, 64.9), (130, 65.1), (140, math.nan), (150, 40.0), (160, 53.0)):
+        state = ADAPT.after_validation(state, perplexity, step)
+        lengths.append(ADAPT.seqlen(step + 1, state))
+    assert lengths == [16, 24, 24, 24, 32, 32]
+    assert state.best_perplexity == 40.0
+
+
+def test_a_validation_that_is_repeated_after_a_resume_counts_once() -> None:
+    once = ADAPT.after_validation(ADAPT.begin(), 50.0, 110)
+    assert ADAPT.after_validation(once, 50.0, 110) == once
+    assert ADAPT.after_validation(once, 1.0, 104) == once
+
+
+def test_an_adaptive_warmup_that_was_re_anchored_begins_anew() -> None:
+    grown = ADAPT.after_validation(ADAPT.begin(), 50.0, 110)
+    moved = ADAPT.anchored_at(300)
+    assert moved.seqlen(301, grown) == 8
+    assert moved.after_validation(grown, 99.0, 310) == AdaptiveState(
+        length=16, best_perplexity=99.0, validated_step=310, anchor_step=300
+    )
+
+
+@given(ADAPTIVE, st.lists(st.floats(1, 1e6) | st.just(math.nan) | st.just(math.inf), max_size=30), st.integers(0, 30))
+def test_an_adaptive_warmup_goes_on_exactly_from_its_saved_state(
+    schedule: Adaptive, perplexities: list[float], cut: int
+) -> None:
+    def follow(state: AdaptiveState, begin: int, end: int) -> AdaptiveState:
+        for nth in range(begin, end):
+            before = state.length
+            state = schedule.after_validation(state, perplexities[nth], schedule.anchor_step + 10 * (nth + 1))
+            assert before <= state.length <= schedule.full
+            assert state.length in (schedule.start, schedule.full) or state.length % schedule.multiple == 0
+        return state
+
+    cut = min(cut, len(perplexities))
+    saved = follow(schedule.begin(), 0, cut)
+    loaded = AdaptiveState.from_json(json.loads(dump_json(saved.to_json())))
+    assert follow(loaded, cut, len(perplexities)) == follow(schedule.begin(), 0, len(perplexities))
+
+
+@given(ADAPTIVE)
+def test_an_adaptive_warmup_says_beforehand_only_what_it_knows(schedule: Adaptive) -> None:
+    at = schedule.anchor_step
+    assert schedule.foreseen(at + 1) == schedule.start
+    assert (schedule.foreseen(at + 2) is None) == (schedule.end_step is None) == schedule.warms_up
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"length": 8}, "has length, validated_step, anchor_step and best_perplexity"),
+        ({"length": 8.5, "validated_step": 0, "anchor_step": 0, "best_perplexity": 1.0}, "length of an adaptive"),
+        ({"length": 8, "validated_step": 0, "anchor_step": 0, "best_perplexity": "nan"}, "best_perplexity"),
+        ({"length": 8, "validated_step": 0, "anchor_step": 0, "best_perplexity": []}, "best_perplexity"),
+    ],
+)
+def test_a_saved_state_that_is_something_else_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        AdaptiveState.from_json(wrong)
+
+
+@given(bounds(), st.lists(st.integers(-50, 4000), min_size=1, max_size=50))
+def test_a_function_of_the_users_is_bounded_as_every_pacing_is(told: dict[str, int], lengths: list[int]) -> None:
+    named = Custom(**told, function="recipes:by_loss")
+    found = named.resolved_by(lambda name: lambda t: lengths[t % len(lengths)] if name == "recipes:by_loss" else 0)
+    for step in range(named.anchor_step, named.anchor_step + 60):
+        length = found.seqlen(step)
+        assert named.start <= length <= named.full
+        assert length in (named.start, named.full) or length % named.multiple == 0
+    assert found == named
+    assert found.to_json() == named.to_json()
+    assert named.foreseen(step) is None
+    with pytest.raises(ConfigError, match="recipes:by_loss is known to the trainer alone"):
+        named.seqlen(step)
+
+
+def test_a_function_that_gives_no_length_is_said_to() -> None:
+    odd: Any = lambda _: 8.5  # noqa: E731
+    with pytest.raises(ConfigError, match=r"recipes:by_loss should give a whole number of tokens, not 8\.5"):
+        Custom(start=8, full=128, function="recipes:by_loss").resolved_by(lambda _: odd).seqlen(1)
+
+
+@given(RISING)
+def test_a_staircase_is_the_schedule_at_every_step(schedule: SeqlenSchedule) -> None:
+    listed = staircase(schedule)
+    assert schedule.end_step is not None
+    for step in range(schedule.anchor_step + 1, min(schedule.end_step, schedule.anchor_step + 300) + 3):
+        assert listed.seqlen(step) == schedule.seqlen(step)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"start": 0, "full": 128, "total_steps": 1}, "start should lie between 1 and the full length 128, not 0"),
+        ({"start": 8, "full": 4, "total_steps": 1}, "start should lie between"),
+        ({"start": 8, "full": 128, "total_steps": -1}, "total_steps may not be negative"),
+        ({"start": 8, "full": 128, "total_steps": 1, "multiple": 0}, "multiple should be at least 1"),
+        ({"start": 8, "full": 128, "total_steps": 1.5}, "FixedLinear total_steps should be a whole number, not 1.5"),
+        ({"start": 8, "full": 128, "total_steps": True}, "should be a whole number, not True"),
+        ({"start": 8, "full": 128}, "FixedLinear needs total_steps"),
+        ({"start": 8, "full": 128, "total_steps": 1, "root_degree": 2}, "FixedLinear has no 'root_degree'; it has"),
+        ({"pacing": "quick", "start": 8, "full": 128}, "no seqlen pacing 'quick'; there are adaptive, custom, fixed_d"),
+        ({"pacing": ["mixed"], "start": 8, "full": 128}, "no seqlen pacing"),
+        (
+            {"pacing": "fixed_root", "start": 8, "full": 128, "total_steps": 9, "root_degree": 0},
+            "root_degree should be",
+        ),
+        (
+            {"pacing": "fixed_discrete", "start": 8, "full": 128, "difficulties": [8, 64], "max_steps": []},
+            "2 difficulties need 1 max_steps and not 0",
+        ),
+        (
+            {"pacing": "fixed_discrete", "start": 8, "full": 128, "difficulties": [64, 8], "max_steps": [5]},
+            "difficulties should rise from 8 to 128",
+        ),
+        (
+            {"pacing": "fixed_discrete", "start": 8, "full": 128, "difficulties": [8, 64, 128], "max_steps": [5, 5]},
+            "max_steps should rise",
+        ),
+        (
+            {"pacing": "fixed_discrete", "start": 8, "full": 128, "difficulties": [8, "64"], "max_steps": [5]},
+            "should be a whole number, not '64'",
+        ),
+        ({"pacing": "mixed", "start": 8, "full": 128, "short_steps": 0}, "short_steps and full_steps"),
+        ({"pacing": "adaptive", "start": 8, "full": 128, "tolerance": 0.9}, "tolerance should be at least 1"),
+        ({"pacing": "adaptive", "start": 8, "full": 128, "multiples_per_validation": 0}, "at least 1"),
+        ({"pacing": "custom", "start": 8, "full": 128, "function": "os.system"}, "named 'module:function'"),
+        ({"pacing": "custom", "start": 8, "full": 128, "function": "a b:c"}, "named 'module:function'"),
+        ({"pacing": "custom", "start": 8, "full": 128, "function": "a:b", "resolved": 1}, "has no 'resolved'"),
+    ],
+)
+def test_a_pacing_that_makes_no_sense_is_refused_by_its_key(told: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SeqlenSchedule.from_json(told)
+    assert says in str(caught.value)
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 10**7))
+def test_a_batch_grows_in_multiples_of_the_ranks_to_the_full_one(
+    start: int, increment: int, increments: int, ramp: int, consumed: int
+) -> None:
+    full = start + increment * increments
+    schedule = BatchSizeSchedule(start=start, full=full, increment=increment, ramp_samples=ramp, anchor_samples=1000)
+    for multiple in (n for n in range(1, full + 1) if full % n == 0):
+        batch = schedule.samples(consumed, multiple_of=multiple)
+        assert batch % multiple == 0
+        assert min(start, multiple) <= batch <= full
+        assert schedule.samples(consumed + 50, multiple_of=multiple) >= batch
+        assert schedule.samples(schedule.end_samples, multiple_of=multiple) == full
+    moved = schedule.anchored_at(1000 + 77)
+    assert moved.samples(consumed + 77) == schedule.samples(consumed)
+    assert BatchSizeSchedule.from_json(json.loads(dump_json(schedule.to_json()))) == schedule
+
+
+def test_the_batch_grows_as_megatrons_does() -> None:
+    """--rampup-batch-size 16 16 1000000 with a global batch of 256: 15 increments of 66,666.7 samples each."""
+    schedule = BatchSizeSchedule(start=16, full=256, increment=16, ramp_samples=1_000_000)
+    grown = {0: 16, 66_666: 16, 66_667: 32, 500_000: 128, 999_999: 240, 1_000_001: 256}
+    assert {consumed: schedule.samples(consumed) for consumed in grown} == grown
+    assert schedule.samples(66_667, multiple_of=64) == 64
+    with pytest.raises(ConfigError, match="256 does not divide over 48 samples"):
+        schedule.samples(0, multiple_of=48)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"start": 32, "full": 16, "increment": 16, "ramp_samples": 1}, "start should lie between 1 and"),
+        ({"start": 16, "full": 50, "increment": 16, "ramp_samples": 1}, "does not grow in increments of 16"),
+        ({"start": 16, "full": 48, "increment": 16, "ramp_samples": -1}, "may not be negative"),
+    ],
+)
+def test_a_batch_warmup_that_makes_no_sense_is_refused(told: dict[str, int], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        BatchSizeSchedule.from_json(told)
+
+
+def test_sequence_length_and_batch_do_not_warm_up_together() -> None:
+    slw, batch = (
+        FixedLinear(start=8, full=64, total_steps=9),
+        BatchSizeSchedule(start=8, full=16, increment=8, ramp_samples=99),
+    )
+    with pytest.raises(ConfigError, match="both take tokens out of a batch, so leave one out"):
+        refuse_beside_slw(slw, batch)
+    refuse_beside_slw(replace(slw, total_steps=0), batch)
+    refuse_beside_slw(slw, replace(batch, ramp_samples=0))
+    refuse_beside_slw(None, batch)
+
+
+@given(bounds(), TOTAL, STEP, st.integers(1, 3000))
+def test_random_ltd_keeps_more_and_more_and_never_more_than_there_is(
+    told: dict[str, int], total: int, step: int, seqlen: int
+) -> None:
+    schedule = RandomLtdSchedule(**told, total_steps=total)
+    kept = schedule.kept_tokens(step)
+    assert schedule.start <= kept <= schedule.full
+    assert kept in (schedule.start, schedule.full) or kept % schedule.multiple == 0
+    assert schedule.kept_tokens(step + 1) >= kept
+    assert schedule.kept_tokens(step, seqlen) == min(kept, seqlen)
+    assert schedule.kept_tokens(schedule.end_step) == schedule.full
+    assert schedule.anchored_at(schedule.anchor_step + 5).kept_tokens(step + 5) == kept
+    assert RandomLtdSchedule.from_json(json.loads(dump_json(schedule.to_json()))) == schedule
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"start": 256, "full": 128, "total_steps": 1}, "there is nothing to drop above it"),
+        ({"start": 16, "full": 128, "total_steps": 1, "multiple": 0}, "multiple not below 1"),
+        ({"start": 16, "full": 128, "total_steps": 1, "layers": [2, 1]}, "layers should be numbers from 0"),
+        ({"start": 16, "full": 128, "total_steps": 1, "layers": "all"}, "a list of whole numbers or null, not 'all'"),
+    ],
+)
+def test_random_ltd_that_makes_no_sense_is_refused(told: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RandomLtdSchedule.from_json(told)
+
+
+@given(st.integers(1, 100), st.integers(0, 1000), DEGREE, st.integers(0, 500), STEP)
+def test_a_percentile_rises_to_all_of_the_samples(
+    start: int, total: int, degree: float, anchor: int, step: int
+) -> None:
+    schedule = DifficultySchedule(
+        kind="percentile", start=start, full=100, total_steps=total, root_degree=degree, anchor_step=anchor
+    )
+    assert start <= schedule.difficulty(step) <= schedule.difficulty(step + 1) <= 100
+    assert schedule.difficulty(schedule.end_step) == 100
+    assert schedule.anchored_at(anchor + 9).difficulty(step + 9) == schedule.difficulty(step)
+    curriculum = CurriculumSchedule(metrics={"voc": MetricSchedule(difficulty=schedule, index="/indexes/voc")})
+    assert CurriculumSchedule.from_json(json.loads(dump_json(curriculum.to_json()))) == curriculum
+    assert curriculum.anchored_at(7).metrics["voc"].difficulty == schedule.anchored_at(7)
+
+
+def test_the_square_root_leaves_the_easy_samples_sooner() -> None:
+    by_root = DifficultySchedule(kind="percentile", start=1, full=100, total_steps=100, root_degree=2)
+    assert by_root.difficulty(25) == 50
+    assert replace(by_root, root_degree=1).difficulty(25) == 25
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"kind": "rank", "start": 1, "full": 100}, 'a difficulty is a "value" or a "percentile", not'),
+        ({"kind": "percentile", "start": 0, "full": 100}, "percentiles lie between 1 and 100"),
+        ({"kind": "percentile", "start": 1, "full": 101}, "percentiles lie between 1 and 100"),
+        ({"kind": "value", "start": 9, "full": 8}, "start should lie between 0 and the full one, 8, not 9"),
+        ({"kind": "value", "start": 1, "full": 8, "root_degree": "sqrt"}, "root_degree should be a number, not 'sqrt'"),
+        ({"kind": "value", "start": 1, "full": 8, "difficulties": [1, 8]}, "2 difficulties need 1 max_steps"),
+        (
+            {"kind": "value", "start": 1, "full": 8, "difficulties": [1, 8], "max_steps": [3], "total_steps": 4},
+            "say the same thing",
+        ),
+    ],
+)
+def test_a_difficulty_that_makes_no_sense_is_refused(told: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        DifficultySchedule.from_json(told)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ([], "an object of metrics by name"),
+        ({"voc": {"index": "x"}}, "metric 'voc': a curriculum's metric has difficulty and index"),
+        (
+            {"voc": {"index": "", "difficulty": {"kind": "value", "start": 1, "full": 2}}},
+            "metric 'voc': a curriculum metric's index is a folder",
+        ),
+        (
+            {"voc": {"index": "x", "difficulty": {"kind": "value", "start": 1}}},
+            "metric 'voc': DifficultySchedule needs",
+        ),
+    ],
+)
+def test_a_curriculum_that_makes_no_sense_is_refused_by_its_metric(told: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        CurriculumSchedule.from_json(told)
+
+
+def test_batches_are_shortened_in_one_of_four_ways() -> None:
+    assert [shortening(how) for how in ("truncate", "reshape", "truncate_keep", None)] == [
+        "truncate",
+        "reshape",
+        "truncate_keep",
+        None,
+    ]
+    with pytest.raises(ConfigError, match="one of truncate, reshape, truncate_keep, reshape_keep, not by 'cut'"):
+        shortening("cut")
+
+
+def test_the_lr_warmup_is_re_sized_as_the_tutorial_does() -> None:
+    assert resized_warmup(375_000_000, start=100) == 3_750_000  # BigScience
+    assert resized_warmup(375_000_000, start=64, global_batch_samples=512) == 11_445
+    with pytest.raises(ConfigError, match="is none"):
+        resized_warmup(375_000_000, start=0)
+
+
+def test_switching_slw_on_changes_five_things_and_says_them() -> None:
+    run = SlwRun(
+        global_batch_samples=512,
+        train_steps=300_000,
+        decay_steps=297_000,
+        lr_warmup_tokens=375_000_000,
+        batch_warms_up=True,
+        validation_interval_steps=1000,
+    )
+    slw = FixedLinear(start=64, full=1024, total_steps=11_000, anchor_step=3000)
+    changed = slw_changes(run, slw)
+    assert (changed.train_tokens, changed.most_steps) == (157_286_400_000, 900_000)
+    assert (changed.lr_decay_tokens, changed.lr_warmup) == (155_713_536_000, 11_445)
+    assert changed.sentences() == (
+        "the sequence length is 64 -> 1024 over 11000 steps from 3000",
+        "the global batch is 512 samples from the first step: the batch-size warmup is removed",
+        "the run ends after 157286400000 tokens, and not before 900000 steps otherwise",
+        "the LR decays over 155713536000 tokens",
+        "the LR warms up over 11445 steps",
+        "validation at 1024 tokens every 500 steps",
+    )
+    assert slw_changes(run, slw, lr_warmup_unit="samples").lr_warmup == 5_859_375
+    assert slw_changes(run, slw, lr_warmup_unit="tokens").lr_warmup == 375_000_000
+    with pytest.raises(ConfigError, match="is no warmup"):
+        slw_changes(run, replace(slw, total_steps=0))
+
+
+def test_the_presets_are_the_papers_tables() -> None:
+    gpt = {share: gpt_seqlen(full_steps=286_102, data_share=share) for share in (1, 2 / 3, 0.5)}
+    assert {share: (s.start, s.full, s.total_steps) for share, s in gpt.items()} == {
+        1: (80, 2048, 110_000),
+        2 / 3: (80, 2048, 73_333),
+        0.5: (80, 2048, 55_000),
+    }
+    assert gpt_rarity(full_steps=286_102).start == 1
+    ltd = gpt_random_ltd(full_steps=286_102, data_share=0.5)
+    assert (ltd.start, ltd.full, ltd.total_steps) == (128, 2048, 100_000)
+    assert (bert_seqlen(full_steps=2_000_000).start, bert_seqlen(full_steps=2_000_000).total_steps) == (128, 960_000)
+    assert bert_rarity(full_steps=2_000_000).start == 5
+    by_value = bert_rarity_by_value(full_steps=2_000_000, full_value=9000)
+    assert (by_value.kind, by_value.start, by_value.root_degree) == ("value", 600, 2)
+    schedule = lr(peak=2e-4, full_tokens=300 * 10**9, warmup_tokens=3 * 10**9, data_share=0.5)
+    assert schedule.peak == 4e-4
+    assert schedule.lr(step=1, consumed_tokens=150 * 10**9) == pytest.approx(1e-6)
+    with pytest.raises(ConfigError, match="data share"):
+        gpt_seqlen(full_steps=10, data_share=2)
+    assert gpt_seqlen(full_steps=100, full_seqlen=64).warms_up is False

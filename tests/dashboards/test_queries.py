@@ -1,0 +1,208 @@
+"""Every query of every dashboard, answered by a real Prometheus that scraped a real run that diverged.
+
+The trainer's side is the real exporter, fed with the samples of the run's journal; the daemon's is its real /metrics,
+with what a real look at that run says. Stand-ins are: the layers' variance and the loss scale, which that run does not
+measure; a second attempt, with a nan in it; and an incident, a rollback and what moved first, where the run has none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.act.correlated import Correlated
+from sentinel.act.exposed import exposed, of_ourselves
+from sentinel.act.turns import Turns
+from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.settings import Metrics
+from sentinel.cli import wiring
+from sentinel.config import load_config
+from sentinel.vocabulary.metrics import Shown
+from sentinel.vocabulary.sample import Sample, decode
+from tests.adapters.pagers import NO_PROXY, environment, free_port, until
+from tests.dashboards.boards import FOLDER, Asked, queries
+from trainer_hooks.exporter import Exporter, ExporterSettings
+from trainer_hooks.step_collector import StepCollector
+
+PROMETHEUS = shutil.which("prometheus")
+CHOSEN = {"$__rate_interval": "4s", "$__range": "5m", "$__interval": "1s", "$attempt": ".*", "$run": "demo"}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Of a model of two blocks: a stand-in."""
+
+    global_step: int = 10
+    layers: tuple[str, ...] = ("embedding", "blocks.0", "blocks.1")
+    adam_variance_l1: tuple[float, ...] = (1.0, 2.0, 3.0)
+    adam_variance_max: tuple[float, ...] = (0.1, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """A Prometheus that has seen the run."""
+
+    url: str
+    samples: tuple[Sample, ...]
+    """Of its first attempt."""
+
+    began: float
+    """Unix seconds."""
+
+    def ask(self, asked: Asked) -> list[dict[str, Any]]:
+        """The series that answer it; each has a `metric` and its `values`."""
+        expr = asked.expr
+        for variable, value in CHOSEN.items():
+            expr = expr.replace(variable, value)
+        if asked.instant:
+            series = self._get("query", query=expr)
+            return [{"metric": one["metric"], "values": [one["value"]]} for one in series]
+        return self._get("query_range", query=expr, start=self.began, end=time.time(), step=0.25)
+
+    def _get(self, path: str, **parameters: object) -> list[dict[str, Any]]:
+        address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - our own
+            return list(json.load(answer)["data"]["result"])
+
+
+@pytest.fixture(scope="module")
+def scraped(diverged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    if PROMETHEUS is None:
+        pytest.skip("Prometheus is not installed: apt-get install prometheus")
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in NO_PROXY.items():
+            patched.setenv(name, value)
+        yield from _scraped(diverged, tmp_path_factory.mktemp("prometheus"), PROMETHEUS)
+
+
+def _scraped(diverged: Path, folder: Path, program: str) -> Iterator[Scraped]:
+    lines = (diverged / "state" / "attempts" / "0001.jsonl").read_text().splitlines()
+    samples = tuple(record for record in map(decode, lines) if isinstance(record, Sample))
+    ports = [free_port() for _ in range(4)]
+    shutil.copytree(diverged, folder / "run")
+    watch = Exposition(Metrics(port=ports[3]), folder / "scrape-watch.json", {"run": "demo"})
+    watch.open()
+    watch.show("demo", _watched(folder / "run"))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(_command(program, folder, ports), stdout=log, stderr=log, env=environment())
+    url = f"http://127.0.0.1:{ports[0]}"
+    try:
+        until(lambda: _scrapes(url, len(ports) - 1))
+        began = time.time()
+        with _training(samples, attempt=1, port=ports[1]):
+            pass
+        wrong = replace(samples[60], loss=math.nan, loss_ratio=math.inf)
+        again = [replace(sample, attempt=2, loss_scale=65536.0) for sample in (*samples[:60], wrong, *samples[61:80])]
+        with _training(again, attempt=2, port=ports[2]):  # it still runs while it is asked after
+            yield Scraped(url, samples, began)
+    finally:
+        process.terminate()
+        process.wait(20)
+        watch.close(well=True)
+
+
+def _watched(folder: Path) -> list[Shown]:
+    """What the watch shows after one turn at the run that has diverged."""
+    config = load_config(folder / "demo.toml")
+    look = wiring.observer_of(config, wiring.neighbours_of(config)).look(time.time())
+    turns = Turns().with_turn(took_s=0.1, failed=False, look_unix_s=time.time())
+    shown = [
+        *exposed("demo", look, config.policy, Correlated().of(look)),
+        *of_ourselves("demo", turns, mode="observe", poll_interval_s=30, version="0"),
+    ]
+    made_up = (
+        Shown("sentinel_last_incident_timestamp_seconds", time.time(), ("demo",)),
+        Shown("sentinel_mitigation", 1.0, ("demo", "applied")),
+        Shown("sentinel_led_by_steps", 3.0, ("demo", "1", "adam_variance_l1")),
+    )
+    return shown + [each for each in made_up if each.name not in {one.name for one in shown}]
+
+
+@contextmanager
+def _training(samples: Sequence[Sample], *, attempt: int, port: int) -> Iterator[None]:
+    """One life of the trainer at some 25 steps a second, with a second at its end so that its last step is seen."""
+    collector = StepCollector("demo", attempt, layers=Layers, window_s=5)
+    exporter = Exporter(collector, ExporterSettings(port=port))
+    try:
+        for sample in samples:
+            collector.push(sample)
+            time.sleep(0.04)
+        time.sleep(1)
+        yield
+    finally:
+        exporter.close()
+
+
+def _command(program: str, folder: Path, ports: list[int]) -> list[str]:
+    targets = ", ".join(f'"127.0.0.1:{port}"' for port in ports[1:])
+    rules = (FOLDER / "rules" / "recording.yaml").read_text()
+    (folder / "recording.yaml").write_text(rules.replace("interval: 30s", "interval: 500ms"))
+    (folder / "prometheus.yml").write_text(
+        f"global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\n"
+        f"rule_files: [{folder / 'recording.yaml'}]\n"
+        f"scrape_configs: [{{job_name: sentinel, static_configs: [{{targets: [{targets}]}}]}}]\n"
+    )
+    where = [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{ports[0]}"]
+    return [program, f"--config.file={folder / 'prometheus.yml'}", "--log.level=warn", *where]
+
+
+def _scrapes(url: str, targets: int) -> bool:
+    """Whether every target has been tried: Prometheus takes some seconds to begin."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/query?query=up", timeout=5) as answer:  # noqa: S310 - our own
+            return len(json.load(answer)["data"]["result"]) == targets
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("asked", queries(), ids=str)
+def test_every_query_is_answered_with_data(scraped: Scraped, asked: Asked) -> None:
+    series = scraped.ask(asked)
+    assert series, asked.expr
+    assert not all(math.isnan(float(value)) for one in series for _, value in one["values"]), series
+
+
+def _named(panel: str, ref: str = "A", board: str = "spike-triage.json") -> Asked:
+    return next(q for q in queries() if (q.board, q.panel, q.ref) == (board, panel, ref))
+
+
+def test_no_spike_is_lost_between_two_scrapes(scraped: Scraped) -> None:
+    worst = max(sample.loss_ratio or 0 for sample in scraped.samples)
+    shown = scraped.ask(_named("Loss ratio", "B"))
+    largest = max(float(v) for s in shown if s["metric"]["attempt"] == "1" for _, v in s["values"])
+    assert largest == pytest.approx(worst)
+    assert worst > 1.2
+
+
+def test_the_curve_by_step_is_of_one_step_at_each_of_its_points(scraped: Scraped) -> None:
+    steps, losses = (
+        {(s["metric"]["attempt"], at): float(v) for s in scraped.ask(_named("loss", ref)) for at, v in s["values"]}
+        for ref in ("A", "B")
+    )
+    truth = {sample.global_step: sample.loss for sample in scraped.samples}
+    points = [(steps[key], loss) for key, loss in losses.items() if key[0] == "1"]
+    assert len({step for step, _ in points}) > 10
+    assert all(truth[int(step)] == pytest.approx(loss) for step, loss in points)
+    assert {attempt for attempt, _ in losses} == {"1", "2"}
+
+
+def test_a_loss_of_nan_is_marked_though_no_line_can_show_it(scraped: Scraped) -> None:
+    marked = scraped.ask(_named("Loss not finite", "mark"))
+    assert {series["metric"]["attempt"] for series in marked} == {"2"}
+
+
+def test_the_fleet_shows_the_verdict_by_its_name(scraped: Scraped) -> None:
+    (row,) = scraped.ask(_named("Runs", "A", "fleet.json"))
+    assert row["metric"] == {"run": "demo", "verdict": "diverged"}

@@ -1,0 +1,380 @@
+"""The Helm chart: what it renders is taken by Kubernetes, watches by default, and may do as little as it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sentinel.cli.choosing import conflicts
+from sentinel.config import load_config
+from tests.deploy.chart import CHART, ROOT, VALUES, Objects, helm, of_kind, program, rendered, shape
+
+each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+OPERATORS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+RULES = """groups:
+  - name: sentinel
+    rules:
+      - alert: SentinelDiverged
+        expr: max by (run) (sentinel_loss) > 1
+        for: 5m
+        annotations:
+          summary: "{{ $labels.run }} at {{ $value }}"
+"""
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A copy of the chart with rules and a dashboard whose braces are not helm's."""
+    chart = tmp_path / "sentinel"
+    shutil.copytree(CHART, chart)
+    shutil.rmtree(chart / "files", ignore_errors=True)
+    (chart / "files" / "rules").mkdir(parents=True)
+    (chart / "files" / "dashboards").mkdir()
+    (chart / "files" / "rules" / "alerts.yaml").write_text(RULES)
+    (chart / "files" / "dashboards" / "Spike_triage.json").write_text('{"legendFormat": "{{attempt}}"}\n')
+    return chart
+
+
+def run_of(text: str, **more: Any) -> tuple[str, str]:
+    """`--set-json runs=[…]`: one run, with this configuration."""
+    return "--set-json", "runs=" + json.dumps([{"name": "tr8", "config": text, **more}])
+
+
+WATCHED = '[run]\nname = "tr8"\ncheckpoints = "/data/c"\nstate_dir = "/data/s"\n[launcher]\nkind = "elsewhere"\n'
+
+
+@each_values
+def test_it_lints_strictly(values: Path) -> None:
+    ran = helm("lint", "--strict", str(CHART), "--values", str(values))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "[WARNING]" not in ran.stdout
+
+
+@each_values
+@pytest.mark.parametrize("version", ["1.25.0", "1.37.0"])
+def test_kubernetes_takes_what_it_renders(values: Path, version: str, tmp_path: Path) -> None:
+    taken = [one for one in rendered("--values", str(values)) if one["kind"] not in OPERATORS]
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(taken))
+    command = [program("kubernetes-validate"), "--strict", "-k", version, str(tmp_path / "all.yaml")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (ran.stdout + ran.stderr).count("passed for resource") == len(taken)
+
+
+def test_the_operators_resources_have_their_shape(filled: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install '.[dev]'")
+    objects = rendered("--values", str(CHART / "ci" / "everything.yaml"), chart=filled)
+    for kind in OPERATORS:
+        (one,) = of_kind(objects, kind)
+        jsonschema.Draft7Validator(shape(kind)).validate(one)
+        misspelt = {**one, "spec": {**one["spec"], "selectors": {}}}
+        assert list(jsonschema.Draft7Validator(shape(kind)).iter_errors(misspelt)), kind
+    for one in rendered("--values", str(CHART / "ci" / "everything.yaml")):
+        if one["kind"] in OPERATORS:
+            jsonschema.Draft7Validator(shape(one["kind"])).validate(one)
+
+
+def test_rules_and_dashboards_are_in_the_chart_as_they_are_beside_it() -> None:
+    """`make chart` copies them."""
+    for folder, pattern, inside in (("dashboards/rules", "*.yaml", "rules"), ("dashboards", "*.json", "dashboards")):
+        beside = {path.name: path.read_bytes() for path in (ROOT / folder).glob(pattern)}
+        assert {p.name: p.read_bytes() for p in (CHART / "files" / inside).glob("*")} == beside
+
+
+def test_rules_and_dashboards_go_through_unchanged(filled: Path) -> None:
+    objects = rendered("--set", "rules.enabled=true,dashboards.enabled=true", chart=filled)
+    (rule,) = of_kind(objects, "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(RULES)
+    (board,) = of_kind(objects, "ConfigMap")
+    assert board["metadata"]["name"] == "watch-sentinel-dashboard-spike-triage"
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["Spike_triage.json"]) == {"legendFormat": "{{attempt}}"}
+
+
+def test_nothing_of_an_operator_or_of_grafana_is_there_unless_asked_for(filled: Path) -> None:
+    kinds = {one["kind"] for one in rendered(*run_of(WATCHED), chart=filled)}
+    assert kinds == {"ConfigMap", "Deployment", "NetworkPolicy", "Service", "ServiceAccount"}
+
+
+def pods(objects: Objects) -> Iterator[dict[str, Any]]:
+    yield from (one["spec"]["template"]["spec"] for one in of_kind(objects, "Deployment"))
+
+
+@each_values
+def test_no_rights_are_asked_for_and_no_token_is_mounted(values: Path) -> None:
+    objects = rendered("--values", str(values))
+    assert not {one["kind"] for one in objects} & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Secret"}
+    for account in (*pods(objects), *of_kind(objects, "ServiceAccount")):
+        assert account["automountServiceAccountToken"] is False
+
+
+@each_values
+def test_its_pods_are_restricted_ones(values: Path) -> None:
+    """What Kubernetes' pod security standard `restricted` asks for, and a root filesystem that is only read."""
+    for pod in pods(rendered("--values", str(values))):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_only_a_claim_of_its_own_is_given_to_its_group() -> None:
+    """fsGroup changes every file of every volume of the pod."""
+    own, theirs = (rendered("--values", str(CHART / "ci" / name)) for name in ("closed.yaml", "everything.yaml"))
+    assert [pod["securityContext"].get("fsGroup") for pod in pods(own)] == [10001]
+    assert [pod["securityContext"].get("fsGroup") for pod in pods(theirs)] == [None, None]
+
+
+@pytest.mark.parametrize(("act", "flags"), [({}, ["--observe"]), ({"act": False}, ["--observe"]), ({"act": True}, [])])
+def test_a_run_is_only_watched_unless_acting_is_switched_on_for_it(act: dict[str, bool], flags: list[str]) -> None:
+    (pod,) = pods(rendered(*run_of(WATCHED, **act)))
+    assert pod["containers"][0]["args"] == ["watch", "--run", "/etc/sentinel/runs/tr8.toml", *flags]
+
+
+def test_each_run_has_one_daemon_that_is_gone_before_the_next_one_comes() -> None:
+    deployments = of_kind(rendered("--values", str(CHART / "ci" / "observer.yaml")), "Deployment")
+    assert [one["metadata"]["name"] for one in deployments] == [
+        "watch-sentinel-tr8",
+        "watch-sentinel-llama-7b",
+        "watch-sentinel-elsewhere-7b",
+    ]
+    for one in deployments:
+        assert one["spec"]["replicas"] == 1
+        assert one["spec"]["strategy"] == {"type": "Recreate"}
+    assert len({json.dumps(one["spec"]["selector"]) for one in deployments}) == len(deployments)
+
+
+@each_values
+def test_what_a_pod_is_configured_with_loads(values: Path, tmp_path: Path) -> None:
+    objects = rendered("--values", str(values))
+    for configured in of_kind(objects, "ConfigMap"):
+        found = {name: text for name, text in configured["data"].items() if name.endswith(".toml")}  # else a dashboard
+        for name, text in found.items():
+            (tmp_path / name).write_text(text)
+        configs = {tmp_path / name: load_config(tmp_path / name) for name in found}
+        assert conflicts(configs) == {}
+
+
+def test_where_metrics_are_on_each_daemon_is_told_where_to_listen() -> None:
+    def told(text: str, *options: str) -> Any:
+        (one,) = of_kind(rendered(*run_of(text), *options), "ConfigMap")
+        return tomllib.loads(one["data"]["tr8.toml"]).get("metrics")
+
+    assert told(WATCHED) == {"address": "0.0.0.0", "port": 9466}  # noqa: S104 - a pod's own address
+    assert told(WATCHED, "--set", "metrics.enabled=false") is None
+    assert told(WATCHED + "[metrics]\nport = 1234\n") == {"port": 1234}
+
+
+def test_who_selects_whom_finds_them() -> None:
+    objects = rendered("--values", str(CHART / "ci" / "everything.yaml"))
+    labels = [one["spec"]["template"]["metadata"]["labels"] for one in of_kind(objects, "Deployment")]
+    (service,), (policy,) = of_kind(objects, "Service"), of_kind(objects, "NetworkPolicy")
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    assert len(labels) == 2
+    for each in labels:
+        assert service["spec"]["selector"].items() <= each.items()
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= each.items()
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    assert monitor["spec"]["endpoints"][0]["port"] == port["name"]
+    (opened,) = policy["spec"]["ingress"][0]["ports"]
+    for pod in pods(objects):
+        assert pod["containers"][0]["ports"] == [{"name": "metrics", "containerPort": port["port"], "protocol": "TCP"}]
+        assert port["targetPort"] == "metrics"
+        assert opened["port"] == port["port"]
+
+
+GUARDED = "metrics.serviceMonitor.enabled=true,metrics.tls.secretName=tls,metrics.token.secretName=scrapes"
+
+
+def test_where_metrics_are_guarded_daemon_and_prometheus_are_told_of_the_same_secrets() -> None:
+    objects = rendered(*run_of(WATCHED), "--set", GUARDED)
+    (configured,), (monitor,) = of_kind(objects, "ConfigMap"), of_kind(objects, "ServiceMonitor")
+    metrics = tomllib.loads(configured["data"]["tr8.toml"])["metrics"]
+    (pod,) = pods(objects)
+    (container,) = pod["containers"]
+    at = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"] if mount.get("readOnly")}
+    of = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    held = {key: of[at[str(Path(metrics[key]).parent)]] for key in ("certificate", "key", "token_file")}
+    assert held == {"certificate": "tls", "key": "tls", "token_file": "scrapes"}
+    assert Path(metrics["token_file"]).name == "token"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    (service,) = of_kind(objects, "Service")
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["serverName"] == f"{service['metadata']['name']}.training.svc"
+    assert endpoint["tlsConfig"]["ca"] == {"secret": {"name": "tls", "key": "ca.crt"}}
+    assert endpoint["authorization"]["credentials"] == {"name": "scrapes", "key": "token"}
+
+
+def test_without_secrets_nothing_is_said_of_them() -> None:
+    objects = rendered(*run_of(WATCHED), "--set", "metrics.serviceMonitor.enabled=true")
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    assert not {"scheme", "tlsConfig", "authorization"} & set(monitor["spec"]["endpoints"][0])
+    assert not any("secret" in volume for pod in pods(objects) for volume in pod["volumes"])
+
+
+def test_without_metrics_nothing_may_come_in() -> None:
+    (policy,) = of_kind(rendered(*run_of(WATCHED), "--set", "metrics.enabled=false"), "NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["ingress"] == []
+
+
+def test_the_record_of_a_run_outlives_the_release() -> None:
+    (claim,) = of_kind(rendered("--values", str(CHART / "ci" / "closed.yaml")), "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_a_changed_configuration_starts_the_daemon_again() -> None:
+    def told(text: str) -> str:
+        (one,) = of_kind(rendered(*run_of(text)), "Deployment")
+        return str(one["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert told(WATCHED) == told(WATCHED)
+    assert told(WATCHED) != told(WATCHED + "[watch]\npoll_interval_s = 9.0\n")
+
+
+FLEET = str(CHART / "ci" / "fleet.yaml")
+HOME = "/tmp/fleet"  # noqa: S108 - in a pod, whose /tmp is its own
+
+
+def test_a_fleet_is_one_pod_that_watches_all_and_acts_on_none() -> None:
+    objects = rendered("--values", FLEET)
+    (deployment,), (pod,) = of_kind(objects, "Deployment"), pods(objects)
+    (container,) = pod["containers"]
+    where = ["--config-dir", "/etc/sentinel/runs", "--fleet-dir", HOME]
+    assert container["args"] == ["watch", "--all", *where, "--observe"]
+    (configured,) = (one for one in of_kind(objects, "ConfigMap") if one["metadata"]["name"].endswith("-fleet"))
+    assert set(configured["data"]) == {"tr8.toml", "llama-7b.toml", "elsewhere-7b.toml"}
+    assert pod["volumes"][0]["configMap"]["name"] == configured["metadata"]["name"]
+    (claim,) = of_kind(objects, "PersistentVolumeClaim")
+    assert claim["metadata"]["name"] == "watch-sentinel-fleet-state"
+    probes = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
+    assert [command[3:] for command in probes] == [[f"{HOME}/alive", age] for age in ("180", "180", "1800")]
+    (service,), (policy,) = of_kind(objects, "Service"), of_kind(objects, "NetworkPolicy")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_what_a_fleets_pod_is_told_is_a_command_that_watches(tmp_path: Path) -> None:
+    """Its arguments and configurations, with the pod's folders elsewhere; its probes ask the file that it touches."""
+    text = WATCHED.replace("/data", str(tmp_path))
+    (pod,) = pods(rendered(*run_of(text), "--set", "fleet.enabled=true"))
+    (container,) = pod["containers"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tr8.toml").write_text(text)
+    for here, there in (("runs", "/etc/sentinel/runs"), ("fleet", HOME)):
+        container["args"] = [word.replace(there, str(tmp_path / here)) for word in container["args"]]
+    ran = subprocess.run(
+        [sys.executable, "-m", "sentinel", *container["args"], "--once"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "fleet" / "alive").exists()
+
+
+LOG = '[source]\nkind = "log"\npath = "/logs/a.txt"\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (run_of("[run"), "tr8: its config is no TOML"),
+        (run_of(WATCHED.replace('name = "tr8"\n', "")), '[run] needs the key "name"'),
+        (run_of(WATCHED.replace('"/data/c"', '"c"')), 'run.checkpoints = "c" should be an absolute path'),
+        (run_of(WATCHED.replace('state_dir = "/data/s"\n', "")), "no journal would ever come"),
+        (run_of(WATCHED + '[source]\nkind = "prometheus"\nurl = "http://p"\n', act=True), "nothing of the run can be"),
+        (run_of(WATCHED.replace("elsewhere", "local")), "would call the run down"),
+        (run_of(WATCHED, name="TR8"), "name"),
+        (run_of(WATCHED, mode="act"), "mode"),
+        (run_of(WATCHED, podSecurityContext={"runAsUser": 0}), "runAsUser"),
+        ((*run_of(WATCHED, act=True), "--set", "fleet.enabled=true"), "all runs are only watched"),
+        ((*run_of(WATCHED, env=[{"name": "A"}]), "--set", "fleet.enabled=true"), "env is one run's alone"),
+        (("--set", "podSecurityContext.runAsNonRoot=false"), "runAsNonRoot"),
+        (("--set", "metrics.prot=9466"), "prot"),
+        (("--set", "image.digest=sha256:12"), "digest"),
+        (("--set", "trainers.podMonitor.enabled=true"), "selector"),
+        (
+            (*run_of(WATCHED + "[metrics]\nport = 1234\n"), "--set", "metrics.tls.secretName=tls"),
+            "[metrics] of its own",
+        ),
+        (("--set", "metrics.enabled=false,metrics.serviceMonitor.enabled=true"), "needs metrics.enabled"),
+    ],
+)
+def test_values_that_would_not_work_are_refused_with_a_reason(options: tuple[str, ...], says: str) -> None:
+    ran = helm("template", "watch", str(CHART), *options)
+    assert ran.returncode != 0, ran.stdout
+    assert says in ran.stderr
+
+
+def test_a_log_is_watched_with_a_state_of_its_own() -> None:
+    text = WATCHED.replace('state_dir = "/data/s"\n', "") + LOG
+    (pod,) = pods(rendered(*run_of(text)))
+    assert pod["containers"][0]["workingDir"] == "/state"
+    (claim,) = [volume for volume in pod["volumes"] if volume["name"] == "state"]
+    assert claim["persistentVolumeClaim"] == {"claimName": "watch-sentinel-tr8-state"}
+
+
+def test_the_probes_tell_a_daemon_that_makes_its_turns_from_one_that_does_not(tmp_path: Path) -> None:
+    (pod,) = pods(rendered(*run_of(WATCHED)))
+    (container,) = pod["containers"]
+    probes = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "readiness", "liveness")]
+    assert {command[3] for command in probes} == {"/data/s/lock"}
+    assert [command[4] for command in probes] == ["120", "120", "1800"]
+    (tmp_path / "a.toml").write_text(WATCHED.replace("/data", str(tmp_path)) + "[watch]\npoll_interval_s = 0.1\n")
+    (tmp_path / "s").mkdir()
+    lock = tmp_path / "s" / "lock"
+
+    def answers() -> list[int]:
+        asked = ([sys.executable, *command[1:3], str(lock), command[4]] for command in probes)
+        return [subprocess.run(each, capture_output=True, timeout=30, check=False).returncode for each in asked]
+
+    assert answers() == [1, 1, 1]
+    command = [sys.executable, "-m", "sentinel", "watch", "--run", str(tmp_path / "a.toml"), "--observe"]
+    watch = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not lock.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert answers() == [0, 0, 0]
+    finally:
+        watch.kill()
+        watch.wait(10)
+    for age_s, expected in ((300, [1, 1, 0]), (3000, [1, 1, 1])):
+        os.utime(lock, (time.time() - age_s, time.time() - age_s))
+        assert answers() == expected
+
+
+def test_a_slow_poll_is_no_hang() -> None:
+    (pod,) = pods(rendered(*run_of(WATCHED + "[watch]\npoll_interval_s = 600.5\n")))
+    assert pod["containers"][0]["readinessProbe"]["exec"]["command"][4] == "1803"
+    assert pod["containers"][0]["livenessProbe"]["exec"]["command"][4] == "1803"
+
+
+def test_the_chart_is_of_the_versions_that_it_deploys() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == project["version"]

@@ -1,0 +1,87 @@
+"""The callback where Trainer is at its most peculiar; what it does every day is in test_examples.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hooks.torchrun import lines_of
+
+
+@pytest.fixture(scope="module")
+def uneven() -> dict[str, dict[str, Any]]:
+    """{case: its line}, of 2 ranks and ZeRO 1."""
+    return {line["case"]: line for line in lines_of("callback_cases.py", ranks=2)}
+
+
+@pytest.mark.parametrize("case", ["uneven", "resumed"])
+def test_the_loss_is_the_mean_over_the_tokens_that_count(uneven: dict[str, dict[str, Any]], case: str) -> None:
+    """Over micro-batches and ranks with different numbers of them, and steps with fewer micro-batches."""
+    line = uneven[case]
+    assert line["journal"] == pytest.approx(line["true"], rel=1e-6)
+    assert line["journal"] == pytest.approx({step: line["logged"][step] for step in line["journal"]}, rel=1e-6)
+
+
+def test_what_was_fed_is_counted_in_an_epochs_short_step_too(uneven: dict[str, dict[str, Any]]) -> None:
+    assert uneven["uneven"]["samples"] == [12, 20, 32, 40]
+    assert uneven["resumed"]["samples"] == [52, 60]
+
+
+def test_trainer_bringing_callbacks_back_leaves_this_one_alone(uneven: dict[str, dict[str, Any]]) -> None:
+    assert uneven["resumed"]["starts"] == [[4, 40 * 16]]
+    assert uneven["uneven"]["said"] == uneven["resumed"]["said"] == []
+
+
+def test_a_callback_in_which_everything_goes_wrong_changes_no_loss_and_says_each_thing_once(
+    uneven: dict[str, dict[str, Any]],
+) -> None:
+    broken = uneven["broken"]
+    assert broken["logged"] == uneven["uneven"]["logged"]
+    assert broken["journal"] == {}
+    about = [line.partition(" (")[0].removeprefix("sentinel could not ") for line in broken["said"]]
+    for what in ("look before the step", "count what is fed", "leave word for a restart", "report the checkpoint"):
+        assert about.count(what) == 1, about
+
+
+_WITHOUT_DEEPSPEED = """
+import torch
+from transformers import Trainer, TrainingArguments
+from trainer_hooks.huggingface import StabilityCallback
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Linear(1, 1)
+    def forward(self, x, labels=None):
+        return {"loss": (self.w(x) - labels).square().mean()}
+
+data = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 8
+arguments = TrainingArguments("out", use_cpu=True, max_steps=3, report_to="none", disable_tqdm=True, save_steps=2)
+trainer = Trainer(model=Line(), args=arguments, train_dataset=data)
+callback = StabilityCallback(trainer, state_dir="state")
+trainer.add_callback(callback)
+trainer.train()
+assert trainer.state.global_step == 3
+assert callback.hook is None
+"""
+
+
+def test_without_deepspeed_it_says_so_and_trainer_trains(tmp_path: Path) -> None:
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DEEPSPEED],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stderr.count("sentinel could not attach (TypeError: Trainer runs a Line, not a DeepSpeed engine") == 1
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,140 @@
+"""A run's own command or job script with a probe's folders in it; and the search that follows from what they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.plan.lint import Facts
+from sentinel.plan.lint.reading import read_command, read_text
+from sentinel.plan.slw_tuning import Tuning
+from sentinel.tune.command import Folders, command_of, options_for_own_trainer, script_of
+from sentinel.tune.search import Pacing
+from sentinel.tune.task import task_of
+from sentinel.vocabulary.errors import ConfigError
+
+RUN = Path("/data/tr8")
+PROBE = RUN / "state" / "tune-slw" / "start8-T40"
+FOLDERS = Folders(
+    working_directory=RUN,
+    moved={
+        RUN / "checkpoints": PROBE / "checkpoints",
+        RUN / "state": PROBE,
+        RUN / "tensorboard": PROBE / "tensorboard",
+    },
+)
+MEGATRON = """\
+#!/bin/bash
+#SBATCH --nodes=2
+SAVE=/data/tr8/checkpoints
+ARGS=" \\
+    --lr 6e-5 --min-lr 1e-6 --lr-warmup-samples 2000 --lr-decay-samples 40000 \\
+    --seq-length 2048 --global-batch-size 8 --micro-batch-size 1 --train-samples 80000 \\
+    --num-layers 4 --hidden-size 64 --num-attention-heads 4 \\
+    --save $SAVE --load $SAVE --tensorboard-dir tensorboard --seed 43 --eval-interval 1000"
+srun python pretrain_gpt.py $ARGS
+"""
+
+
+BY_VARIABLES = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
+"""Its checkpoints are below $PWD; its DeepSpeed JSON is a here-document."""
+
+
+def megatron_task() -> tuple[Facts, Tuning]:
+    return read_text(MEGATRON, "tr8").facts, Tuning(starts=(64,), durations=(500, 1000, 4000))
+
+
+def test_every_word_that_names_a_folder_of_the_run_names_the_probes_instead() -> None:
+    words = ("python", "train.py", "--save", "checkpoints", "--load=/data/tr8/checkpoints", "--tb", "./tensorboard")
+    assert command_of(words, FOLDERS, ("--eval-interval=10",)) == (
+        "python",
+        "train.py",
+        "--save",
+        str(PROBE / "checkpoints"),
+        f"--load={PROBE / 'checkpoints'}",
+        "--tb",
+        str(PROBE / "tensorboard"),
+        "--eval-interval=10",
+    )
+
+
+def test_a_command_or_a_script_that_does_not_name_the_checkpoints_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not name the checkpoints folder"):
+        command_of(("python", "train.py", "--save", "elsewhere"), FOLDERS, ())
+    with pytest.raises(ConfigError, match="does not name the checkpoints folder"):
+        script_of(MEGATRON.replace("SAVE=/data/tr8/", "SAVE=/data/other/"), FOLDERS, (), None)
+
+
+def test_the_reference_trainer_ends_at_the_horizon_and_its_lr_decays_to_where_it_did() -> None:
+    words = ("python", "-m", "trainer_hooks.gpt", "--seqlen", "128", "--lr-warmup", "10", "--steps", "400")
+    facts = read_command(words).facts
+    task = task_of(Tuning(), facts)
+    options = options_for_own_trainer(task, facts, PROBE, tensorboard=False)
+    assert command_of(words, FOLDERS, options)[: len(words)] == words
+    assert {"--steps=30", "--lr-decay=400", "--save-interval=0", f"--save={PROBE / 'checkpoints'}"} <= set(options)
+    assert not any(option.startswith("--tensorboard") for option in options)
+
+
+def test_a_megatron_script_gets_the_probes_folders_the_options_and_the_pacing_in_its_json_or_options() -> None:
+    facts, tuning = megatron_task()
+    task = task_of(tuning, facts)
+    assert (task.full, task.lr_warmup_steps, task.full_steps) == (2048, 250, 10000)
+    made = script_of(MEGATRON, FOLDERS, ("--eval-interval=50",), None)
+    read = read_text(made).facts
+    assert read.lr == facts.lr
+    assert f"--save {PROBE / 'checkpoints'} --load {PROBE / 'checkpoints'}" in made
+    assert f"--tensorboard-dir {PROBE / 'tensorboard'}" in made
+    assert "--eval-interval 50" in made
+    assert "--seed 43" in made
+
+
+def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
+    script = BY_VARIABLES.replace("--rampup-batch-size 16 16 6_000_000", "")
+    task = task_of(Tuning(starts=(64,), durations=(1200,)), read_text(script).facts)
+    options = ("--save={checkpoints}", "--load={checkpoints}")
+    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)))
+    curriculum = read_text(made).facts.curriculum
+    assert curriculum is not None
+    assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)
+    assert "--train-tokens" in made, "SLW ends by tokens"
+    assert f"--load {PROBE / 'checkpoints'}" in made
+
+
+def test_a_folder_that_a_script_does_not_show_is_asked_for_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="does not name the checkpoints folder"):
+        script_of(BY_VARIABLES, FOLDERS, (), None)
+    with pytest.raises(ConfigError, match=r'--load: \$PWD is not set.*"--load=\{checkpoints\}"'):
+        script_of(BY_VARIABLES, FOLDERS, ("--save={checkpoints}",), None)
+
+
+def test_the_space_follows_from_warmup_and_length_and_a_person_may_say_otherwise() -> None:
+    facts = Facts(seq_length=1024, lr_warmup_iters=3000, train_iters=300000, global_batch_size=512)
+    space = task_of(Tuning(), facts).space
+    assert space.starts == (8, 16, 32, 64, 128, 256, 512)
+    assert 60000 in space.durations, "the paper's answer for GPT-2 117M"
+    assert (space.first_duration, space.beginning_steps, space.horizon_steps) == (12000, 3000, 9000)
+    said = task_of(Tuning(starts=(64,), horizon_steps=10000, validate_every=100, durations=(20000, 60000)), facts).space
+    assert (said.starts, said.first_duration, said.horizon_steps) == ((64,), 20000, 10000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        (Facts(seq_length=128), "lr_warmup_steps can say it"),
+        (Facts(lr_warmup_iters=10), "full_seqlen can say it"),
+        (Facts(seq_length=8, lr_warmup_iters=10), "each should be below the full length 8"),
+        (Facts(seq_length=128, lr_warmup_iters=10, train_iters=20), "the run has 20 steps"),
+    ],
+)
+def test_what_is_missing_for_a_search_is_said_with_its_key(facts: Facts, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        task_of(Tuning(), facts)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"parallel": 0}, {"fluctuation": 1.0}, {"starts": (12,)}, {"options": ("eval-interval=5",)}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Tuning(**wrong)  # type: ignore[arg-type]
