@@ -1,13 +1,14 @@
 # `make demo` and `make test` need nothing but Python 3.11 and the package registries; each sets up what it needs first.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check full soak bench clean
+.PHONY: setup demo test check full soak wandb bench chart pages panels site clean
 
 setup: $(STAMP)
 
@@ -17,9 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@tools/system_packages.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "==> installing torch (first, so that nothing else pulls its CUDA build)"
-	@$(BIN)/pip install --progress-bar on -c constraints.txt torch 2>&1 | grep -v '^WARNING: Location' || test $${PIPESTATUS[0]} -eq 0
+	@$(BIN)/pip install --progress-bar on -c constraints.txt torch 2>&1 | sed '/^WARNING: Location/d'
 	@echo "==> installing DeepSpeed and the rest"
-	@$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[dev]' 2>&1 | grep -v '^WARNING: Location' || test $${PIPESTATUS[0]} -eq 0
+	@$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[dev]' 2>&1 | sed '/^WARNING: Location/d'
 	@mkdir -p .make && touch $(STAMP)
 	@echo "==> set up"
 
@@ -36,17 +37,39 @@ check:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@echo "==> tests of the first tier (real DeepSpeed, real training, a real Slurm: ten to twenty minutes)"
-	@$(BIN)/pytest -m 'not full and not soak' --durations=10
+	@echo "==> tests of the first tier (real DeepSpeed, real training, a real Slurm: half an hour or more on two cores)"
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not full and not soak' --durations=40
 
 full: setup
-	@$(BIN)/pytest -m 'not soak' --durations=20
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not soak' --durations=20
 
 soak: setup
 	@$(BIN)/pytest -m soak --durations=0 -o timeout=14400
 
+wandb: # the tests that need W&B's client, in an environment without the trainer: it brings 90 MB of its own
+	@test -x .venv-wandb/bin/python || $(PYTHON) -m venv .venv-wandb
+	@.venv-wandb/bin/pip install -q -c constraints.txt -e '.[daemon,wandb]' pytest pytest-timeout hypothesis
+	@.venv-wandb/bin/python -m pytest tests/adapters/test_wandb_against_a_stub.py tests/adapters/sources/test_wandb_file.py
+
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done
 
+chart:
+	@rm -rf charts/sentinel/files && mkdir -p charts/sentinel/files/rules charts/sentinel/files/dashboards
+	@cp dashboards/rules/*.yaml charts/sentinel/files/rules/
+	@cp dashboards/*.json charts/sentinel/files/dashboards/
+
+pages: setup
+	@$(BIN)/python tools/configuration_page.py > docs/CONFIGURATION.md
+
+panels: setup # needs Node 20 with npm, prometheus and chromium; brings 600 MB of Grafana's own components below .make/
+	@echo "==> pictures of the dashboard's panels: npm takes a minute or two, the run that they show two to four"
+	@mkdir -p .make/panels && cp tools/panels/package.json tools/panels/package-lock.json .make/panels/
+	@cd .make/panels && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund
+	@$(BIN)/python -m tools.panels --modules .make/panels/node_modules
+
+site: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .make .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .make .mypy_cache .pytest_cache .ruff_cache site
