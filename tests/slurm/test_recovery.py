@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def handed_in(folder: Path) -> bool:
     return bool(there) and there[-1].status == "applied"
 
 
+@pytest.mark.timeout(900)
 def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(cluster: Cluster, tmp_path: Path) -> None:
     """As an on-call engineer would have it: nothing but the configuration, the array, and sentinel beside it."""
     folder = tmp_path
@@ -83,18 +85,27 @@ def test_an_array_of_two_rank_jobs_that_diverges_is_recovered(cluster: Cluster, 
     script = job_script(folder, [trainer[0], *ranks, *trainer[2:]])
     submitted = ("--job-name=demo", "--array=1-5%1", "--ntasks=2", "--output=log-%A_%a.txt", "--comment=do not touch")
     array = cluster.slurm("sbatch", "--parsable", *submitted, str(script), cwd=folder)
-    watched = subprocess.run(watch(folder), capture_output=True, text=True, timeout=280, check=False)
+    watched = subprocess.run(watch(folder), capture_output=True, text=True, timeout=800, check=False)
     assert watched.returncode == 0, watched.stderr[-3000:]
     (incident,) = incidents(folder)
     assert (incident.status, incident.outcome) == ("closed", "recovered")
-    finished = [r for r in records(folder) if isinstance(r, RunFinished) and r.reason == "finished"]
-    ends = {(r.attempt, r.global_step) for r in finished}
-    # an attempt may train to its end before anyone stops it; Slurm then begins its array's next task: no step is left
-    attempts = [a for a in starts(folder) if (a.parent_attempt, a.resumed_from) not in ends]
-    assert [a.rollback for a in attempts] == [None, *(r.id for r in incident.rollbacks)]
+    attempts, ends = starts(folder), {r.attempt: r for r in records(folder)}
+    told = [f"{a.job_id}: {a.rollback} from {a.resumed_from}, last {ends[a.attempt]}" for a in attempts]
+    story = "\n".join([*told, watched.stderr[-6000:]])
+    # an attempt that ends by itself before anyone stops it is followed by its array's next task: that is Slurm's part
+    assert [rollback for rollback, _ in groupby(a.rollback for a in attempts)] == [
+        None,
+        *(r.id for r in incident.rollbacks),
+    ], story
+    for before, after in pairwise(attempts):
+        end = ends[before.attempt]
+        assert end.time_unix_s <= after.time_unix_s, story  # never two at once
+        if before.rollback == after.rollback and isinstance(end, RunFinished) and end.reason == "finished":
+            assert after.resumed_from == end.global_step, story  # and no step is made twice
     arrays = [str(a.job_id).partition("_")[0] for a in attempts]
     assert arrays[0] == array
-    assert len(set(arrays)) == len(arrays)  # each attempt in an array of its own: none of the old tasks ever began
+    assert len(set(arrays)) == 1 + len(incident.rollbacks), story
+    assert arrays == sorted(arrays, key=int), story  # none of an old array's tasks began after a new one's
     left = cluster.jobs("%F|%K|%k|%P|%Z", "--states=PENDING,RUNNING,COMPLETING")
     assert {line.split("|")[0] for line in left} <= {arrays[-1]}
     last = cluster.slurm("squeue", "-h", "-a", "-t", "all", "-j", arrays[-1], "-o", "%k").splitlines()[0]
