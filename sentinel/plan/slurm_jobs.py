@@ -150,9 +150,18 @@ class Submission:
     dependency: str = ""
     """With {0}, {1} … where the ids of the earlier submissions go; "" for none."""
 
+    @property
+    def throttle(self) -> int | None:
+        """How many of the array's tasks may run at once; None for no array, or no limit."""
+        number = self.array.partition("%")[2]
+        return int(number) if number else None
 
-def resubmission(jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
+
+def resubmission(jobs: Sequence[SlurmJob], throttles: Mapping[str, int | None]) -> tuple[Submission, ...]:
     """The submissions that stand in for these jobs once they are cancelled, in their order.
+
+    `throttles`: of each array's id how many of its tasks may run at once, as far as known. squeue tells it only while
+    two or more of them wait: without it, the last that waits would begin beside the one that runs.
 
     What runs begins again, in the same array as what waits behind it: `7_1` running and `7_[2-4%1]` waiting are one
     array `1,2-4%1`. A dependency on one of these jobs becomes one on its stand-in; one on another job stays.
@@ -165,7 +174,7 @@ def resubmission(jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
     return tuple(
         Submission(
             group=group,
-            array=_tasks(groups[group]),
+            array=_tasks(groups[group], throttles.get(group)),
             dependency=_moved(groups[group][-1].dependency, places, places[group]),
         )
         for group in order
@@ -211,12 +220,12 @@ def _in_order(groups: dict[str, list[SlurmJob]]) -> list[str]:
     return order
 
 
-def _tasks(jobs: Sequence[SlurmJob]) -> str:
+def _tasks(jobs: Sequence[SlurmJob], known_throttle: int | None) -> str:
     """One list of indices with the throttle that was set; "" for a job that is no array."""
     if jobs[0].array is None:
         return ""
     lists = [job.tasks.partition("%") for job in sorted(jobs, key=lambda j: (j.waits, int(j.id)))]
-    throttle = next((number for _, _, number in lists if number), "")
+    throttle = next((number for _, _, number in lists if number), str(known_throttle or ""))
     return ",".join(indices for indices, _, _ in lists) + (f"%{throttle}" if throttle else "")
 
 

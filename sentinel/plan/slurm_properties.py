@@ -41,6 +41,8 @@ class JobProperties:
     licenses: str = ""
     requeue: bool = True
     working_directory: str = ""
+    array_throttle: int | None = None
+    """How many tasks of its array may run at once, a part of --array. None for no array, or no limit."""
 
     def arguments(self) -> list[str]:
         """For sbatch. Given on the command line, they hold whatever the script's own #SBATCH lines say."""
@@ -63,7 +65,7 @@ class JobProperties:
 
         What the options `asked` for by hand (as `--partition=long`) change is no difference.
         """
-        changed = {_OPTIONS.get(option.partition("=")[0]) for option in asked}
+        changed = {(_OPTIONS | {"--array": "array_throttle"}).get(option.partition("=")[0]) for option in asked}
         return tuple(
             f"{f.name} is {getattr(other, f.name)!r}, not {getattr(self, f.name)!r}"
             for f in fields(self)

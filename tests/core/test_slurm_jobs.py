@@ -71,7 +71,23 @@ def test_another_runs_mark_is_another_runs_job() -> None:
 
 
 def test_an_array_is_submitted_again_as_one_with_its_throttle() -> None:
-    assert resubmission((WAITING_TASKS, RUNNING_TASK)) == (Submission(group="7", array="1,2-4%1"),)
+    assert resubmission((WAITING_TASKS, RUNNING_TASK), {}) == (Submission(group="7", array="1,2-4%1"),)
+
+
+@pytest.mark.parametrize("others", [(), (SlurmJob(id="9", array="7", tasks="5", state="PENDING"),)])
+def test_a_throttle_that_squeue_no_longer_shows_is_kept(others: tuple[SlurmJob, ...]) -> None:
+    """Once each waiting task stands for itself, squeue lists it as if it were alone."""
+    last = SlurmJob(id="7", array="7", tasks="4", state="PENDING")
+    indices = ",".join(["1", "4", *(job.tasks for job in others)])
+    (again,) = resubmission((last, RUNNING_TASK, *others), {"7": 1})
+    assert again == Submission(group="7", array=f"{indices}%1")
+    assert again.throttle == 1
+    (unlimited,) = resubmission((last, RUNNING_TASK, *others), {"7": None})
+    assert (unlimited.array, unlimited.throttle) == (indices, None)
+
+
+def test_what_the_queue_shows_of_a_throttle_is_newer_than_what_is_recorded() -> None:
+    assert resubmission((WAITING_TASKS, RUNNING_TASK), {"7": 3})[0].throttle == 1
 
 
 def test_a_chain_is_submitted_again_in_its_order_with_its_conditions() -> None:
@@ -83,7 +99,7 @@ def test_a_chain_is_submitted_again_in_its_order_with_its_conditions() -> None:
         SlurmJob(id="33", state="PENDING", dependency="singleton(unfulfilled)"),
         SlurmJob(id="34", state="PENDING", dependency="afterok:29_2(unfulfilled)?afterany:33(unfulfilled)"),
     )
-    assert resubmission(jobs) == (
+    assert resubmission(jobs, {}) == (
         Submission(group="29", array="0,1-3%1"),
         Submission(group="31", dependency="afterok:{0},afterany:12+5"),
         Submission(group="30", dependency="afterany:{1}"),
@@ -97,7 +113,7 @@ def test_nothing_waits_for_ever_on_a_circle() -> None:
         SlurmJob(id="1", state="PENDING", dependency="afterany:2(unfulfilled)"),
         SlurmJob(id="2", state="PENDING", dependency="afterany:1(unfulfilled)"),
     )
-    assert [s.group for s in resubmission(circle)] == ["1", "2"]
+    assert [s.group for s in resubmission(circle, {})] == ["1", "2"]
 
 
 @given(

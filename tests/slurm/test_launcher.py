@@ -135,6 +135,24 @@ def test_an_array_comes_back_whole_with_its_throttle(run: Run) -> None:
     assert not run.launcher.look(known).incomplete
 
 
+def test_the_last_task_that_waits_does_not_begin_beside_the_one_before_it(run: Run) -> None:
+    """squeue shows a single waiting task as a plain number, without the throttle of its array."""
+    array = run.submit("--array=1-3%1", "--job-name=tr8")
+    running(run, f"{array}_1")
+    run.cluster.slurm("scancel", f"{array}_1")
+    running(run, f"{array}_2")
+    known = started(f"{array}_1", f"{array}_2")
+    until(lambda: {w.id for w in run.launcher.look(known).writers} == {f"{array}_2", f"{array}_3"}, within_s=20)
+    run.cut_short_and_again(known)
+    (again,) = set(run.jobs("%F"))
+    running(run, f"{again}_2")
+    assert sorted(run.jobs("%i %r")) == [f"{again}_2 None", f"{again}_3 JobArrayTaskLimit"]
+    run.launcher.look([])
+    run.launcher.keep([])
+    record = json.loads((run.state / "jobs" / f"{again}.json").read_text())
+    assert record["properties"]["array_throttle"] == 1
+
+
 def test_a_long_list_of_tasks_is_not_shortened(run: Run) -> None:
     indices = [n * n for n in range(1, 31)]  # no pattern that Slurm could write shortly
     array = run.submit(f"--array={','.join(map(str, indices))}%1", "--job-name=tr8")

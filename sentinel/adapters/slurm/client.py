@@ -259,6 +259,7 @@ def _recorded(record: Mapping[str, Any]) -> Recorded:
             licenses=_string(record, "licenses"),
             requeue=bool(record.get("requeue", True)),
             working_directory=_string(record, "current_working_directory"),
+            array_throttle=_number(record.get("array_max_tasks")) or None,
         ),
         comment=_string(record, "comment"),
         output=_string(record, "standard_output"),

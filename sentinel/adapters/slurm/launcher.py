@@ -148,7 +148,8 @@ class SlurmLauncher:
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             last = self._preparation.last_job(self._fresh_queue(), started)
-            self._preparation.prepare(label, resubmission(jobs) or (last,), overrides)
+            throttles = {job.group: self._records.throttle(job.group) for job in jobs}
+            self._preparation.prepare(label, resubmission(jobs, throttles) or (last,), overrides)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""

@@ -104,7 +104,8 @@ class Preparation:
                 properties=None,
             )
         recorded, _ = self._records.recorded(submission.group)
-        recorded = replace(recorded, properties=self._without_failed_nodes(recorded.properties))
+        properties = self._without_failed_nodes(recorded.properties)
+        recorded = replace(recorded, properties=replace(properties, array_throttle=submission.throttle))
         script, later = self._write(number, submission.group, room, changed)
         if later is not None:  # a requeue would do once more what is done once
             recorded = replace(recorded, properties=replace(recorded.properties, requeue=False))

@@ -46,6 +46,10 @@ class JobRecords:
         """The batch script, as Slurm had spooled it."""
         return (self._folder / f"{group}.sh").read_bytes().decode("utf-8", "surrogateescape")
 
+    def throttle(self, group: str) -> int | None:
+        """How many tasks of the array may run at once, as it was when it was recorded; None for no limit."""
+        return self.recorded(group)[0].properties.array_throttle
+
     def recorded(self, group: str) -> tuple[Recorded, str]:
         """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
         path = self._folder / f"{group}.json"
