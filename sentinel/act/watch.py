@@ -8,6 +8,7 @@ from time import monotonic
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
+from sentinel.act.overlap import Overlap
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.act.silence import Silence
@@ -55,6 +56,7 @@ class Watch:
         self._announced: tuple[VerdictKind, int | None] | None = None
         self._plateaus_told: set[int] = set()
         self._silence = Silence()
+        self._overlap = Overlap()
         self._silent_s = 0.0
         self._was_slow = False
         self.last: Look | None = None
@@ -213,6 +215,10 @@ class Watch:
             self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
             return
         self._troubles.over("blind", now_unix_s)
+        if (two := self._overlap.told(look.history)) is not None:
+            self._troubles.met("overlap", two, now_unix_s, severity="critical")
+        else:
+            self._troubles.over("overlap", now_unix_s)
         if kind is VerdictKind.STALLED:
             self._troubles.met("stalled", look.verdict.reason, now_unix_s, severity="critical")
         else:

@@ -13,7 +13,7 @@ from sentinel.act.observe import Look, Observer
 from sentinel.act.silence import Silence
 from sentinel.adapters.local import LocalJobs
 from sentinel.judge.history import History
-from sentinel.vocabulary.sample import Sample, encode
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 
 
@@ -84,3 +84,38 @@ def test_a_job_is_not_stopped_for_a_clock_that_was_set_an_hour_ahead(
         ours.leave(1.0)
     finally:
         jobs.stop(grace_s=1)
+
+
+def test_two_attempts_that_train_at_once_page_a_person_until_one_is_gone(tmp_path: Path) -> None:
+    config = diverged_run(tmp_path)
+    attempts, log = tmp_path / "s" / "attempts", tmp_path / "s" / "incidents.jsonl"
+    (attempts / "0001.jsonl").write_text("")
+
+    def goes_on(attempt: int, first: int) -> None:
+        with (attempts / f"{attempt:04d}.jsonl").open("a") as journal:
+            journal.writelines(encode(sample(first + n, attempt)) + "\n" for n in range(5))
+
+    def told(event: str) -> list[str]:
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [line for line in lines if f'"event": "{event}"' in line and '"topic": "overlap"' in line]
+
+    goes_on(1, 1)
+    ours = watched(config, tmp_path)
+    assert ours.turn(0.0)
+    started = RunStarted(attempt=2, time_unix_s=time.time(), host="n1", pid=7)
+    (attempts / "0002.jsonl").write_text(encode(started) + "\n")
+    goes_on(2, 1)
+    assert ours.turn(0.0)
+    assert not told("troubled")
+    goes_on(1, 6)
+    assert ours.turn(0.0)
+    goes_on(1, 11)
+    assert ours.turn(0.0)
+    (page,) = told("troubled")
+    assert '"severity": "critical"' in page
+    with (attempts / "0001.jsonl").open("a") as journal:
+        end = RunFinished(attempt=1, global_step=15, time_unix_s=time.time(), reason="sigterm")
+        journal.write(encode(end) + "\n")
+    assert ours.turn(0.0)
+    assert len(told("relieved")) == 1
+    ours.leave(1.0)
