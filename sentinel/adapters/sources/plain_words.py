@@ -15,7 +15,7 @@ from sentinel.adapters.sources.numerals import number, whole
 __all__ = ["Counted", "counted_in", "evaluates", "fields_in", "training_loss_in", "validation_loss_in"]
 
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)"
-_WITHIN = r"(?:(?:\w{1,20}\.)?(?:tensor|array|float\d*)\(|\{'[^']{1,40}':\s*|\[)?"
+_WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*|\[)?"
 """What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""
 
 _VALUE = rf"['\"]?(?:\s*[:=]\s*|\s+(?:is\s+)?){_WITHIN}({_NUMBER})\b"
@@ -36,9 +36,11 @@ _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
-_LOSS = re.compile(rf"(?:loss(?:/total)?|xent){_VALUE}", re.IGNORECASE)
+_LOSS = re.compile(rf"loss(?:/total)?{_VALUE}")
+_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/total)?|xent){_VALUE}", re.IGNORECASE)
+"""Several times as slow."""
 _QUALIFIER = re.compile(r"[\w/.-]*$")
-_WORD_BEFORE = re.compile(r"([A-Za-z]\w*) $")
+_WORD_BEFORE = re.compile(r"\b([A-Za-z]\w*) $")
 _OF_TOKENS = frozenset(
     {
         *("train", "training", "lm", "train_lm", "training_lm", "train/lm", "language_model", "main_model", "main"),
@@ -62,7 +64,9 @@ _EVALUATES = re.compile(
     r"|(test(?:ing)?(?= (?:step|iter|epoch|batch|set|loss))))(?=$|[\s\]:|),])",
     re.IGNORECASE,
 )
-_LR = re.compile(rf"\b(?:cur_|current_)?(?:lr|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{_VALUE}", re.IGNORECASE)
+_LR = re.compile(rf"lr(?: \([^)]{{1,20}}\))?{_VALUE}")
+_CURRENT = re.compile(r"\bcur(?:rent)?_$")
+_LEARNING_RATE = re.compile(rf"\b(?:lr|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{_VALUE}", re.IGNORECASE)
 _NORM = re.compile(
     rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){_VALUE}", re.IGNORECASE
 )
@@ -70,7 +74,7 @@ _BARE_NORM = re.compile(rf"(?<!\w )\bnorm{_VALUE}", re.IGNORECASE)
 _SCALE = re.compile(rf"\bloss[-_ ]scale{_VALUE}", re.IGNORECASE)
 _TOKENS = re.compile(rf"\b(?:(?:num_|total_)?consumed[-_ ]tokens|tokens[-_ ]seen){_VALUE}", re.IGNORECASE)
 _SAMPLES = re.compile(rf"\bconsumed[-_ ](?:train[-_ ])?samples{_VALUE}", re.IGNORECASE)
-_MS = re.compile(r"\b(?:time|dt|per_step_time)\s*[:= ]\s*([\d.]+) ?ms|\|\s*([\d.]+) ?ms\b", re.IGNORECASE)
+_MS = re.compile(r"(?:\||\b(?:time|dt|per_step_time|step[-_ ]time)\s*[:= ])\s*([\d.]+) ?ms\b", re.IGNORECASE)
 _SECONDS = re.compile(
     r"(?<!total )(?<!elapsed )\b(?:(?:step[-_ ])?time\s*[:= ]\s*([\d.]+) ?s(?:ec)?\b|seconds:\s*([\d.]+)"
     r"|iter time \(s\):\s*([\d.]+))",
@@ -82,17 +86,22 @@ _MMENGINE = re.compile(r"(?<!\w)time: ([\d.]+)")
 class Counted:
     """Where a line says which step it is."""
 
-    __slots__ = ("begin", "end", "epoch", "of_batches", "redrawn", "rounded", "step", "total")
+    __slots__ = ("begin", "end", "epoch", "redrawn", "rounded", "said", "step", "total")
 
     def __init__(self, found: re.Match[str], group: int, line: str) -> None:
         self.begin, self.end = found.start(), found.end(group)
+        self.said = found[0]
         self.step = whole(found[group].upper())
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
-        self.of_batches = "batch" in found[0].lower()
         self.rounded = self.redrawn = False
         epoch = _EPOCH.search(line) if "poch" in line else None
         self.epoch = None if epoch is None else whole(epoch[1])
+
+    @property
+    def of_batches(self) -> bool:
+        """Whether it is called one; an evaluation counts its own."""
+        return "batch" in self.said.lower()
 
 
 def counted_in(line: str) -> Counted | None:
@@ -118,19 +127,24 @@ def evaluates(head: str) -> re.Match[str] | None:
 
 def training_loss_in(line: str) -> str | None:
     """The training loss, as it is written; None where there is none, or only one of another quantity."""
+    told, rank = _best(_LOSS, line)
+    return told if not rank else _best(_LOSS_ANYHOW, line)[0]
+
+
+def _best(pattern: re.Pattern[str], line: str) -> tuple[str | None, int]:
     best, rank = None, len(_RANKED)
-    for found in _LOSS.finditer(line):
+    for found in pattern.finditer(line):
         of = _rank(line, found.start())
         if of < rank:
             best, rank = found[1], of
             if not of:
                 break
-    return best
+    return best, rank
 
 
 def validation_loss_in(line: str) -> str | None:
     """The validation loss, as it is written."""
-    return next((f[1] for f in _LOSS.finditer(line) if _qualifier(line, f.start()) in _VALIDATION), None)
+    return next((f[1] for f in _LOSS_ANYHOW.finditer(line) if _qualifier(line, f.start()) in _VALIDATION), None)
 
 
 _RANKED = (frozenset({""}) | _OF_TOKENS, _OF_A_STEP, _OF_ALL)
@@ -147,14 +161,16 @@ def _qualifier(line: str, at: int) -> str:
 
     What runs into it (`closs`) is another word, and is given with a sign that no name has.
     """
-    before = line[max(0, at - 40) : at]
-    joined = _QUALIFIER.search(before)
-    if joined is not None and joined[0]:
-        name = joined[0].lower().replace("-", "_")
-        return name.rstrip("_/") if name[-1] in "_/" else f"{name}…"
-    word = _WORD_BEFORE.search(before)
-    name = "" if word is None else word[1].lower().partition("_")[0]
-    return name if name in _OTHERWISE or name in _VALIDATION or name in _SPACED else ""
+    last = line[at - 1] if at else " "
+    if last == " ":
+        word = _WORD_BEFORE.search(line, max(0, at - 40), at) if at > 1 and line[at - 2].isalnum() else None
+        name = "" if word is None else word[1].lower().partition("_")[0]
+        return name if name in _OTHERWISE or name in _VALIDATION or name in _SPACED else ""
+    if not (last.isalnum() or last in "_-/."):
+        return ""
+    joined = _QUALIFIER.search(line, max(0, at - 40), at)
+    name = "" if joined is None else joined[0].lower().replace("-", "_")
+    return name.rstrip("_/") if last in "_-/" else f"{name}…"
 
 
 _SPACED = _OF_TOKENS | _OF_ALL | _OF_A_STEP - {"step", "batch"}
@@ -164,21 +180,29 @@ def fields_in(rest: str) -> dict[str, Any]:
     """Fields of Sample beside the loss."""
     fields: dict[str, Any] = {}
     _put(fields, "grad_norm", _NORM.search(rest) or _BARE_NORM.search(rest) if "orm" in rest or "ORM" in rest else None)
-    _put(fields, "lr", _LR.search(rest))
+    _put(fields, "lr", _lr_in(rest))
     if "cale" in rest:
         _put(fields, "loss_scale", _SCALE.search(rest))
     if "okens" in rest:
         _put(fields, "consumed_tokens", _TOKENS.search(rest), whole)
     if "onsumed" in rest:
         _put(fields, "consumed_samples", _SAMPLES.search(rest), whole)
-    if (pace := _MS.search(rest)) is not None:
-        milliseconds = number(pace[1] or pace[2])
-        fields["step_time_s"] = None if milliseconds is None else milliseconds / 1000
-    elif (pace := _SECONDS.search(rest)) is not None:
-        fields["step_time_s"] = number(pace[1] or pace[2] or pace[3])
-    elif "data_time" in rest and (pace := _MMENGINE.search(rest)) is not None:
-        fields["step_time_s"] = number(pace[1])
+    if (at := rest.find("ms")) > 0 and (pace := _MS.search(rest, max(0, at - 40))) is not None:
+        fields["step_time_s"] = None if (milliseconds := number(pace[1])) is None else milliseconds / 1000
+    elif ("ime" in rest or "econds" in rest) and (seconds := _SECONDS.search(rest)) is not None:
+        fields["step_time_s"] = number(seconds[1] or seconds[2] or seconds[3])
+    elif "data_time" in rest and (seconds := _MMENGINE.search(rest)) is not None:
+        fields["step_time_s"] = number(seconds[1])
     return fields
+
+
+def _lr_in(rest: str) -> re.Match[str] | None:
+    """The LR: not `base_lr`, but `cur_lr`."""
+    for found in _LR.finditer(rest):
+        at = found.start()
+        if not (at and (rest[at - 1].isalpha() or rest[at - 1] == "_")) or _CURRENT.search(rest, 0, at):
+            return found
+    return _LEARNING_RATE.search(rest) if "earning" in rest or "LR" in rest or "RATE" in rest else None
 
 
 def _put(fields: dict[str, Any], name: str, found: re.Match[str] | None, read: Any = number) -> None:
