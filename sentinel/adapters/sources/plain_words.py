@@ -14,14 +14,14 @@ from sentinel.adapters.sources.numerals import number, whole
 
 __all__ = ["Counted", "counted_in", "evaluates", "fields_in", "training_loss_in", "validation_loss_in"]
 
-_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)"
-_WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*|\[)?"
+_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*)?\[{0,2}"
 """What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""
 
 _VALUE = rf"['\"]?(?:\s*[:=]\s*|\s+(?:is\s+)?){_WITHIN}({_NUMBER})\b"
 _STEP = re.compile(
     r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(?:step|steps|iteration|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
-    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
+    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
 _IN_EPOCH = re.compile(r"\bepoch(?:\(train\))?:?\s*\[?\d+\]?.{0,200}?[\[|]\s*(\d+)/(\d+)(?=\]| \[\d)", re.IGNORECASE)
@@ -36,8 +36,8 @@ _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
-_LOSS = re.compile(rf"loss(?:/total)?{_VALUE}")
-_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/total)?|xent){_VALUE}", re.IGNORECASE)
+_LOSS = re.compile(rf"loss(?:/train)?(?:/total)?{_VALUE}")
+_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/train)?(?:/total)?|xent){_VALUE}", re.IGNORECASE)
 """Several times as slow."""
 _QUALIFIER = re.compile(r"[\w/.-]*$")
 _WORD_BEFORE = re.compile(r"\b([A-Za-z]\w*) $")

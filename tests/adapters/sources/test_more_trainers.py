@@ -143,6 +143,9 @@ FORMS: dict[str, tuple[str, Callable[[int], int], dict[str, float]]] = {
     "thousands": ("Iteration: {i}K, Train loss: {loss}", lambda i: 1000 * i, {}),
     "a tensor": ("epoch 0, step {i}, loss: tensor({loss}, device='cuda:0', grad_fn=<NllLoss>)", lambda i: i, {}),
     "an array": ("step {i}, loss: Array({loss}, dtype=float32), lr 0.5", lambda i: i, {"lr": 0.5}),
+    "a tensor of one": ("step: {i} loss: tensor([{loss}], dtype=torch.bfloat16)", lambda i: i, {}),
+    "Composer's bar": ("Epoch 0:  1%|#   | {i}/9 [00:1<10:00, 1ba/s, loss/train/total={loss}]", lambda i: i, {}),
+    "a step as a float": ("step: {i}.0, loss: {loss}, step_size 2.5", lambda i: i, {}),
     "brackets": ("[{i}/1000] Training loss: {loss} lr: 1e-4", lambda i: i, {"lr": 1e-4}),
 }  # fmt: skip
 
@@ -315,6 +318,26 @@ def test_nemo_repeats_its_newest_validation_on_every_line(tmp_path: Path) -> Non
     line = "Training epoch 0, iteration {0}/99 | global_step: {0} | reduced_train_loss: {1} | val_loss: {2}"
     text = "\n".join(line.format(i, loss(i), 4.5 if i < 6 else 4.25) for i in STEPS)
     assert [one.loss for one in read(written(tmp_path, text))[2] if isinstance(one, Validation)] == [4.5, 4.25]
+
+
+def test_infinity_in_words_is_a_reading_and_a_fraction_is_no_step(tmp_path: Path) -> None:
+    lines = [
+        *(f"step {i} loss {loss(i)}" for i in STEPS),
+        "step 13 loss Infinity",
+        "step 14 loss -inf",
+        "step 1.5e1 loss 3.0",
+    ]
+    _, samples, _ = read(written(tmp_path, "\n".join(lines)))
+    assert [(one["step"], one["loss"]) for one in samples][11:] == [(12, loss(12)), (13, math.inf), (14, -math.inf)]
+
+
+def test_gpt_neoxs_validations_have_the_name_of_its_loss(tmp_path: Path) -> None:
+    line = " samples/sec: 7.7 | iteration {0}/ 99 | lm_loss: {1} | loss scale: 4.0 |"
+    lines = [line.format(i, loss(i)) for i in STEPS]
+    lines.insert(8, " validation results at iteration 8 | lm_loss value: 5.5E+00 | lm_loss_ppl value: 2.4E+02 | ")
+    name, samples, others = read(written(tmp_path, "\n".join(lines)))
+    assert (name, len(samples)) == ("gpt_neox", 12)
+    assert [(one.global_step, one.loss) for one in others if isinstance(one, Validation)] == [(8, 5.5)]
 
 
 def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
