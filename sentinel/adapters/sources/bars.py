@@ -21,8 +21,13 @@ LOSS, SKIPPED, NAN, SCALE, STEP = (
 )
 
 
+def _seconds(text: str) -> float | None:
+    """Primus writes the mean of the last iterations behind it: `5444.9/5450.1`."""
+    return number(text.partition("/")[0])
+
+
 def _milliseconds(text: str) -> float | None:
-    read = number(text)
+    read = _seconds(text)
     return None if read is None else read / 1000
 
 
@@ -33,8 +38,8 @@ _KNOWN: dict[str, tuple[str, Reads]] = {
     "consumed tokens": ("consumed_tokens", whole),
     "elapsed time per iteration (ms)": ("step_time_s", _milliseconds),
     "elapsed time per iteration ms": ("step_time_s", _milliseconds),
-    "elapsed time per iteration (s)": ("step_time_s", number),
-    "elapsed time per iteration s": ("step_time_s", number),
+    "elapsed time per iteration (s)": ("step_time_s", _seconds),
+    "elapsed time per iteration s": ("step_time_s", _seconds),
     "elapsed time per iteration": ("step_time_s", _milliseconds),
     "train step timing in s": ("step_time_s", number),
     "learning rate": ("lr", number),

@@ -1,4 +1,4 @@
-"""OLMo and Composer: a header with the step, then one `name=value` or `name: value` a line."""
+"""OLMo, Composer and fms-fsdp: a header with the step, then one `name=value` or `name: value` a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.adapters.sources.numerals import number, whole
 from sentinel.adapters.sources.prefixes import rank_of, time_of
 from sentinel.vocabulary.errors import LineError
 
-__all__ = ["Composer", "Olmo"]
+__all__ = ["Composer", "FmsFsdp", "Olmo"]
 
 _MOST_ITEMS = 2_000
 """Lines of one block; a trainer that has more to say of a step is not heard."""
@@ -23,6 +23,8 @@ class _Blocks:
 
     name: ClassVar[str]
     one_writer: ClassVar[bool] = False
+    _sign: ClassVar[str] = "["
+    """What every header has."""
     _header: ClassVar[re.Pattern[str]]
     _item: ClassVar[re.Pattern[str]]
     _losses: ClassVar[tuple[str, ...]]
@@ -39,12 +41,13 @@ class _Blocks:
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line completes."""
-        found = self._header.search(line) if "[" in line else None
+        found = self._header.search(line) if self._sign in line else None
         if found is not None:
             events = self.end()
             head = line[: found.start()]
             self._step, self._time, self._rank = whole(found["step"]), time_of(head), rank_of(head)
-            self._total = whole(found["total"]) if found["total"] else None
+            total = found.groupdict().get("total")
+            self._total = whole(total) if total else None
             if self._step is None:
                 raise LineError("a step that is no number")
             return events
@@ -128,3 +131,22 @@ class Composer(_Blocks):
         "Train trainer/global_batch_size": "global_batch_samples",
     }
     _evaluated = re.compile(r"^Eval .*CrossEntropy$")
+
+
+class FmsFsdp(_Blocks):
+    """fms-fsdp: a line `step: 100`, then `loss: 5.67`, `LR: 0.0003`, `tokens seen: 209715200`, `gradient norm: 0.5`."""
+
+    name: ClassVar[str] = "fms_fsdp"
+    _sign = "step: "
+    _header = re.compile(r"(?:^|[\]\s])step: (?P<step>\d[\d,]*)\s*$")
+    _item = re.compile(
+        r"^(?:.*[\]:] ?)?(?P<name>(?:loss|LR|tokens seen|gradient norm|current step time)): (?P<value>\S+)\s*$"
+    )
+    _losses = ("loss",)
+    _fields: ClassVar[Mapping[str, str]] = {
+        "LR": "lr",
+        "tokens seen": "consumed_tokens",
+        "gradient norm": "grad_norm",
+        "current step time": "step_time_s",
+    }
+    _evaluated = re.compile(r"(?!)")

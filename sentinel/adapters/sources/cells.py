@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sentinel.adapters.sources.names import is_of_training, is_of_validation
 from sentinel.adapters.sources.numerals import not_finite
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import Tally
 from sentinel.judge.readings import CARRIED
 
-__all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of"]
+__all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of", "tell_apart"]
 
-BLANK = ("", "null", "NULL", "Null", "None", "none", "NA", "N/A", "n/a", "<NA>", "-", "--")
+BLANK = ("", "null", "NULL", "Null", "None", "none", "NA", "N/A", "n/a", "<NA>", "-", "--", "No log")
 """What writers put where nothing was measured."""
 _OF_SO_MANY = re.compile(r"(\d{1,15})/\d{1,15}")
 """A step that is told with how many there will be."""
@@ -131,6 +132,23 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value)
     raise ValueError(value)
+
+
+def tell_apart(columns: dict[str, Cells], splits: Sequence[object]) -> None:
+    """Takes the losses of rows that are of a validation for what they are; `splits` says of each row what it is of."""
+    loss = columns.get("loss")
+    trains = np.array([is_of_training(split) for split in splits], np.bool_)
+    if loss is None or trains.all():
+        return
+    validates = np.array([is_of_validation(split) for split in splits], np.bool_)
+    there = np.ones(len(trains), np.bool_) if loss.there is None else loss.there
+    values, known = loss.values, there & validates
+    if (other := columns.get("validation_loss")) is not None:
+        elsewhere = ~np.isnan(other.values) if other.there is None else other.there
+        values, known = np.where(elsewhere, other.values, values), known | elsewhere
+    columns["validation_loss"] = Cells(values=values, there=known)
+    bad = {row: what for row, what in (loss.bad or {}).items() if trains[row]}
+    columns["loss"] = Cells(values=loss.values, there=there & trains, bad=bad)
 
 
 def rows_of(columns: Mapping[str, Cells], count: int, first: int, tally: Tally, line: Callable[[int], int]) -> Rows:

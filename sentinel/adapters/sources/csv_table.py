@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from sentinel.adapters.sources.cells import BLANK, Cells, cells_of_arrow, rows_of
+from sentinel.adapters.sources.cells import BLANK, Cells, cells_of_arrow, rows_of, tell_apart
 from sentinel.adapters.sources.files import Bytes
 from sentinel.adapters.sources.lanes import Stream
-from sentinel.adapters.sources.names import Naming, no_loss, resolve
+from sentinel.adapters.sources.names import SPLITS, Naming, no_loss, resolve
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
@@ -45,6 +45,9 @@ class _Header:
     delimiter: str
     quoted: bool
     """Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it."""
+
+    split: str
+    """The column that says whether a row is of training or of a validation; empty where there is none."""
 
     end: int
     """Bytes of the file that lie before the first row."""
@@ -94,7 +97,11 @@ def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
             raise no_loss(str(path), names)
         return None
     quoted = b'"' in head[start:]
-    return _Header(names=_each_once(names), delimiter=delimiter, quoted=quoted, end=end, lines=lines, naming=naming)
+    taken = {*naming.columns.values()}
+    split = next((name for name in names if name.strip().lower() in SPLITS and name not in taken), "")
+    return _Header(
+        names=_each_once(names), delimiter=delimiter, quoted=quoted, split=split, end=end, lines=lines, naming=naming
+    )
 
 
 def _first_line(head: bytes) -> tuple[int, int, int] | None:
@@ -179,7 +186,7 @@ class _Table:
     def batches(self) -> Iterator[Any]:
         """Record batches, to the end or to where the text can't be taken apart any more."""
         header = self._header
-        wanted = set(header.naming.columns.values()) | ({_EXTRA} & set(header.names))
+        wanted = set(header.naming.columns.values()) | ({_EXTRA, header.split} & set(header.names))
         for block in _blocks(self._file):
             self._before = self.rows_given + len(self._left_out)
             try:
@@ -214,6 +221,8 @@ class _Table:
             if self._header.delimiter == ";":  # written where a comma is the decimal point
                 texts = pc.replace_substring(texts.cast(pa.binary()), b",", b".").cast(pa.string())
             columns[ours] = cells_of_arrow(texts)
+        if self._header.split:
+            tell_apart(columns, batch.column(self._header.split).to_pylist())
         if _EXTRA in self._header.names:
             extra = batch.column(_EXTRA)
             self._look_for_keys(extra)

@@ -87,7 +87,7 @@ class HuggingFace:
         if "loss" not in told:
             evaluated = next((number(text) for name, text in told.items() if name.endswith("eval_loss")), None)
             return None if evaluated is None else (Evaluated(loss=evaluated, time_unix_s=at),)
-        loss, norm = number(told["loss"]), number(told.get("grad_norm", ""))
+        loss, norm = number(told["loss"]), number(told.get("grad_norm") or told.get("gradient_norm") or "")
         if loss is None:
             raise LineError("a loss that is no number")
         if loss == 0.0 and norm is not None and not math.isfinite(norm):
@@ -98,6 +98,7 @@ class HuggingFace:
             "grad_norm": norm,
             "lr": number(told.get("learning_rate", "")),
             "epoch": epoch,
+            "consumed_tokens": _tokens(told),
         }
         if line[begin:] == self._last:
             return ()  # another rank's
@@ -114,7 +115,7 @@ class HuggingFace:
         return ()
 
     def _step(self, told: dict[str, str], epoch: float | None) -> int:
-        for name in ("step", "global_step", "global_step/max_steps"):
+        for name in ("step", "global_step", "global_step/max_steps", "iteration"):
             if (step := whole(told.get(name, "").partition("/")[0])) is not None:
                 self.note = ""
                 return step
@@ -127,3 +128,9 @@ class HuggingFace:
             self._epochs.append(self._epochs[-1])
         self._count += 1
         return self._count
+
+
+def _tokens(told: dict[str, str]) -> int | None:
+    """As the Trainer counts them (`include_num_input_tokens_seen`), or TRL."""
+    text = told.get("num_input_tokens_seen") or told.get("num_tokens")
+    return None if text is None else whole(text)

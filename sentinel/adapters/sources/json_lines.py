@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from sentinel.adapters.sources.checkpoint_lines import checkpoint_events
 from sentinel.adapters.sources.events import Evaluated, Event, Reading
+from sentinel.adapters.sources.names import SPLITS, is_of_training, is_of_validation
 from sentinel.adapters.sources.numerals import number, whole
 from sentinel.adapters.sources.prefixes import rank_of, time_of
 from sentinel.vocabulary.errors import LineError
@@ -17,6 +18,7 @@ from sentinel.vocabulary.errors import LineError
 __all__ = ["Fairseq", "JsonLines", "Metaseq"]
 
 _PAIR = re.compile(r"\b(\w{1,40})=([^\s,|]{1,64})")
+_BETWEEN_BARS = re.compile(r"\|\s*(\w{1,40}) ([^\s|]{1,64})(?=\s*(?:\||$))")
 _LN2 = math.log(2.0)
 
 
@@ -63,7 +65,7 @@ class Fairseq:
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells. An update that overflowed is not counted by fairseq, and has no line."""
         begin = line.find("{")
-        if begin < 0 and "num_updates=" in line:
+        if begin < 0 and "num_updates" in line:
             return self._in_words(line)
         if begin < 0 or ("| train" not in line and "| valid" not in line) or "num_updates" not in line:
             if begin >= 0 and "| train_inner |" in line[:begin]:
@@ -72,7 +74,15 @@ class Fairseq:
         return self._told(line[:begin], _object(line[begin : line.rfind("}") + 1]))
 
     def _in_words(self, line: str) -> Sequence[Event] | None:
-        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`."""
+        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`.
+
+        Its validations, and the sum of an epoch, stand between bars: `| valid_loss 8.1 | num_updates 600`.
+        """
+        if "num_updates=" not in line:
+            told = dict(_BETWEEN_BARS.findall(line))
+            if "num_updates" not in told:
+                return None
+            return self._told(line, told) if "| valid" in line else ()
         told = dict(_PAIR.findall(line))
         if "| train" not in line and "| valid" not in line and "gnorm" not in told:
             return None
@@ -127,7 +137,15 @@ _STEPS = (
 )
 _LOSSES = (
     *("train/loss", "loss", "train_loss", "lm_loss", "lm loss", "training_loss", "train/lm_loss", "train/lm loss"),
-    *("train/CrossEntropyLoss", "train/CE loss", "loss/train", "loss/train/total", "reduced_train_loss", "train-loss"),
+    *(
+        "train/CrossEntropyLoss",
+        "train/CE loss",
+        "loss/train",
+        "loss/train/total",
+        "reduced_train_loss",
+        "train-loss",
+        "loss/out",
+    ),
 )
 _VALIDATIONS = ("val/loss", "eval/loss", "val_loss", "valid_loss", "eval_loss", "validation_loss", "validation/loss")
 _OTHERS: Mapping[str, Sequence[str]] = {
@@ -153,6 +171,7 @@ _COUNTS: Mapping[str, Sequence[str]] = {
         "tokens_seen",
         "train/tokens",
         "train/total_tokens",
+        "optim/total_tokens",
     ),
     "global_batch_samples": ("global_batch_size", "batch_size"),
     "seqlen": ("seqlen", "seq_len", "sequence_length"),
@@ -199,6 +218,9 @@ class JsonLines:
                 data = {**data, **data[inner]}
         step, loss = _first(data, _STEPS, _whole), _first(data, _LOSSES)
         validated = _first(data, _VALIDATIONS)
+        split = next((data[key] for key in SPLITS if key in data), None)
+        if not is_of_training(split):
+            loss, validated = None, loss if is_of_validation(split) else validated
         if step is None and loss is None:
             return None
         at = next((t for name in _TIMES if (t := _number(data.get(name))) is not None and t > _EARLIEST_UNIX_S), None)

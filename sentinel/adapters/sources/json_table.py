@@ -13,6 +13,7 @@ from sentinel.adapters.sources.lanes import Stream
 from sentinel.adapters.sources.names import no_loss, resolve
 from sentinel.adapters.sources.objects import Object, keys_of, look_for_more, rows_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
+from sentinel.adapters.sources.wrapped import text_within
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import LineError
 
@@ -34,7 +35,7 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     names = keys_of(head)
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
-        if path.name.removesuffix(".gz").endswith(".jsonl"):
+        if path.name.removesuffix(".gz").endswith(".jsonl") and not any(map(text_within, head)):
             raise no_loss(str(path), names)
         return None
     return FileSource(path, "jsonl", lambda tally: _chunks(path, dict(naming.columns), tally))

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 from sentinel.adapters.sources.assembler import Assembler
 from sentinel.adapters.sources.events import Event, Reading
 from sentinel.adapters.sources.prefixes import uncoloured
+from sentinel.adapters.sources.wrapped import unwrapped
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.sample import Record
 
@@ -89,6 +90,9 @@ class LineReader:
             return []
         if "\x1b" in line:
             line = uncoloured(line)
+        if line.startswith("{") and (inner := unwrapped(line)) is not None:
+            self.lines -= 1
+            return [record for part in inner for record in self.feed(part, number)]
         try:
             events = self._decoder.decode(line)
         except LineError as error:

@@ -8,6 +8,14 @@ _LONGEST = 1 << 20
 """Bytes of a line that are kept; the rest of it is dropped."""
 
 
+_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
+
+
+def _unmarked(data: bytes) -> bytes:
+    """Without the mark that editors and shells of Windows begin a file with; the zeros of UTF-16 are dropped later."""
+    return next((data[len(mark) :] for mark in _MARKS if data.startswith(mark)), data)
+
+
 class LineSplitter:
     """Gives whole lines with their numbers. A line ends with a newline or, as a progress bar's, a carriage return."""
 
@@ -20,6 +28,8 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[tuple[int, str]]:
         """The lines that end in these bytes."""
+        if self._number == 1:
+            data = _unmarked(data)
         data = self._rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._rest = data[end:]

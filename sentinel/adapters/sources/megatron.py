@@ -31,7 +31,7 @@ __all__ = ["GptNeox", "Megatron"]
 
 _ITERATION = re.compile(r"\biteration\s*[:=#]?\s*(\d[\d,]*)\s*(?:(?:/|of)\s*(\d[\d,]*))?\s*(?=\||$)", re.IGNORECASE)
 _VALIDATION = re.compile(r"\bvalid\w* (?:loss|results?) at iteration\s*[:=]?\s*(\d+)(.*)", re.IGNORECASE | re.DOTALL)
-_VALUE = re.compile(r"\bloss(?: value)?\s*[:=]\s*([^\s|]+)", re.IGNORECASE)
+_VALUE = re.compile(r"(?:\b|_)loss(?: value)?\s*[:=]\s*([^\s|]+)", re.IGNORECASE)
 _LOADED = re.compile(
     r"\bload(?:ed|ing)\b.*\bcheckpoint\b.*?\b(?:iteration|step|global_step)\s*[:=]?\s*(\d+)", re.IGNORECASE
 )

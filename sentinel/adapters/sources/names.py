@@ -14,10 +14,16 @@ from dataclasses import dataclass, field
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FIELDS", "Naming", "no_loss", "resolve"]
+__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "no_loss", "resolve"]
 
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """What a column may be; also what stands on the left of `--column loss=train/loss`."""
+
+SPLITS = ("split", "mode", "phase", "stage", "subset")
+"""Names of what a row is of, as a word: `train`, `val`."""
+
+_VALIDATES = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev"})
+_ELSEWHERE = frozenset({"test", "testing", "predict", "inference"})
 
 _KNOWN: dict[str, tuple[str, ...]] = {
     "step": (
@@ -27,7 +33,15 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "loss": (
         *("loss", "train/loss", "lm_loss", "lm_loss_training/lm_loss", "train/lm_loss", "reduced_train_loss"),
-        *("train_loss", "train_loss_step", "training_loss", "training/loss", "loss/train", "loss/train/total"),
+        *(
+            "train_loss",
+            "train_loss_step",
+            "training_loss",
+            "training/loss",
+            "loss/train",
+            "loss/train/total",
+            "loss/out",
+        ),
         *("train/ce_loss", "train/crossentropyloss", "loss_metrics/global_avg_loss", "train_inner/loss"),
         *("train/loss_step", "train/batch_loss", "batch_loss", "loss_step", "train/total_loss", "total_loss"),
     ),
@@ -73,7 +87,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "consumed_samples": ("consumed_samples", "train/consumed_samples", "consumed_train_samples"),
     "consumed_tokens": (
         *("consumed_tokens", "train/consumed_tokens", "tokens_seen", "train/tokens_seen", "total_tokens"),
-        *("train/total_tokens", "num_input_tokens_seen", "throughput/total_tokens"),
+        *("train/total_tokens", "num_input_tokens_seen", "throughput/total_tokens", "optim/total_tokens"),
     ),
     "time_unix_s": ("time_unix_s", "_timestamp"),  # wandb's
     "validation_loss": (
@@ -129,6 +143,16 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
         if one is not None:
             naming.columns[ours] = one
     return naming
+
+
+def is_of_validation(split: object) -> bool:
+    """Whether the loss of a row with this word is a validation's."""
+    return isinstance(split, str) and split.strip().lower() in _VALIDATES
+
+
+def is_of_training(split: object) -> bool:
+    """Whether it is one of training; so it is where the word is not known, or there is none."""
+    return not (isinstance(split, str) and split.strip().lower() in _VALIDATES | _ELSEWHERE)
 
 
 def no_loss(where: str, names: Iterable[str]) -> ConfigError:

@@ -66,6 +66,7 @@ class NeMo:
 
     def __init__(self) -> None:
         self.note = "NeMo counts steps from 0: its step N is update N + 1 here"
+        self._validated: float | None = None
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """What the line tells."""
@@ -89,7 +90,10 @@ class NeMo:
         fields["time_unix_s"] = time_of(head)
         total = whole(found[2]) if found else None
         events: list[Event] = [Reading(zero_based + 1, loss, rank_of(head), fields, total and total + 1)]
-        if (value := _VAL_LOSS.search(line)) is not None and (validated := number(value[1])) is not None:
+        value = _VAL_LOSS.search(line)
+        validated = None if value is None else number(value[1])
+        if validated is not None and validated != self._validated:  # the newest is repeated on every line
+            self._validated = validated
             events.append(Evaluated(loss=validated, time_unix_s=fields["time_unix_s"]))
         return events
 

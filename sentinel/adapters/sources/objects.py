@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.sources.cells import cells_of_values, rows_of
+from sentinel.adapters.sources.cells import cells_of_values, rows_of, tell_apart
 from sentinel.adapters.sources.lanes import Stream
-from sentinel.adapters.sources.names import FIELDS, no_loss, resolve
+from sentinel.adapters.sources.names import FIELDS, SPLITS, no_loss, resolve
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import Readings
@@ -58,6 +58,11 @@ def rows_of_objects(
 ) -> Rows:
     """Their rows; `given` were given out before, `numbers` are what is told of one that can't be read."""
     cells = {ours: cells_of_values([one.get(theirs) for one in objects]) for ours, theirs in columns.items()}
+    if (
+        objects
+        and (split := next((key for key in SPLITS if key in objects[0] or key in objects[-1]), None)) is not None
+    ):
+        tell_apart(cells, [one.get(split) for one in objects])
     return rows_of(cells, len(objects), given + 1, tally, numbers.__getitem__)
 
 

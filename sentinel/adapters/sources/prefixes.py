@@ -10,11 +10,12 @@ __all__ = ["rank_of", "time_of", "uncoloured"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ISO = re.compile(
-    r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6})\d{0,3})?(Z|[-+]\d\d:?\d\d(?!\d))?"
+    r"(?<!\d)(\d{4})[-/]?(\d\d)[-/]?(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,6})\d{0,3})?(Z|[-+]\d\d:?\d\d(?!\d))?"
 )
 _AMERICAN = re.compile(r"(?<!\d)(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)()()")
 _RANK = re.compile(
     r"\[default(\d+)\]|\[rank[ :=]?(\d+)\]|\brank[ :=]?(\d+)\s*:|\bRank[ :=]?(\d+)\b|slurm_procid (\d+)"
+    r"|\[1,(\d+)\]<|\brank=(\d+)\b|\bRANK[ :](\d+)\]"
     r"|^\s*\[?(\d{1,6})\]?\s*:\s|\b(DP=\d+\|(?:[CPT]P=\d+\|?)+)"
 )
 _ASIDE = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sentinel.adapters.sources.blocks import Composer, Olmo
+from sentinel.adapters.sources.blocks import Composer, FmsFsdp, Olmo
 from sentinel.adapters.sources.finetuners import DlLogger, LitGpt, Mlx
 from sentinel.adapters.sources.huggingface import HuggingFace
 from sentinel.adapters.sources.json_lines import Fairseq, JsonLines, Metaseq
@@ -12,6 +12,7 @@ from sentinel.adapters.sources.line_reader import Decoder, LineReader
 from sentinel.adapters.sources.megatron import GptNeox, Megatron
 from sentinel.adapters.sources.nanotron_and_nemo import Nanotron, NeMo
 from sentinel.adapters.sources.plain_steps import Generic, NanoGpt
+from sentinel.adapters.sources.terse import LlmC
 from sentinel.adapters.sources.torchtitan import Torchtitan
 from sentinel.vocabulary.errors import ConfigError
 
@@ -19,7 +20,7 @@ __all__ = ["FORMATS", "Trial", "decoder_named", "recognise_lines"]
 
 FORMATS: tuple[type[Decoder], ...] = (
     *(Nanotron, NeMo, GptNeox, Megatron, HuggingFace, Metaseq, Fairseq, Torchtitan, Olmo, Composer, LitGpt, DlLogger),
-    *(Mlx, NanoGpt, JsonLines, Generic),
+    *(Mlx, FmsFsdp, LlmC, NanoGpt, JsonLines, Generic),
 )
 """Where two read the same number of lines, the earlier one is meant: the peculiar come first, `Generic` last."""
 
@@ -28,6 +29,10 @@ _ENOUGH = 2
 
 _ENOUGH_GENERIC = 10
 """The same for `Generic`: a format of its own may still turn up."""
+
+
+_STRAY = 20
+"""Where `Generic` reads so many times more lines than any format of its own, those were another program's."""
 
 
 def decoder_named(name: str) -> type[Decoder]:
@@ -62,11 +67,12 @@ class Trial:
         """The format that has read most so far; None while none has read any."""
         for _, reader in self._readers:
             reader.end()  # a block that is open counts
-        specific = [each for each in self._readers if each[0] is not Generic]
-        for readers in (specific, self._readers):
-            decoder, reader = max(readers, key=lambda each: each[1].readings)
-            if reader.readings:
-                return decoder
+        *specific, generic = self._readers
+        decoder, reader = max(specific, key=lambda each: each[1].readings)
+        if reader.readings and generic[1].readings <= _STRAY * reader.readings:
+            return decoder
+        if generic[1].readings:
+            return Generic
         decoder, reader = max(specific, key=lambda each: each[1].unreadable)
         return decoder if reader.unreadable else None  # every line of it is cut
 
@@ -86,4 +92,7 @@ class Trial:
 def unknown(path: object, tried: Sequence[type[Decoder]] = FORMATS) -> ConfigError:
     """The error for a log that nothing is recognised in."""
     names = ", ".join(d.name for d in tried)
-    return ConfigError(f"{path}: no line of it is a training step in any format that is known ({names})")
+    return ConfigError(
+        f"{path}: no line of it is a training step in any format that is known ({names}): a line, or the lines below a "
+        "header, should have the step and the training loss, as in `step 10 loss 3.2`"
+    )

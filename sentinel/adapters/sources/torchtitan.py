@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 from sentinel.adapters.sources.checkpoint_lines import checkpoint_events
 from sentinel.adapters.sources.events import Announced, Evaluated, Event, Reading
 from sentinel.adapters.sources.numerals import number, whole
+from sentinel.adapters.sources.plain_words import evaluates
 from sentinel.adapters.sources.prefixes import rank_of, time_of
 from sentinel.vocabulary.errors import LineError
 
 __all__ = ["Torchtitan"]
 
-_STEP = re.compile(r"\bstep:\s*(\d[\d,]*)(?:\s*/\s*(\d[\d,]*))?\s+(?=\w+:)")
+_STEP = re.compile(r"\bstep:\s*(\d+(?:,\d{3})*)(?:\s*/\s*(\d+(?:,\d{3})*))?\s+(?=\w+:)")
 _FIELD = re.compile(r"(\w{1,64}):\s*(\S{1,64})")
 _STARTS = re.compile(r"\bTraining starts at step (\d+)")
 
@@ -48,7 +49,7 @@ class Torchtitan:
         if loss is None or step is None:
             raise LineError("a step without its loss")
         at = time_of(head)
-        if head.rstrip().endswith("validate"):
+        if head.rstrip().endswith("validate") or evaluates(head):
             return (Evaluated(loss=loss, step=step, time_unix_s=at),)
         fields: dict[str, Any] = {"time_unix_s": at}
         for field, names in (("grad_norm", ("grad_norm", "grad")), ("lr", ("lr",))):  # lingua writes `grad`

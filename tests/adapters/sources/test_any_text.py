@@ -35,6 +35,8 @@ LINES = {
     "dllogger": "DLL 2020-05-29 11:31:45.763470 - Training Epoch: 0 Training Iteration: 7  step_loss : 2.5",
     "mlx": "Iter 7: Train loss 2.5, Learning Rate 7.000e-05, It/sec 0.999, Trained Tokens 9699",
     "nanogpt": "iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%",
+    "fms_fsdp": "step: 7\nloss: 2.5\nLR: 0.0003",
+    "llm.c": "s:7 trl:2.5 lr:0.0006 norm:1.2",
     "jsonl": '{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}',
     "generic": "step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4",
 }
