@@ -31,4 +31,4 @@ def cluster(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     yield slurm
     slurm.start_controller() if "UP" not in slurm.slurm("scontrol", "ping", expect=None) else None
     slurm.slurm("scancel", "--user=root")
-    until(lambda: not slurm.jobs(), within_s=60)
+    until(lambda: not slurm.jobs())
