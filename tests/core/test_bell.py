@@ -21,7 +21,7 @@ def often() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # where it waits for good, no signal ends it
 def test_a_signal_may_ring_it_whatever_the_thread_that_waits_is_just_doing() -> None:
     bell, rings = Bell(), [0]
 
