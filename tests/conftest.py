@@ -18,7 +18,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("diverged")
     write_configuration(folder, seed=0)
     (folder / "state").mkdir()
-    subprocess.run(trainer_command(folder, 0), cwd=folder, env=environment(), check=True, timeout=200)
+    subprocess.run(trainer_command(folder, 0), cwd=folder, env=environment(), check=True, timeout=280)
     return folder
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event
 from typing import Protocol
 
+from sentinel.act.bell import Bell
 from sentinel.act.workers import Workers
 
 __all__ = ["Fleet", "Member"]
@@ -71,7 +71,7 @@ class _Seat:
 class Fleet:
     """Who is watched, and when it is whose turn. All of it is called by one thread; turns are made in others."""
 
-    def __init__(self, nap: Event, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, nap: Bell, clock: Callable[[], float] = time.monotonic) -> None:
         self._nap = nap
         self._clock = clock
         self._workers = Workers()

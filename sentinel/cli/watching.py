@@ -14,6 +14,7 @@ from time import monotonic
 from rich.console import Console
 from rich.status import Status
 
+from sentinel.act.bell import Bell
 from sentinel.act.fleet import Fleet, Member
 from sentinel.act.observe import Look
 from sentinel.adapters.exposition.announcement import NAME
@@ -48,10 +49,10 @@ def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
     the configurations read again.
     """
     console = Console(stderr=True, soft_wrap=True)
-    stop, now, reload, nap = Event(), Event(), Event(), Event()
+    stop, asked, now, reload, nap = Event(), Bell(), Bell(), Bell(), Bell()
     for number, heard, again in (
-        (signal.SIGTERM, stop, now),
-        (signal.SIGINT, stop, now),
+        (signal.SIGTERM, asked, now),
+        (signal.SIGINT, asked, now),
         (signal.SIGHUP, reload, reload),
     ):
         _on(number, heard, again, nap)
@@ -75,7 +76,8 @@ def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
         gc.set_threshold(*_COLLECTED_AFTER)
     with console.status("looking at the run" if chosen.alone else "looking at the runs") as status:
         while len(fleet) and not now.is_set():
-            if stop.is_set():
+            if asked.is_set():
+                stop.set()
                 fleet.end()
                 daemon.waits()
             elif reload.is_set():
@@ -214,7 +216,7 @@ def _identity(config: Config) -> tuple[str, Path]:
     return config.run.name, place_of(config)
 
 
-def _on(number: signal.Signals, heard: Event, again: Event, nap: Event) -> None:
+def _on(number: signal.Signals, heard: Bell, again: Bell, nap: Bell) -> None:
     def hear(*_: object) -> None:
         (again if heard.is_set() else heard).set()
         nap.set()

@@ -36,7 +36,8 @@ def page(time_unix_s: float | None = None, incident: str = "incident-1", **facts
     return Page(**given | facts)
 
 
-def until(true: Callable[[], Any], *, within_s: float = 30) -> None:
+def until(true: Callable[[], Any], *, within_s: float = 120) -> None:
+    """Waits for it. So long only a machine takes on which nothing goes on any more."""
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "it did not happen in time"

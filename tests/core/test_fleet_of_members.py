@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from sentinel.act.bell import Bell
 from sentinel.act.fleet import Fleet
 from sentinel.act.workers import Workers
 from tests.adapters.pagers import until
@@ -50,7 +51,7 @@ class Member:
 @contextmanager
 def followed(*members: Member) -> Iterator[tuple[Fleet, list[Callable[[], None]]]]:
     """A fleet in a thread of its own, and what that thread is to do between two rounds."""
-    nap, over, orders = threading.Event(), threading.Event(), list[Callable[[], None]]()
+    nap, over, orders = Bell(), threading.Event(), list[Callable[[], None]]()
     fleet = Fleet(nap)
     for member in members:
         fleet.take_up(member)
@@ -157,7 +158,7 @@ def test_where_no_thread_can_be_started_the_turn_is_made_by_the_next_that_is_fre
 def test_as_many_begin_at_once_beside_thirty_that_hang_as_beside_none() -> None:
     now_s, free = [0.0], threading.Event()
     stuck = [Member(1000.0, doing=free.wait) for _ in range(30)]
-    fleet = Fleet(threading.Event(), lambda: now_s[0])
+    fleet = Fleet(Bell(), lambda: now_s[0])
     for member in stuck:
         fleet.take_up(member)
     for _ in range(30):
@@ -173,7 +174,7 @@ def test_as_many_begin_at_once_beside_thirty_that_hang_as_beside_none() -> None:
 
 
 def test_who_ends_is_told_whose_turns_are_still_under_way() -> None:
-    now_s, free, nap = [0.0], threading.Event(), threading.Event()
+    now_s, free, nap = [0.0], threading.Event(), Bell()
     stuck, well = Member(doing=free.wait), Member(3600.0)
     fleet = Fleet(nap, lambda: now_s[0])
     fleet.take_up(stuck)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium")
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
+"""So long only a machine takes on which nothing goes on any more."""
 
 
 def written(configuration: Path) -> Path:
@@ -53,6 +54,11 @@ def opened(
         page.close()
 
 
+def where(page: Page) -> str:
+    """The page's address, asked of the page: of one that it has changed itself Playwright hears a moment later."""
+    return str(page.evaluate("location.href"))
+
+
 def view(page: Page) -> tuple[float, float]:
     found = page.evaluate("[Triage.view.min, Triage.view.max]")
     return found[0], found[1]
@@ -77,6 +83,6 @@ def served(configuration: Path, *more: str) -> Iterator[str]:
         yield address
     finally:
         server.send_signal(signal.SIGINT)
-        server.wait(20)
+        server.wait(60)
         if server.stdout is not None:
             server.stdout.close()

@@ -20,6 +20,6 @@ def browser() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="not installed: pip install playwright")
     with playwright.sync_playwright() as started:
         arguments = ["--no-sandbox", "--disable-gpu"]
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=120_000)
         yield chromium
         chromium.close()

@@ -151,7 +151,7 @@ def _but_overrides(files: dict[str, str]) -> dict[str, str]:
 def as_a_process(folder: Path, words: Sequence[str]) -> tuple[int, str]:
     """A command as a process of its own, from the start."""
     ran = subprocess.run(
-        line(folder, words), capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+        line(folder, words), capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
     )
     return ran.returncode, ran.stderr
 
@@ -170,7 +170,7 @@ def as_a_fork(folder: Path, words: Sequence[str]) -> tuple[int, str]:
 def _become(argv: list[str], stderr: int) -> None:
     code: object = 70
     try:
-        signal.alarm(60)
+        signal.alarm(120)
         quiet = os.open(os.devnull, os.O_RDWR)
         os.dup2(quiet, 0)
         os.dup2(quiet, 1)

@@ -8,18 +8,26 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.adapters.pagers import until
+
 ROOT = Path(__file__).parents[2]
 
 
-def watch(folder: Path) -> subprocess.Popen[str]:
+@contextmanager
+def watch(folder: Path) -> Iterator[subprocess.Popen[str]]:
     line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "a.toml")]
-    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=folder)
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def configure(folder: Path, extra: str = "") -> None:
@@ -36,14 +44,19 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(seen)
 
 
+def page_at(target: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{target}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
 def test_it_ends_cleanly_when_it_is_asked_to(tmp_path: Path) -> None:
     """At once, also in the middle of a long pause, and without a lock left behind."""
     configure(tmp_path, "[watch]\npoll_interval_s = 600\n")
     with watch(tmp_path) as process:
-        read_until(process, "watching a")
-        time.sleep(1)
+        read_until(process, "no attempt has begun")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     assert not (tmp_path / "s" / "lock").exists()
 
 
@@ -51,7 +64,6 @@ def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_tha
     configure(tmp_path)
     with watch(tmp_path) as process:
         read_until(process, "watching a in mode observe, every 5 s")
-        time.sleep(1)
         configure(tmp_path, "[watch]\npoll_interval_s = 0.5\n[policy]\nmode = 'approve'\n")
         process.send_signal(signal.SIGHUP)
         read_until(process, "watching a in mode approve, every 0.5 s")
@@ -63,7 +75,7 @@ def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_tha
         process.send_signal(signal.SIGHUP)
         read_until(process, "[run] name and state_dir can't change")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_its_metrics_follow_the_configuration_and_are_announced_no_more_when_it_ends(tmp_path: Path) -> None:
@@ -72,8 +84,8 @@ def test_its_metrics_follow_the_configuration_and_are_announced_no_more_when_it_
     with watch(tmp_path) as process:
         read_until(process, "no attempt has begun")
         ((first,),) = (group["targets"] for group in json.loads(announced.read_text()))
-        page = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://{first}/metrics", timeout=10)
-        assert 'sentinel_verdict{attempt="",run="a",verdict="pending"} 1.0' in page.read().decode()
+        pending = 'sentinel_verdict{attempt="",run="a",verdict="pending"} 1.0'
+        until(lambda: pending in page_at(first))  # it is shown when the turn is over in which it is said
         configure(tmp_path, "[metrics]\nserve = false\n")
         process.send_signal(signal.SIGHUP)
         read_until(process, "the configuration was read again")
@@ -83,7 +95,7 @@ def test_its_metrics_follow_the_configuration_and_are_announced_no_more_when_it_
         process.send_signal(signal.SIGHUP)
         read_until(process, "/metrics of sentinel itself is at")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     assert json.loads(announced.read_text()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -76,7 +77,7 @@ def test_the_other_commands_tell_the_same_story(demo: tuple[dict[str, Any], Path
     _, folder = demo
 
     def asked(*words: str) -> Any:
-        ran = subprocess.run([*SENTINEL, *words, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run([*SENTINEL, *words, "--json"], capture_output=True, text=True, timeout=120, check=False)
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)
 
@@ -99,7 +100,7 @@ def test_undo_brings_the_diverged_run_back_byte_for_byte(demo: tuple[dict[str, A
     expected = {p.name: _digests(p) for p in first.glob("global_step*")}
     everything = sorted(d for p in checkpoints.rglob("*.pt") for d in [hashlib.sha256(p.read_bytes()).hexdigest()])
     command = [*SENTINEL, "undo", "--run", str(folder / "demo.toml"), "--yes"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert expected
     for tag, digests in expected.items():
@@ -140,7 +141,8 @@ def kill_now_and_then(folder: Path, seed: int, kills: int) -> None:
                 watch.wait()
             else:
                 for writer in jobs.writers():
-                    psutil.Process(writer.pid).send_signal(signal.SIGKILL)
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended by itself
+                        psutil.Process(writer.pid).send_signal(signal.SIGKILL)
             kills -= 1
         assert watch is not None
         watch.kill()

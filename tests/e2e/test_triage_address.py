@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.chromium import CHROMIUM, opened, served, until, view, written
+from tests.e2e.chromium import CHROMIUM, opened, served, until, view, where, written
 from tests.triage import runs
 from tests.triage.runs import falls_ill_again
 
@@ -46,7 +46,7 @@ def test_another_address_on_the_open_page_leads_there_too(browser: Browser, two:
         page.evaluate("location.hash = 'incident-1'")
         until(page, "Triage.shown === 'incident-1'")
         page.locator("#incident-tabs button", has_text="incident-2").click()
-        assert page.url.endswith("#incident-2")  # to be copied
+        assert where(page).endswith("#incident-2")  # to be copied
         page.evaluate("location.hash = 'incident'")  # the skip link's: no incident's name
         page.wait_for_timeout(100)
         assert page.evaluate("Triage.shown") == "incident-2"
@@ -60,7 +60,7 @@ def test_a_file_opens_at_an_incident_as_well(browser: Browser, tmp_path: Path) -
     with opened(browser, f"{report.as_uri()}#incident-1") as (page, wrong, _):
         assert page.evaluate("Triage.shown") == "incident-1"
         page.keyboard.press("j")
-        assert page.url == f"{report.as_uri()}#incident-2"
+        assert where(page) == f"{report.as_uri()}#incident-2"
         assert wrong == []
 
 

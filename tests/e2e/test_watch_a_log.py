@@ -16,6 +16,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from tests.adapters.checkpoint_files import deepspeed
+from tests.adapters.servers import running
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 ROTATED_AT = 120
@@ -48,7 +49,7 @@ for step in range(1, until_step + 1):
 while not (saves / "enough").exists():  # a save that takes its time
     (saves / "global_step200" / "mp_rank_00_model_states.pt").touch()
     time.sleep(0.1)
-time.sleep(100)
+time.sleep(600)
 """
 
 
@@ -82,7 +83,7 @@ def training(run: Path, until_step: int) -> Iterator[None]:
 
 def asked(run: Path, verb: str, *words: str) -> tuple[int, str]:
     line = [*SENTINEL, verb, "--run", str(run / "tr8.toml"), *words]
-    ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
     assert "Traceback" not in ran.stderr, ran.stderr
     return ran.returncode, ran.stdout
 
@@ -92,7 +93,7 @@ def status(run: Path) -> tuple[int, dict[str, Any]]:
     return code, json.loads(told)
 
 
-def until(true: Callable[[], Any], *, within_s: float) -> None:
+def until(true: Callable[[], Any], *, within_s: float = 120) -> None:
     end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -105,21 +106,18 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(run: Path) -> None:
     line = [*SENTINEL, "watch", "--run", str(run / "tr8.toml")]
-    with (
-        training(run, 480),
-        (run / "watch.err").open("wb") as said,
-        subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=said) as watch,
-    ):
-        until(lambda: any(event["event"] == "shadow" for event in events(run)), within_s=45)
+    with training(run, 480), running(*line, folder=run, name="watch") as watch:
+        until(lambda: any(event["event"] == "shadow" for event in events(run)))
         code, answer = status(run)
         watch.terminate()
+        watch.wait(60)
     assert (code, answer["verdict"], answer["mode"]) == (1, "diverged", "observe")
     assert answer["onset_range"][1] == ILL_FROM
     assert answer["events"][-1]["kind"] == "divergence"
     assert (run / "logs" / "main_log.txt.1").exists()
     (opened,) = [event for event in events(run) if event["event"] == "opened"]
     assert (opened["attempt"], opened["onset_range"][1]) == (1, ILL_FROM)  # a rotation is no new attempt
-    told = (run / "watch.err").read_text()
+    told = (run / "watch.log").read_text()
     assert "a log of the format megatron" in told
     assert "mode is observe: would apply 'reseed' from global_step200" in told
     assert "I would have acted 1 time" in asked(run, "incidents", "--shadow")[1]
@@ -134,12 +132,12 @@ def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(r
 def test_a_log_that_goes_silent_has_stalled_once_a_second_witness_says_so(run: Path) -> None:
     log = run / "logs" / "main_log.txt"
     with training(run, 80):
-        until(lambda: log.exists() and "iteration       80/" in log.read_text(), within_s=30)
+        until(lambda: log.exists() and "iteration       80/" in log.read_text())
         time.sleep(4)
         code, answer = status(run)
         assert (code, answer["verdict"]) == (0, "healthy"), answer["reason"]  # it saves: one witness is alive
         (run / "checkpoints" / "enough").touch()
-        until(lambda: status(run)[1]["verdict"] == "stalled", within_s=30)
+        until(lambda: status(run)[1]["verdict"] == "stalled")
         code, answer = status(run)
         assert code == 1
         assert "journal and log have been silent for" in answer["reason"]
@@ -147,7 +145,7 @@ def test_a_log_that_goes_silent_has_stalled_once_a_second_witness_says_so(run: P
             [*SENTINEL, "watch", "--once", "--run", str(run / "tr8.toml")],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert watched.returncode == 1

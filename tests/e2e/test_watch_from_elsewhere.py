@@ -40,7 +40,7 @@ def configured(folder: Path, kind: str) -> Path:
 
 def look(path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sentinel", "watch", "--run", str(path), "--once"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 WELL = [3 + 4 * step**-0.5 + 0.01 * (step % 3) for step in range(1, 301)]
@@ -93,6 +93,6 @@ def test_a_rollback_typed_by_a_person_is_refused_and_says_why(tmp_path: Path) ->
     deepspeed(tmp_path / "not-mounted", 100)
     words = ["rollback", "--run", str(path), "--to", "global_step100", "--dry-run", "--json"]
     command = [sys.executable, "-m", "sentinel", *words]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert json.loads(ran.stdout)["refusal"] == "nobody can say what runs: its job runs elsewhere ([launcher] kind)"
     assert ran.returncode == 1

@@ -15,7 +15,8 @@ from tests.slurm.cluster import Cluster, missing, until
 def slurm() -> Iterator[Cluster]:
     if (why := missing()) is not None:
         pytest.skip(f"no Slurm here: {why}")
-    with tempfile.TemporaryDirectory(prefix="sentinel-slurm-") as folder:  # not pytest's own, which others can't enter
+    # Not in pytest's own folder, which others can't enter; a step that is just dying may still write into it.
+    with tempfile.TemporaryDirectory(prefix="sentinel-slurm-", ignore_cleanup_errors=True) as folder:
         cluster = Cluster(Path(folder))
         try:
             cluster.up()
@@ -31,4 +32,4 @@ def cluster(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     yield slurm
     slurm.start_controller() if "UP" not in slurm.slurm("scontrol", "ping", expect=None) else None
     slurm.slurm("scancel", "--user=root")
-    until(lambda: not slurm.jobs(), within_s=60)
+    until(lambda: not slurm.jobs())

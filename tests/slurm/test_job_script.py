@@ -17,6 +17,7 @@ from sentinel.plan.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.sample import RunStarted
+from tests.adapters.servers import running
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.test_recovery import for_slurm, handed_in, incidents
 from tests.triage.runs import document_in
@@ -28,8 +29,10 @@ RECORD = """#!/usr/bin/env python3
 import json, os, sys, time
 env = os.environ
 name = env.get("SLURM_ARRAY_JOB_ID", "") + "_" + env.get("SLURM_ARRAY_TASK_ID", env["SLURM_JOB_ID"])
-with open(os.path.join(os.environ["RECORDED"], name + ".json"), "w") as file:
+seen = os.path.join(os.environ["RECORDED"], name + ".json")
+with open(seen + ".part", "w") as file:
     json.dump(sys.argv[1:], file)
+os.rename(seen + ".part", seen)
 time.sleep(600)
 """
 SRUN = """#!/bin/bash
@@ -72,7 +75,7 @@ class Run:
 
     def got(self, task: str) -> list[str]:
         path = self.folder / "seen" / f"{task}.json"
-        until(lambda: path.exists() and path.stat().st_size > 0, within_s=30)
+        until(path.exists)
         return list(json.loads(path.read_text()))
 
     def rolled_back(self, number: int, known: list[RunStarted]) -> None:
@@ -144,7 +147,7 @@ def test_after_a_crash_past_the_first_save_the_follow_up_is_submitted(run: Run) 
     run.got(f"_{again}")
     assert "Requeue=0" in run.cluster.slurm("scontrol", "show", "job", again)  # it would do once more what is done once
     run.cluster.slurm("scancel", again)
-    until(lambda: not run.cluster.jobs(), within_s=20)
+    until(lambda: not run.cluster.jobs())
     run.launcher.start("incident-1", "incident-1-r1", started(again), follow_up=True)
     (third,) = run.cluster.jobs("%A")
     assert "--override-lr-scheduler" not in run.got(f"_{third}")
@@ -155,7 +158,7 @@ def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays
     run.script.write_text(text.replace("    --seed 43 \\\n", "    --seed 43 \\ \n"))
     line = 1 + run.script.read_text()[: run.script.read_text().index("--seed 43")].count("\n")
     job = run.submit()
-    until(lambda: run.cluster.jobs("%T") == ["RUNNING"], within_s=20)
+    until(lambda: run.cluster.jobs("%T") == ["RUNNING"])
     with pytest.raises(ScriptRefused, match=rf"line {line}"):
         run.launcher.prepare("incident-1-r1", started(job), overrides(1))
     assert run.cluster.jobs("%A") == [job]
@@ -176,13 +179,13 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     array = run.submit("--array=1-3%1", "--job-name=demo")
     assert value(run.got(f"{array}_1"), "--seed") == "43"
     words = ("--to", "global_step40", "--rung", "reseed", "--dry-run", "--run", str(folder / "demo.toml"))
-    dry = subprocess.run([*SENTINEL, "rollback", *words], capture_output=True, text=True, timeout=60, check=False)
+    dry = subprocess.run([*SENTINEL, "rollback", *words], capture_output=True, text=True, timeout=120, check=False)
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "-    --seed 43 \\\n+    --seed 44 \\" in dry.stdout
-    with subprocess.Popen([*SENTINEL, "watch", "--run", folder / "demo.toml"], stderr=subprocess.DEVNULL) as watch:
-        until(lambda: handed_in(folder), within_s=60)
+    with running(*SENTINEL, "watch", "--run", folder / "demo.toml", folder=folder, name="watch") as watch:
+        until(lambda: handed_in(folder) or watch.poll() is not None)
         watch.terminate()
-        assert watch.wait(20) == 0
+        assert watch.wait(60) == 0, (folder / "watch.log").read_text()[-2000:]
     head = min(set(cluster.jobs("%F")), key=int)
     assert head != array
     assert value(run.got(f"{head}_1"), "--seed") == "44"

@@ -36,10 +36,11 @@ class Run:
         self.launcher = self.another()
 
     def write(self, body: str, *directives: str) -> None:
+        env = f"{self.folder}/env.$SLURM_JOB_ID"
         lines = [
             "#!/bin/bash",
             *(f"#SBATCH {d}" for d in directives),
-            f"printenv > {self.folder}/env.$SLURM_JOB_ID",
+            f"printenv > {env}.part && mv {env}.part {env}",
             body,
         ]
         self.script.write_text("\n".join(lines) + "\n")
@@ -68,7 +69,7 @@ def run(cluster: Cluster, tmp_path: Path) -> Run:
 
 
 def running(run: Run, job: str) -> None:
-    until(lambda: f"{job} RUNNING" in run.jobs(), within_s=20)
+    until(lambda: f"{job} RUNNING" in run.jobs())
 
 
 def test_a_job_comes_back_with_all_that_it_was_submitted_with(run: Run) -> None:
@@ -98,8 +99,7 @@ def test_a_job_starts_in_a_clean_environment_that_names_the_rollback(run: Run, m
         monkeypatch.setenv(name, "small")  # as if sentinel were itself a job of Slurm's
     run.cut_short_and_again(started(job))
     (again,) = run.jobs("%A")
-    until((run.folder / f"env.{again}").exists, within_s=20)
-    until(lambda: "SENTINEL_ROLLBACK" in (run.folder / f"env.{again}").read_text(), within_s=5)
+    until((run.folder / f"env.{again}").exists)
     environment = (run.folder / f"env.{again}").read_text().splitlines()
     assert f"SENTINEL_ROLLBACK={ROLLBACK}" in environment
     assert "SENTINEL_INCIDENT=incident-1" in environment
@@ -200,14 +200,16 @@ def test_what_waits_is_cancelled_first_so_that_it_never_begins(run: Run) -> None
 
 def test_a_job_that_is_completing_is_waited_for(run: Run) -> None:
     """It catches SIGTERM and takes its time: nothing may be moved before it is gone."""
-    run.write(f"trap 'sleep 1; touch {run.folder}/saved; exit 0' TERM; sleep 300 & wait; sleep 300 & wait")
+    saves = f"until [ -e {run.folder}/saved ]; do sleep 0.1; done; exit 0"
+    run.write(f"trap '{saves}' TERM; touch {run.folder}/ready; sleep 300 & wait; sleep 300 & wait")
     job = run.submit()
     running(run, job)
-    until((run.folder / f"env.{job}").exists, within_s=10)
+    until((run.folder / "ready").exists)
     with pytest.raises(JobStillAlive, match=rf"job {job} \(RUNNING\)"):
         run.launcher.fenced(started(job), None)
     with pytest.raises(JobStillAlive, match=r"COMPLETING|RUNNING"):
         run.another(stop_grace_s=0.0).stop(started(job), None)
+    (run.folder / "saved").touch()
     run.launcher.stop(started(job), None)
     run.launcher.fenced(started(job), None)
 
@@ -225,7 +227,7 @@ def test_a_requeued_job_is_stopped_again_and_ours_is_let_be(run: Run) -> None:
     known = started(job)
     run.cut_short_and_again(known)
     run.cluster.slurm("scontrol", "requeue", job)
-    until(lambda: len(run.jobs("%A")) == 2, within_s=20)
+    until(lambda: len(run.jobs("%A")) == 2)
     ours = next(w for w in run.launcher.look(known).writers if w.rollback == ROLLBACK)
     with pytest.raises(JobStillAlive):
         run.launcher.fenced(known, ROLLBACK)
@@ -283,7 +285,7 @@ def test_a_successor_that_died_at_once_is_submitted_again(run: Run) -> None:
     run.cut_short_and_again(known)
     (again,) = run.jobs("%A")
     run.cluster.slurm("scancel", again)
-    until(lambda: not run.jobs(), within_s=20)
+    until(lambda: not run.jobs())
     assert not run.launcher.look(known).writers
     run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
     assert run.jobs("%A") not in ([again], [])
@@ -319,7 +321,7 @@ def test_a_job_that_comes_out_otherwise_is_cancelled_and_said(run: Run) -> None:
     run.launcher.stop(known, ROLLBACK)
     with pytest.raises(SlurmRefused, match="qos is '', not 'gpu-high'"):
         run.launcher.start("incident-1", ROLLBACK, known, follow_up=False)
-    until(lambda: not run.jobs(), within_s=20)
+    until(lambda: not run.jobs())
 
 
 def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
@@ -328,7 +330,7 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
     known = started(f"{array}_4")
     run.launcher.keep(known)
     run.cluster.slurm("scancel", array)
-    until(lambda: not run.jobs(), within_s=20)
+    until(lambda: not run.jobs())
     run.another().start(None, None, known, follow_up=False)
     (again,) = set(run.jobs("%F"))
     running(run, f"{again}_4")
@@ -414,7 +416,7 @@ def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
         with pytest.raises(SlurmUnavailable):
             call()
     run.cluster.start_controller()
-    assert [w.id for w in away.look(known).writers] == [job]
+    until(lambda: [w.id for w in away.look(known).writers] == [job])
 
 
 def test_one_query_answers_for_a_while_and_a_silent_controller_is_asked_less_and_less(run: Run) -> None:

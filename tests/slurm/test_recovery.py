@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.demo.configuration import trainer_command, write_configuration
 from sentinel.plan.incident import Incident, fold
 from sentinel.vocabulary.sample import RunFinished
+from tests.adapters.servers import running
 from tests.hooks.trainer import records, starts
 from tests.slurm.cluster import Cluster, until
 
@@ -120,7 +120,7 @@ def ill(cluster: Cluster, diverged: Path, tmp_path: Path) -> Path:
     for_slurm(folder)
     script = job_script(folder, ["sleep", "600"])
     cluster.slurm("sbatch", "--parsable", "--job-name=demo", "--array=1-3%1", str(script), cwd=folder)
-    until(lambda: any(line.endswith("_1 RUNNING") for line in cluster.jobs()), within_s=20)
+    until(lambda: any(line.endswith("_1 RUNNING") for line in cluster.jobs()))
     return folder
 
 
@@ -129,7 +129,7 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
     (incident,) = incidents(folder)
     (rollback,) = incident.rollbacks
     (array,) = set(cluster.jobs("%F"))
-    until(lambda: sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"], within_s=20)
+    until(lambda: sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"])
     (comment,) = set(cluster.jobs("%k"))
     assert re.fullmatch(f"sentinel:demo~[0-9a-f]{{8}}:{rollback.id}:0", comment)
     assert (folder / "checkpoints" / "latest").read_text() == rollback.target_tag
@@ -147,7 +147,7 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
 def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
     cluster: Cluster, ill: Path, after: int
 ) -> None:
-    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=60, check=False)
+    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     _watched_until_handed_in(ill)
     carried_out(cluster, ill)
@@ -159,27 +159,35 @@ def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
 def test_a_controller_that_goes_away_between_any_two_actions_is_waited_for(
     cluster: Cluster, ill: Path, after: int
 ) -> None:
-    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=60, check=False)
+    killed = subprocess.run(watch(ill, killed_after=after), capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     cluster.stop_controller()
-    with subprocess.Popen(watch(ill), stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(6)
-        assert process.poll() is None
+    with running(*watch(ill), folder=ill, name="watch") as process:
+        until(lambda: "Slurm does not answer" in (ill / "watch.log").read_text() or process.poll() is not None)
         before = sorted(p.name for p in (ill / "checkpoints").iterdir())
-        time.sleep(1)
+        _makes_turns(ill, 3)
+        assert process.poll() is None
         assert sorted(p.name for p in (ill / "checkpoints").iterdir()) == before  # nothing moves while nothing is known
         cluster.start_controller()
-        until(lambda: handed_in(ill), within_s=60)
+        until(lambda: handed_in(ill))
         process.terminate()
-        assert "Slurm does not answer" in process.communicate(timeout=20)[1]
+        assert process.wait(60) == 0
     carried_out(cluster, ill)
 
 
+def _makes_turns(folder: Path, count: int) -> None:
+    """Waits until the watch has renewed its lock so often: it does in each turn."""
+    lock = folder / "state" / "lock"
+    for _ in range(count):
+        seen_ns = lock.stat().st_mtime_ns
+        until(lambda since=seen_ns: lock.stat().st_mtime_ns > since)  # type: ignore[misc]
+
+
 def _watched_until_handed_in(folder: Path) -> None:
-    with subprocess.Popen(watch(folder), stderr=subprocess.DEVNULL) as process:
-        until(lambda: handed_in(folder) or process.poll() is not None, within_s=60)
+    with running(*watch(folder), folder=folder, name="watch") as process:
+        until(lambda: handed_in(folder) or process.poll() is not None)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0, (folder / "watch.log").read_text()[-2000:]
 
 
 def test_undo_cancels_what_was_submitted_and_leaves_nothing_held(cluster: Cluster, ill: Path) -> None:
@@ -188,7 +196,7 @@ def test_undo_cancels_what_was_submitted_and_leaves_nothing_held(cluster: Cluste
         [sys.executable, "-m", "sentinel", "undo", "--run", str(ill / "demo.toml"), "--yes"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert undone.returncode == 0, undone.stderr
@@ -200,7 +208,7 @@ def test_a_submission_that_slurm_refuses_leaves_the_old_job_running_and_asks_for
     cluster: Cluster, ill: Path
 ) -> None:
     for_slurm(ill, sbatch_arguments=["--partition=nosuch"])
-    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=60, check=False)
+    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=120, check=False)
     assert watched.returncode == 4
     assert "invalid partition" in watched.stderr.lower()
     assert "A person is needed" in watched.stderr
@@ -213,6 +221,6 @@ def test_a_head_that_never_reports_its_start_is_not_excused_by_the_tasks_that_wa
 ) -> None:
     text = (ill / "demo.toml").read_text()
     (ill / "demo.toml").write_text(text.replace("[policy]\n", "[policy]\nconfirm_within_s = 4.0\n"))
-    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=90, check=False)
+    watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=120, check=False)
     assert watched.returncode == 4, watched.stderr[-2000:]
     assert "incident-1-r1 was started 4 s ago and has not reported its start" in watched.stderr

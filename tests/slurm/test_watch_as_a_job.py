@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.slurm.cluster import Cluster, until
+from tests.slurm.cluster import START_SOON, Cluster, until
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 
@@ -22,7 +22,7 @@ def configure(folder: Path) -> Path:
 
 def submit(folder: Path, *more: str) -> str:
     line = [*SENTINEL, "sbatch-watch", "--run", str(folder / "tr8.toml"), *more]
-    said = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, cwd=folder).stdout
+    said = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True, cwd=folder).stdout
     return said.split()[2].rstrip(":")
 
 
@@ -34,16 +34,16 @@ def log(folder: Path) -> str:
 def test_one_watch_runs_and_the_next_waits_for_it(cluster: Cluster, tmp_path: Path) -> None:
     configure(tmp_path)
     first, second = submit(tmp_path), submit(tmp_path)
-    until(lambda: "watching tr8 in mode observe" in log(tmp_path), within_s=30)
-    assert cluster.jobs("%A %T %r") == [f"{first} RUNNING None", f"{second} PENDING Dependency"]
+    until(lambda: "watching tr8 in mode observe" in log(tmp_path))
+    until(lambda: cluster.jobs("%A %T %r") == [f"{first} RUNNING None", f"{second} PENDING Dependency"])
 
 
 def test_a_watch_whose_time_is_up_goes_back_in_the_queue_and_on(cluster: Cluster, tmp_path: Path) -> None:
     configure(tmp_path)
     job = submit(tmp_path, "--sbatch=--time=60")
-    until(lambda: "watching tr8" in log(tmp_path), within_s=30)
+    until(lambda: "watching tr8" in log(tmp_path))
     cluster.slurm("scancel", "--signal=USR1", "--batch", job)
-    until(lambda: any(f"{job} " in line for line in cluster.jobs("%A %T")), within_s=10)
-    cluster.slurm("scontrol", "update", f"JobId={job}", "StartTime=now", expect=None)
-    until(lambda: log(tmp_path).count("watching tr8") == 2, within_s=60)
+    until(lambda: f"{job} PENDING" in cluster.jobs("%A %T") or log(tmp_path).count("watching tr8") == 2)
+    cluster.slurm("scontrol", "update", f"JobId={job}", START_SOON, expect=None)
+    until(lambda: log(tmp_path).count("watching tr8") == 2)
     assert "another sentinel" not in log(tmp_path)

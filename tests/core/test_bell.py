@@ -1,0 +1,57 @@
+"""A bell that a signal rings."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sentinel.act.bell import Bell
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """SIGVTALRM comes again and again, for as long as this process computes."""
+    before = signal.getsignal(signal.SIGVTALRM)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.timeout(60, method="thread")  # where it waits for good, no signal ends it
+def test_a_signal_may_ring_it_whatever_the_thread_that_waits_is_just_doing() -> None:
+    bell, rings = Bell(), [0]
+
+    def ring(*_: object) -> None:
+        bell.set()
+        rings[0] += 1
+
+    signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+    while rings[0] < 100:
+        bell.wait(0.0)
+        bell.clear()
+
+
+def test_it_stays_rung_until_it_is_cleared() -> None:
+    bell = Bell()
+    assert not bell.is_set()
+    bell.wait(0.0)
+    bell.set()
+    bell.set()
+    bell.wait(3600.0)
+    assert bell.is_set()
+    bell.clear()
+    assert not bell.is_set()
+
+
+def test_another_thread_wakes_who_waits() -> None:
+    bell = Bell()
+    other = threading.Thread(target=bell.set)
+    other.start()
+    bell.wait(3600.0)
+    other.join()
+    assert bell.is_set()
