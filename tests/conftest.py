@@ -7,9 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sentinel.demo.configuration import trainer_command, write_configuration
 from tests.hooks.trainer import environment
+
+# How long an example takes says nothing of what it shows, on a machine that others use too.
+settings.register_profile("any speed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session")

@@ -131,7 +131,7 @@ _PLUGINS = ("scalars", "histograms", "images", "text")
 
 
 def served(logdir: Path, expected: Shown) -> Shown:
-    """What the plugins are given by the data server, once that is what is expected, or after half a minute."""
+    """What the plugins are given by the data server, once that is what is expected, or after two minutes."""
     package = pytest.importorskip("tensorboard_data_server", reason="the data server is not installed")
     if package.server_binary() is None:
         pytest.skip("tensorboard_data_server has no binary for this platform")
@@ -152,7 +152,7 @@ def served(logdir: Path, expected: Shown) -> Shown:
 
 
 def _eventually(look: Callable[[], Shown], expected: Shown) -> Shown:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (seen := look()) != expected and time.monotonic() < deadline:
         time.sleep(0.1)
     return seen

@@ -26,7 +26,7 @@ class Asked:
     def get(self, path: str, **given: object) -> Any:
         """The answer's data; None while it can't be asked yet."""
         try:
-            with self._opener.open(f"{self._url}{path}?{urllib.parse.urlencode(given)}", timeout=10) as answer:
+            with self._opener.open(f"{self._url}{path}?{urllib.parse.urlencode(given)}", timeout=60) as answer:
                 return json.load(answer)["data"]
         except OSError:
             return None

@@ -38,7 +38,7 @@ class Server:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
     @property
     def url(self) -> str:

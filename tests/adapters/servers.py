@@ -41,7 +41,7 @@ def running(*line: str | Path, folder: Path, name: str, **more: str) -> Iterator
         yield process
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
 
 
 class Server:
@@ -54,7 +54,7 @@ class Server:
 
     def ready(self) -> bool:
         try:
-            with self._opener.open(f"{self.url}/-/ready", timeout=5):
+            with self._opener.open(f"{self.url}/-/ready", timeout=30):
                 return True
         except OSError:
             return False
@@ -62,7 +62,7 @@ class Server:
     def get(self, path: str, **parameters: object) -> Any:
         """The JSON at a path."""
         query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
-        with self._opener.open(f"{self.url}/{path}{query}", timeout=30) as answer:
+        with self._opener.open(f"{self.url}/{path}{query}", timeout=60) as answer:
             return json.load(answer)
 
 

@@ -54,7 +54,7 @@ def alertmanager(tmp_path: Path, phone: Receiver) -> Iterator[str]:
 
 
 def _alerts(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as answer:  # noqa: S310 - our own
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=60) as answer:  # noqa: S310 - our own
         return list(json.load(answer))
 
 

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from sentinel.adapters.exposition import server
 from sentinel.adapters.exposition.announcement import reachable_name
 from sentinel.adapters.exposition.collector import DaemonCollector
 from sentinel.adapters.exposition.exposition import Exposition
@@ -26,7 +27,7 @@ from sentinel.adapters.exposition.textfile import Textfile
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.exemplar import exemplar
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics
-from tests.adapters.pagers import until
+from tests.adapters.pagers import free_port, until
 from tests.adapters.prometheus_asked import prometheus
 from tests.dashboards.test_rules import promtool
 from tests.hooks.test_step_collector import LAYERS, whole
@@ -51,7 +52,7 @@ def showing(folder: Path, *, once: bool = False, well: bool = True, **settings: 
 def scrape(exposition: Exposition, accept: str = "text/plain") -> str:
     assert exposition.server is not None
     asked = urllib.request.Request(f"http://127.0.0.1:{exposition.server.port}/metrics", headers={"Accept": accept})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=10) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -166,10 +167,13 @@ def test_clients_that_never_ask_hold_up_nobody(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_who_comes_when_all_rooms_are_taken_is_sent_away_and_served_once_they_are_free(tmp_path: Path) -> None:
+def test_who_comes_when_all_rooms_are_taken_is_sent_away_and_served_once_they_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server._Handler, "timeout", 600.0)  # nobody is let go for being silent
     with showing(tmp_path) as exposition:
         assert exposition.server is not None
-        crowd = [socket.create_connection(("127.0.0.1", exposition.server.port), timeout=10) for _ in range(17)]
+        crowd = [socket.create_connection(("127.0.0.1", exposition.server.port), timeout=60) for _ in range(17)]
         assert crowd[-1].recv(1) == b""
         assert not answers(exposition)
         for connection in crowd:
@@ -186,7 +190,7 @@ def answers(exposition: Exposition) -> bool:
 
 
 def test_a_port_that_is_taken_is_replaced_and_one_that_is_asked_for_is_taken(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         with showing(tmp_path, port=taken.getsockname()[1]) as exposition:
             assert exposition.server is not None
             assert exposition.server.port != taken.getsockname()[1]

@@ -45,7 +45,7 @@ def stub() -> Iterator[Stub]:
 
 @contextmanager
 def grafana(stub: Stub, **given: Any) -> Iterator[Grafana]:
-    with Grafana(stub.url, TOKEN, **{"timeout_s": 5, "pause": lambda _: None} | given) as there:
+    with Grafana(stub.url, TOKEN, **{"timeout_s": 60, "pause": lambda _: None} | given) as there:
         yield there
 
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,12 +15,13 @@ import pytest
 
 from sentinel.adapters.local import LocalJobs
 from sentinel.vocabulary.errors import ConfigError
+from tests.adapters.pagers import until
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 STUBBORN = [
     sys.executable,
     "-c",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
 ]
 HALF_DEAD = [
     sys.executable,
@@ -49,13 +50,6 @@ def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
     made.stop(grace_s=0.2)
 
 
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def start(jobs: LocalJobs, command: list[str], tmp_path: Path, **extra: str) -> int:
     log = tmp_path / "job.log"
     before = log.stat().st_size if log.exists() else 0
@@ -75,6 +69,7 @@ def test_a_job_is_found_again_by_a_daemon_that_did_not_start_it(jobs: LocalJobs,
 def test_a_zombie_whose_threads_still_write_is_a_writer(jobs: LocalJobs, tmp_path: Path) -> None:
     pid = start(jobs, HALF_DEAD, tmp_path)
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    until((tmp_path / "shard").exists)
     assert [w.pid for w in jobs.writers()] == [pid]
     jobs.stop(grace_s=0.2)
     size = (tmp_path / "shard").stat().st_size
@@ -107,7 +102,7 @@ def test_a_trainer_that_a_person_started_is_found_by_its_journal(tmp_path: Path)
         assert jobs.writers((also[0], also[1], also[2] - 100)) == ()
         assert jobs.writers(("elsewhere", *also[1:])) == ()
         jobs.stop(grace_s=10, also=also)
-        assert trainer.wait(5) != 0
+        assert trainer.wait(60) != 0
 
 
 def test_the_output_goes_to_the_log_and_an_earlier_rollback_is_not_inherited(

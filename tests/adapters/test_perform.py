@@ -37,7 +37,7 @@ def test_nothing_moves_while_another_than_the_rollbacks_own_job_lives(tmp_path: 
     (tmp_path / "c" / "latest").write_text("global_step20")
     near = neighbours_of(load_config(tmp_path / "a.toml"))
     jobs = LocalJobs(tmp_path / "s")
-    jobs.start(["sleep", "60"], cwd=tmp_path, extra_env={}, log_path=tmp_path / "other.log")
+    jobs.start(["sleep", "600"], cwd=tmp_path, extra_env={}, log_path=tmp_path / "other.log")
     before = sorted(str(p) for p in tmp_path.rglob("*"))
     try:
         with pytest.raises(JobStillAlive):

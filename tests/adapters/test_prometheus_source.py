@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +29,7 @@ from sentinel.vocabulary.sample import Record, RunStarted, Sample
 from sentinel.vocabulary.scraped import ScrapedSample
 from tests.adapters.asking import Asking, Stored
 from tests.adapters.pagers import certificate_for_localhost, environment, free_port, until
-from tests.adapters.prometheus_server import EVERY_S, Server
+from tests.adapters.prometheus_server import Server
 from tests.adapters.scraped import folded, recorded, scraped, seen, with_loss
 from tests.adapters.servers import PROMETHEUS
 from trainer_hooks.exporter import Exporter, ExporterSettings
@@ -58,14 +57,20 @@ class Trainer:
     """The exporter of one attempt."""
 
     def __init__(self, port: int, attempt: int = 1) -> None:
-        self._collector = StepCollector("small", attempt)
+        self._shown = threading.Event()
+        self._collector = StepCollector("small", attempt, layers=self._shown.set)
         self._exporter = Exporter(self._collector, ExporterSettings(port=port))
 
-    def steps(self, made: Sequence[Sample], at_a_time: int = 15) -> None:
+    def steps(self, made: Sequence[Sample], at_a_time: int = 25) -> None:
+        """So many from one scrape to the next, however long that is."""
         for i in range(0, len(made), at_a_time):
-            for sample in made[i : i + at_a_time]:
-                self._collector.push(sample)
-            time.sleep(EVERY_S)
+            self.unseen_steps(made[i : i + at_a_time])
+            self._shown.clear()
+            assert self._shown.wait(120), "nobody scrapes"
+
+    def unseen_steps(self, made: Sequence[Sample]) -> None:
+        for sample in made:
+            self._collector.push(sample)
 
     def close(self) -> None:
         self._exporter.close()
@@ -117,7 +122,7 @@ def test_the_verdict_from_prometheus_is_the_journals(server: Server, tmp_path: P
         trainer.close()
         (tmp_path / "a.toml").write_text(CONFIGURED.format(url=server.url))
         look = [sys.executable, "-m", "sentinel", "watch", "--run", str(tmp_path / "a.toml"), "--once"]
-        ran = subprocess.run(look, capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run(look, capture_output=True, text=True, timeout=200, check=False)
     alarm, samples = judged(records).alarm, seen(records)
     assert alarm is not None
     assert journal is not None
@@ -133,7 +138,7 @@ def test_the_verdict_from_prometheus_is_the_journals(server: Server, tmp_path: P
 def test_a_watch_without_its_prometheus_is_blind_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(CONFIGURED.format(url="http://127.0.0.1:9"))
     look = [sys.executable, "-m", "sentinel", "watch", "--run", str(tmp_path / "a.toml"), "--once"]
-    ran = subprocess.run(look, capture_output=True, text=True, timeout=60, check=False, env=environment())
+    ran = subprocess.run(look, capture_output=True, text=True, timeout=200, check=False, env=environment())
     assert "Prometheus at 127.0.0.1 can't be asked" in ran.stderr
     assert "is blind: the readings are away" in ran.stderr
     assert ran.returncode == 0
@@ -150,7 +155,7 @@ def test_a_prometheus_that_was_away_is_waited_for_and_a_restart_is_a_new_attempt
         records += polled_to(source, 200)
     with pytest.raises(ScrapeError, match=r"Prometheus at 127\.0\.0\.1 can't be asked: .*refused"):
         source.poll()
-    trainer.steps(made[200:300], at_a_time=100)
+    trainer.unseen_steps(made[200:300])
     with server.running():
         records += polled_to(source, 300)
         trainer.close()

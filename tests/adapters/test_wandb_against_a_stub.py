@@ -65,7 +65,7 @@ def log(tmp_path: Path) -> Path:
     state.mkdir()
     (tmp_path / "tr8.toml").write_text(
         '[run]\nname = "tr8"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
-        '[wandb]\nentity = "lab"\nproject = "pretraining"\ntimeout_s = 5\n'
+        '[wandb]\nentity = "lab"\nproject = "pretraining"\ntimeout_s = 60\n'
     )
     path = state / "incidents.jsonl"
     path.write_text(json.dumps(OPENED) + "\n")

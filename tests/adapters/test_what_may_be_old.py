@@ -61,7 +61,7 @@ def test_a_job_is_not_stopped_for_a_clock_that_was_set_an_hour_ahead(
     journal.write_text("".join(encode(sample(step)) + "\n" for step in range(1, 100)))
     jobs = LocalJobs(tmp_path / "s")
     jobs.start(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "import time; time.sleep(600)"],
         cwd=tmp_path,
         extra_env={},
         log_path=tmp_path / "s" / "job.log",

@@ -72,7 +72,7 @@ def run(text: str) -> Run:
             cwd=sandbox / "work",
             env=environment,
             capture_output=True,
-            timeout=30,
+            timeout=200,
             check=True,
         )
         calls = [path.read_bytes().decode().split("\0")[:-1] for path in (sandbox / "calls").iterdir()]

@@ -52,7 +52,7 @@ def test_with_slurm_a_person_is_asked(tmp_path: Path, typed: bytes, address: str
         stdin=theirs,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
         check=True,
     )

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from sentinel.vocabulary.sample import RunStarted, Sample, decode
+from tests.hooks.patient import patient
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.huggingface import StabilityCallback
 
@@ -124,6 +125,7 @@ def main() -> None:
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("trainer_hooks").addHandler(handler)
     leave_out_unused_ops()
+    patient()
     deepspeed.init_distributed("gloo", verbose=False)
     shared: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(shared)

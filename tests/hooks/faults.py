@@ -1,7 +1,7 @@
 """Run under torchrun: trains the same few steps under every fault, and prints what each run was like.
 
 One JSON line per case: {"case", "losses": of the training loop itself, "errors": what the hook counted, "said": its
-log lines, "records": what reached the journal, "seconds": for the steps}.
+log lines, "records": what reached the journal, "patience_s": with which rank 0 would wait at the next step}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.adapters.pagers import until
+from tests.hooks.patient import PATIENT_S, patient
 from trainer_hooks import ExporterSettings, attach
 from trainer_hooks.all_ranks import Reduction
 from trainer_hooks.gpt.__main__ import leave
@@ -29,6 +30,13 @@ from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
 
 STEPS = 6
+LATE = "a rank is late with one step's collectives"
+NEVER_COME = (
+    "a rank leaves one step's collectives out",
+    "a rank takes part no more",
+    "collectives fail on one rank",
+)
+"""Here readings never come together, and are waited for in vain."""
 
 
 class Unreadable:
@@ -80,6 +88,7 @@ def break_the_exporter(hook: Hook, engine: Any) -> None:
     """Its thread gets an error in the place where it waits."""
     if hook._exporter is not None:
         hook._exporter._server._listening.shutdown(socket.SHUT_RDWR)
+        until(lambda: hook.errors)
 
 
 def hide_the_loss(hook: Hook, engine: Any) -> None:
@@ -212,10 +221,10 @@ def cases(folder: Path) -> list[Case]:
         ("nan in the weights", {}, nan_batch),
         ("Adam's state of another shape", {}, state_of_another_shape),
         ("no Adam's state", {}, no_state),
-        ("a rank leaves one step's collectives out", {}, miss_one_step),
-        ("a rank is late with one step's collectives", {}, late_with_one_step),
-        ("a rank takes part no more", {}, refuse_collectives),
-        ("collectives fail on one rank", {}, lose_a_collective),
+        (NEVER_COME[0], {}, miss_one_step),
+        (LATE, {}, late_with_one_step),
+        (NEVER_COME[1], {}, refuse_collectives),
+        (NEVER_COME[2], {}, lose_a_collective),
     ]
 
 
@@ -234,10 +243,10 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("trainer_hooks").addHandler(handler)
     state_dir = folder / name.replace(" ", "-")
+    patient(1.0 if name in (*NEVER_COME, LATE) else PATIENT_S)
     hook = attach(engine, **({"state_dir": state_dir} | arguments))
     spoil(hook, engine)
     losses = []
-    started = time.monotonic()
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
         x, y = torch.randn(4, 7, generator=generator), torch.randn(4, 5, generator=generator)
@@ -245,7 +254,8 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         losses.append(str(loss.item()))
         engine.backward(loss)
         engine.step()
-    seconds = time.monotonic() - started
+    patience_s = hook._patience_s
+    patient(1.0 if name in NEVER_COME else PATIENT_S)
     hook.close("finished")
     if hasattr(hook, "reduce"):
         dist.reduce = hook.reduce
@@ -259,7 +269,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         "lost": hook._lost(),
         "said": said,
         "records": [json.loads(line) for line in lines],
-        "seconds": seconds,
+        "patience_s": patience_s,
     }
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import SentinelError
+from tests.hooks.patient import patient
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.train import Trainer
 
 
 def main() -> None:
+    patient()
     dist.init_process_group("gloo")
     for run in json.loads(Path(sys.argv[1]).read_text()):
         state = Path(run["folder"]) / "state"

@@ -20,6 +20,7 @@ from torch import nn
 
 from sentinel.vocabulary.numbers import to_json
 from tests.hooks.matrix import DTYPES, Case, batch, config, model, optimizer
+from tests.hooks.patient import patient
 from trainer_hooks import attach
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
@@ -65,6 +66,7 @@ def run_case(zero: str, precision: str, kind: str, folder: Path) -> Iterator[dic
 
 def main() -> None:
     leave_out_unused_ops()
+    patient()
     dist.init_process_group("gloo")
     type(get_accelerator()).is_fp16_supported = lambda _: True  # type: ignore[method-assign]
     folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]

@@ -27,6 +27,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state
 from torch import Tensor, nn
 
+from tests.hooks.patient import patient
 from trainer_hooks import attach
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
@@ -253,6 +254,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every combination, not the pairwise selection")
     parser.add_argument("--only", help="cases whose description has this in it")
     arguments = parser.parse_args()
+    patient()
     dist.init_process_group("gloo")
     leave_out_unused_ops()
     type(get_accelerator()).is_fp16_supported = lambda _: True  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from deepspeed.pipe import PipelineModule
 from torch import Tensor, nn
 
+from tests.hooks.patient import patient
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.megatron import attach_to_megatron
 
@@ -90,5 +91,6 @@ def train(folder: Path, steps: int) -> None:
 
 if __name__ == "__main__":
     leave_out_unused_ops()
+    patient()
     deepspeed.init_distributed("gloo", verbose=False)
     train(Path(sys.argv[1]), int(sys.argv[2]))

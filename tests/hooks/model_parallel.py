@@ -21,6 +21,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.utils import safe_get_full_optimizer_state
 from torch import Tensor, nn
 
+from tests.hooks.patient import patient
 from trainer_hooks import attach
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
@@ -322,6 +323,7 @@ CASES: dict[str, tuple[Callable[[int, str, Path], dict[str, list[float]]], list[
 
 def main() -> None:
     leave_out_unused_ops()
+    patient()
     dist.init_process_group("gloo")
     deepspeed.init_distributed("gloo")
     folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]

@@ -66,24 +66,40 @@ def test_workers_and_shards_change_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "alone").glob(".*"))
 
 
+KILLED = """
+import os, signal, sys
+from trainer_hooks.data import mapping
+from trainer_hooks.data.__main__ import main
+
+left, answered = int(sys.argv.pop(1)), mapping._answered
+
+def killed_after_the_last(*given):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answered(*given)
+
+mapping._answered = killed_after_the_last
+sys.exit(main())
+"""
+"""An analysis that is killed once its workers have told of so many shards."""
+
+
 def test_a_killed_analysis_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
     data = token_file(tmp_path, count=400_001)
     small = ["--shard-samples", "100", "--workers", "2", "--quiet"]
     whole = contents(analyze(job(data, tmp_path / "whole")))
     output = tmp_path / "killed"
-    kills, done_before = 0, set[Path]()
-    for share in (0.2, 0.6, 1.1, 1.7):  # of one stage's shards: twice while it counts, twice while it measures
-        process = subprocess.Popen([*COMMAND, *arguments(data, output, *small)], env=environment())
-        while process.poll() is None and len(list(output.glob(".*/[cv]*-*.npy"))) < share * 196:
-            time.sleep(0.002)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait()
-        done = {path: path.stat().st_mtime_ns for path in output.glob(".*/[cv]*-*.npy")}
-        assert done_before <= done.keys()
-        done_before = set(done)
-    assert kills == 4
+    done_before = set[Path]()
+    for shards in (40, 80, 100, 120):  # of 196 of each stage: killed twice while it counts, twice while it measures
+        command = [sys.executable, "-c", KILLED, str(shards), "analyze", *arguments(data, output, *small)]
+        assert subprocess.run(command, env=environment(), timeout=200, check=False).returncode == -signal.SIGKILL
+        done = set(output.glob(".*/[cv]*-*.npy"))
+        assert done_before <= done
+        assert len(done) >= len(done_before) + shards
+        done_before = done
+    assert len(list(output.glob(".*/values-*.npy"))) > 100
     before = {path.name: path.stat().st_ino for path in done_before}
     process = subprocess.Popen([*COMMAND, *arguments(data, output, *small)], env=environment())
     redone = set()

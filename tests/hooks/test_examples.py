@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
+from tests.adapters.pagers import free_port
 from tests.hooks.trainer import losses, records, starts
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +24,11 @@ EXAMPLES = ROOT / "examples"
 
 def run(example: str, output: Path, *more: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / example), "--output", str(output), *more],
         cwd=output.parent,
-        env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_PORT=str(port), PYTHONPATH=path),
+        env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_PORT=str(free_port()), PYTHONPATH=path),
         capture_output=True,
         text=True,
         timeout=200,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.samples import Exemplar as Read
@@ -105,10 +107,27 @@ def test_what_has_no_room_is_left_out_and_what_is_not_known_takes_none() -> None
     }
 
 
+class Steps(StepCollector):
+    """Several that no scrape falls between."""
+
+    def __init__(self) -> None:
+        super().__init__("tr8", 3)
+        self._together = threading.Lock()
+
+    def push_all(self, *samples: Sample) -> None:
+        with self._together:
+            for each in samples:
+                self.push(each)
+
+    def collect(self) -> Iterator[Metric]:
+        with self._together:
+            yield from list(super().collect())
+
+
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[tuple[StepCollector, Asked]]:
+def kept(tmp_path: Path) -> Iterator[tuple[Steps, Asked]]:
     """An attempt, and a Prometheus that keeps exemplars and scrapes it every two seconds."""
-    collector = StepCollector("tr8", 3)
+    collector = Steps()
     collector.push(sample(1, time_unix_s=time.time(), loss_ratio=1.0))
     exporter = Exporter(collector, ExporterSettings())
     targets = f'[{{targets: ["127.0.0.1:{exporter.port}"]}}]'
@@ -131,19 +150,18 @@ def steps_of(asked: Asked, counter: str) -> dict[str, dict[str, Any]]:
 
 
 def test_prometheus_knows_the_step_of_a_spike_that_fell_between_two_of_its_scrapes(
-    kept: tuple[StepCollector, Asked],
+    kept: tuple[Steps, Asked],
 ) -> None:
     collector, asked = kept
     until(lambda: "1" in steps_of(asked, "sentinel_steps_total"))
     spike = sample(31219, time_unix_s=time.time(), loss=5.1, loss_ratio=2.04)
-    collector.push(spike)
     back = sample(31220, time_unix_s=time.time(), loss=2.5, loss_ratio=1.0)
-    collector.push(back)
+    collector.push_all(spike, back)
     until(lambda: "31219" in steps_of(asked, "sentinel_spike_steps_total"))
     found = steps_of(asked, "sentinel_spike_steps_total")["31219"]
     assert found["labels"] == {"global_step": "31219", "loss": "5.1", "loss_ratio": "2.04"}
     assert float(found["timestamp"]) == pytest.approx(spike.time_unix_s, abs=0.01)
-    until(lambda: asked.query("sentinel_global_step")[0]["value"][1] == "31220")
+    until(lambda: asked.query("sentinel_global_step == 31220"))
     (worst,) = asked.query("max_over_time(sentinel_loss[10m])")
     assert worst["value"][1] == "2.5"  # no scrape has seen the spike's own reading
     until(lambda: "31220" in steps_of(asked, "sentinel_steps_total"))

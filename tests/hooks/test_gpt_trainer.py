@@ -6,17 +6,20 @@ import json
 import signal
 import struct
 import subprocess
-import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from sentinel.adapters.journal import Journals
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, encode_overrides
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
+from tests.adapters.pagers import until
 from tests.hooks.trainer import command, environment, losses, records, starts, train
 
 
@@ -125,25 +128,35 @@ def test_overrides_that_are_not_understood_stop_the_trainer_before_it_starts(tmp
     assert "schema 99" in train(tmp_path, "--steps", "2", expect=2).stderr
 
 
-def start_and_wait(folder: Path, *more: str, ranks: int = 1) -> subprocess.Popen[bytes]:
-    """A trainer that has made a few steps."""
-    arguments = command(folder, "--steps", "100000", *more, ranks=ranks)
-    with (folder / "log").open("wb") as log:
-        trainer = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=log, stderr=log)
-    journals, steps, end = Journals(folder / "state"), 0, time.monotonic() + 120
-    while steps < 5:
-        assert time.monotonic() < end
+@contextmanager
+def under_way(folder: Path, *more: str, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """A trainer that has made a few steps; whatever comes of it, none is left running."""
+    arguments = command(folder, "--steps", "1000000", "--lr-decay", "100", *more, ranks=ranks)
+    journals, steps = Journals(folder / "state"), 0
+
+    def has_made_some() -> bool:
+        nonlocal steps
         assert trainer.poll() is None, (folder / "log").read_text()[-2000:]
         steps += sum(isinstance(r, Sample) for r in journals.poll())
-        time.sleep(0.05)
-    return trainer
+        return steps >= 5
+
+    with (folder / "log").open("wb") as log:
+        trainer = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=log, stderr=log)
+    try:
+        until(has_made_some)
+        yield trainer
+    finally:
+        for process in psutil.Process(trainer.pid).children(recursive=True) if trainer.poll() is None else ():
+            process.kill()
+        trainer.kill()
+        trainer.wait(60)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_kill_file_ends_all_ranks_after_the_same_step(tmp_path: Path, ranks: int) -> None:
-    trainer = start_and_wait(tmp_path, "--stop-exit-code", "0", ranks=ranks)
-    (tmp_path / "state" / "KILL").touch()
-    assert trainer.wait(30) == 0
+    with under_way(tmp_path, "--stop-exit-code", "0", ranks=ranks) as trainer:
+        (tmp_path / "state" / "KILL").touch()
+        assert trainer.wait(120) == 0
     last = records(tmp_path)[-1]
     assert isinstance(last, RunFinished)
     assert last.reason == "kill_file"
@@ -151,9 +164,9 @@ def test_the_kill_file_ends_all_ranks_after_the_same_step(tmp_path: Path, ranks:
 
 
 def test_sigterm_finishes_the_step_and_says_so(tmp_path: Path) -> None:
-    trainer = start_and_wait(tmp_path, "--stop-exit-code", "7", "--save-on-stop")
-    trainer.send_signal(signal.SIGTERM)
-    assert trainer.wait(30) == 7
+    with under_way(tmp_path, "--stop-exit-code", "7", "--save-on-stop") as trainer:
+        trainer.send_signal(signal.SIGTERM)
+        assert trainer.wait(120) == 7
     told = records(tmp_path)
     assert isinstance(told[-1], RunFinished)
     assert told[-1].reason == "sigterm"
@@ -161,9 +174,8 @@ def test_sigterm_finishes_the_step_and_says_so(tmp_path: Path) -> None:
 
 
 def test_kill_9_costs_at_most_the_last_line(tmp_path: Path) -> None:
-    trainer = start_and_wait(tmp_path)
-    trainer.kill()
-    trainer.wait(10)
+    with under_way(tmp_path) as trainer:
+        trainer.kill()
     journals = Journals(tmp_path / "state")
     steps = [r.global_step for r in journals.poll() if isinstance(r, Sample)]
     assert steps == list(range(1, len(steps) + 1))
@@ -219,23 +231,19 @@ def test_metrics_are_announced_for_prometheus_as_long_as_they_are_there(tmp_path
         command(tmp_path, *everywhere), cwd=tmp_path, env=surroundings, stdout=subprocess.DEVNULL
     ) as trainer:
         try:
-            deadline = time.monotonic() + 100
-            while not announced.exists() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            until(announced.exists)
             (group,) = json.loads(announced.read_text())
             assert group["labels"] == {"run": "run", "attempt": "1", "job": "4711"}
             host, _, port = group["targets"][0].partition(":")
             assert host == "node17"
-            while "sentinel_layer_adam_variance_l1{" not in (text := scraped(port)):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert 'sentinel_loss_ratio_window_max{attempt="1",run="run"}' in text
+            until(lambda: "sentinel_layer_adam_variance_l1{" in scraped(port))
+            assert 'sentinel_loss_ratio_window_max{attempt="1",run="run"}' in scraped(port)
         finally:
             trainer.terminate()
-            trainer.wait(60)
+            trainer.wait(120)
     assert json.loads(announced.read_text()) == []
 
 
 def scraped(port: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())

@@ -66,7 +66,8 @@ INLINE const float *read_block(const void *from, int64_t at, int n, int32_t type
 /* The root of each lane.
 
    With AVX-512: the processor's estimate to 14 bits and one step of Newton's, which takes half the time of its square
-   root. Right for 0 and for denormals; inf gives nan, which is seen in the sum, and then asked again with exact != 0. */
+   root. Right for 0 and for denormals: the step looks at r * y, which is near 1, and not at r * r, whose last digits a
+   denormal can't hold. inf gives nan, which is seen in the sum, and then asked again with exact != 0. */
 INLINE floats root_of(floats x, int exact) {
     floats y;
 #if defined(__AVX512F__)
@@ -79,7 +80,7 @@ INLINE floats root_of(floats x, int exact) {
     __asm__("vcmpps $4, %2, %1, %0" : "=Yk"(not_zero) : "v"(x), "v"(zero));
     __asm__("vrsqrt14ps %1, %0%{%2%}%{z%}" : "=v"(y) : "v"(x), "Yk"(not_zero));
     floats r = x * y;
-    return r + y * 0.5f * (x - r * r);
+    return r + r * 0.5f * (1.0f - r * y);
 #else
     (void)exact;
     for (int l = 0; l < LANES; l++) y[l] = __builtin_sqrtf(x[l]);

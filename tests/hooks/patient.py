@@ -1,0 +1,14 @@
+"""How long the hook waits for the other ranks: where there are more of them than processors, one may stand still."""
+
+from __future__ import annotations
+
+from trainer_hooks import hook
+
+__all__ = ["PATIENT_S", "patient"]
+
+PATIENT_S = 200.0
+
+
+def patient(seconds: float = PATIENT_S) -> None:
+    """For hooks that are attached from now on, and for what one that is closed from now on still waits for."""
+    hook._PATIENCE_S = seconds
