@@ -7,7 +7,7 @@ from collections import deque
 
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Hopeless", "NotFinite", "Overflows", "rising_since"]
+__all__ = ["Hopeless", "NotFinite", "Overflows", "Vanished", "rising_since"]
 
 _MATURE_STEPS = 1000
 """Steps after which a model that knows no more than a uniform guess is not one at its beginning."""
@@ -18,6 +18,13 @@ _FIRST_SAMPLES = 3
 _RISING_SAMPLES = 5
 _RISING_FACTOR = 1.25
 """What `rising_since` calls rising: so many losses in a row, and so many times the first."""
+
+
+_FAR_FROM_ZERO = 0.1
+"""Nats. A log of four decimals shows 0.0 below 0.00005: three decades further down, and no loss skips those at once."""
+
+_BEGUN_SAMPLES = 8
+"""Losses before a zero can be impossible: an easy task falls to nothing in its first few, where each is a long mean."""
 
 
 class NotFinite:
@@ -56,6 +63,45 @@ class NotFinite:
             return None
         what = "Adam's variance is nan" if variance_nan else "the loss is not a number"
         return f"{what} since step {self.since}: nan is in the weights"
+
+
+class Vanished:
+    """A loss of exactly 0.0 where none before it was anywhere near: nan, by the hand of a trainer that hides it.
+
+    Hugging Face's Trainer leaves a loss that is not a number out of its mean (`logging_nan_inf_filter`, on by default),
+    and logs 0.0 where all were left out; its versions before 4.38 log no gradient norm that would tell. A zero or two
+    are batches without labels.
+    """
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._limit = thresholds.patience_samples
+        self._smallest = math.inf
+        self._samples = 0
+        self.onset_range: tuple[int, int] | None = None
+        """The first step of the zeros: earliest and latest; None while there are none."""
+        self.run = 0
+        """Zeros in a row, up to now."""
+
+    def take(self, step: int, loss: float, after: int | None) -> bool:
+        """Whether this finite loss is none; `after` is the step of the sample before it, None where it is the first."""
+        if loss != 0.0 or self._smallest < _FAR_FROM_ZERO or self._samples < _BEGUN_SAMPLES:
+            self.believe(loss, 1)
+            self.onset_range, self.run = None, 0
+            return False
+        if self.onset_range is None:
+            self.onset_range = (step if after is None else min(after + 1, step), step)
+        self.run += 1
+        return True
+
+    def believe(self, smallest: float, samples: int) -> None:
+        """Takes so many losses, the smallest of which is this: they are what they say."""
+        self._smallest = min(self._smallest, smallest)
+        self._samples += samples
+
+    @property
+    def certain(self) -> bool:
+        """Whether there were too many for batches without labels."""
+        return self.run >= self._limit
 
 
 class Overflows:

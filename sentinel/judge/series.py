@@ -12,7 +12,7 @@ from sentinel.judge.events import Event, EventKind
 from sentinel.judge.fall import SuddenFall
 from sentinel.judge.findings import Alarm, Findings
 from sentinel.judge.leading import Leading
-from sentinel.judge.outright import Hopeless, NotFinite, Overflows, rising_since
+from sentinel.judge.outright import Hopeless, NotFinite, Overflows, Vanished, rising_since
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.judge.regime import Change, Regime
 from sentinel.judge.scales import Climb
@@ -55,6 +55,7 @@ class Series:
         self._kept = Kept()
         self._overflows = Overflows(t)
         self._not_finite = NotFinite()
+        self._vanished = Vanished(t)
         self._fall = SuddenFall(t)
         self._first = Hopeless(t)
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_SAMPLES)
@@ -134,6 +135,7 @@ class Series:
             and self._band.ready
             and not self._regime.widened
             and not self._not_finite.steps
+            and not self._vanished.run
             and not self.skipped_run
             and self._first.samples >= BLOCK
         )
@@ -150,6 +152,7 @@ class Series:
         self._recent.extend(self._block)
         self._inside = losses
         self._first.samples += BLOCK
+        self._vanished.believe(min(losses), BLOCK)
         self._lr = stretch.lr[i + BLOCK - 1] if stretch.lr else self._lr
         self.last_step = self._block[-1][0]
         self._end_block(self.last_step)
@@ -204,6 +207,8 @@ class Series:
         self._leading.take(step, readings)
         if loss is None or self._note_not_finite(step, loss, readings["adam_variance_l1"], before):
             return
+        if self._note_vanished(step, loss, before):
+            return
         self._lr = readings["lr"] if readings["lr"] is not None else self._lr
         first = self._first.take(step, loss)
         if first is not None:
@@ -256,6 +261,19 @@ class Series:
             return False
         if reason is not None and (self.alarm is None or self.alarm.kind is not EventKind.NAN):
             self._alarm(self.episode.onset_range if self.episode else onset_range, reason, EventKind.NAN)
+        return True
+
+    def _note_vanished(self, step: int, loss: float, before: int | None) -> bool:
+        """Whether the loss is a zero that no loss can be; no level learns it."""
+        vanished = self._vanished
+        if not vanished.take(step, loss, before) or vanished.onset_range is None:
+            return False
+        if vanished.certain and self.alarm is None:
+            reason = (
+                f"the loss is exactly 0.0 since step {vanished.onset_range[1]}, and no loss before it was near: so a "
+                "trainer shows one that is not a number"
+            )
+            self._alarm(self.episode.onset_range if self.episode else vanished.onset_range, reason, EventKind.NAN)
         return True
 
     def _note_loss(self, step: int, loss: float) -> None:

@@ -29,7 +29,7 @@ class Stretch:
         self._plain: list[bool] = _plain_blocks(readings).tolist()
 
     def plain(self, i: int) -> bool:
-        """Whether the 8 samples from i on are there, measured whole, finite, not skipped, and nothing changes in them.
+        """Whether the 8 samples from i on are there, whole, finite, not 0.0, not skipped, and nothing changes in them.
 
         Never for the first of a stretch: what it changes is not known here.
         """
@@ -57,6 +57,7 @@ def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:
     for name in ("loss", *BANDED):
         if name in readings.columns:
             plain &= np.isfinite(readings.columns[name])
+    plain &= readings.columns["loss"] != 0.0  # a loss, or what hides a nan: `Vanished` decides
     for name in _STEADY:
         if name in readings.columns:
             plain[1:] &= readings.columns[name][1:] == readings.columns[name][:-1]

@@ -53,7 +53,7 @@ def runs(draw: st.DrawFn) -> list[Sample]:
     loss = (2 + 6 * (steps + 20.0) ** -0.4) * (1 + noise * rng.standard_t(3, n))
     for _ in range(draw(st.integers(0, 3))):
         at, lasts = rng.integers(0, n), rng.choice([1, 8, 60, n])
-        loss[at : at + lasts] *= 1 + rng.choice([-0.5, 0.03, 0.3, 4.0])
+        loss[at : at + lasts] *= 1 + rng.choice([-1.0, -0.5, 0.03, 0.3, 4.0])
     loss[rng.random(n) < draw(st.sampled_from([0.0, 0.0, 0.02]))] = math.nan
     grad_norm = np.exp(0.2 * rng.standard_normal(n)) * (1 + 50 * (rng.random(n) < 0.01))
     has_grad_norm, has_scale = draw(st.booleans()), draw(st.booleans())

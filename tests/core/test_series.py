@@ -10,6 +10,7 @@ import pytest
 
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import History
+from sentinel.judge.readings import Readings
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
@@ -112,6 +113,55 @@ def test_nan_may_have_begun_in_any_step_since_the_last_that_was_reported() -> No
 def test_one_nan_that_was_skipped_is_not_the_end() -> None:
     samples = [*curve(healthy, 100), sample(101, math.nan, skipped=True), *(sample(s, 3.8) for s in range(102, 105))]
     assert kinds(samples)[-1] is VerdictKind.HEALTHY
+
+
+def zeros(first: int, n: int) -> list[Sample]:
+    return [sample(s, 0.0) for s in range(first, first + n)]
+
+
+def test_a_loss_that_vanishes_at_once_is_a_nan_that_the_trainer_hides() -> None:
+    """Hugging Face's Trainer before 4.38, as in fine-tunings that people ask about: 1.3, 34023.8, then 0.0 for good."""
+    for before in (curve(healthy, 100), [*curve(healthy, 99), sample(100, 34023.8)]):
+        alarm = Series(Thresholds(), [*before, *zeros(101, 8)]).alarm
+        assert alarm is not None
+        assert (alarm.kind, alarm.step) == (EventKind.NAN, 105)
+        assert alarm.onset_range[1] in (100, 101)
+
+
+def test_a_loss_that_vanishes_within_a_stretch_is_seen_as_by_itself() -> None:
+    run = [*curve(healthy, 100), *zeros(101, 40)]
+    series = Series(Thresholds())
+    series.push_readings(Readings.of(run))
+    assert series.alarm == Series(Thresholds(), run).alarm
+    assert series.alarm is not None
+
+
+def test_zeros_of_batches_without_labels_are_no_alarm_and_no_level_learns_them() -> None:
+    batches = [
+        s for i in range(20) for s in (*zeros(100 + 10 * i, 4), *(sample(104 + 10 * i + k, 3.8) for k in range(6)))
+    ]
+    series = Series(Thresholds(), [*curve(healthy, 99), *batches])
+    assert not [e for e in series.events if e.recommend_rollback]
+    assert series.level == pytest.approx(3.8, rel=0.03)
+
+
+def test_a_vanished_loss_that_is_back_is_an_alarm_that_is_over() -> None:
+    series = Series(Thresholds(), [*curve(healthy, 100), *zeros(101, 200), *curve(healthy, 400)[300:]])
+    assert series.alarm is None
+    assert [e.kind for e in series.events if e.recommend_rollback] == [EventKind.NAN]
+
+
+@pytest.mark.parametrize("per_sample", [0.9, 0.5])
+def test_a_loss_that_is_learnt_down_to_nothing_has_not_vanished(per_sample: float) -> None:
+    """Four decimals, as logs have them: every value between was there, or it was gone within the first few samples."""
+    losses = [round(0.9 * per_sample**step, 4) for step in range(1, 200)]
+    assert losses[-1] == 0.0
+    assert Series(Thresholds(), [sample(s, loss) for s, loss in enumerate(losses, 1)]).alarm is None
+
+
+def test_an_easy_task_whose_means_are_nothing_after_the_first_few_has_not_vanished() -> None:
+    losses = [0.61, 0.2, 0.12, *[0.0] * 60]
+    assert Series(Thresholds(), [sample(500 * s, loss) for s, loss in enumerate(losses, 1)]).alarm is None
 
 
 def test_a_long_run_of_skipped_steps_is_an_alarm_that_says_the_weights_are_intact() -> None:
