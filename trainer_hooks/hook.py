@@ -47,6 +47,9 @@ _PATIENCE_S = 1.0
 """How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
 step. One that takes longer is not waited for again; its sample is made when it has come."""
 
+_LAST_PATIENCE_S = 10.0
+"""The same once training is finished: no step is held up any more, and what has not come by then is lost."""
+
 INTERVAL_STEPS = 10
 """Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
 the gradients as well, or send a number per block."""
@@ -206,7 +209,7 @@ class Hook:
         if self._closed:
             return
         self._closed = True
-        self._patience_s = _PATIENCE_S  # once more, whatever was waited for in vain
+        self._patience_s = _LAST_PATIENCE_S if reason == "finished" else _PATIENCE_S  # once more, if it was in vain
         self._await_samples()
         with self._kept_from_training("report the end"):
             self._put(RunFinished(**self._now(), reason=reason))

@@ -16,7 +16,7 @@ import pytest
 from tests.adapters.pagers import environment
 from tests.adapters.wandb_stub import KEY, Run, Stub, wandb_stub
 
-pytest.importorskip("wandb", reason="not installed: pip install wandb")
+pytest.importorskip("wandb", reason="W&B's client has an environment of its own: make wandb")
 
 ALARM = 1_700_000_000.0
 OPENED = {

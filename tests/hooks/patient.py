@@ -11,4 +11,4 @@ PATIENT_S = 200.0
 
 def patient(seconds: float = PATIENT_S) -> None:
     """For hooks that are attached from now on, and for what one that is closed from now on still waits for."""
-    hook._PATIENCE_S = seconds
+    hook._PATIENCE_S = hook._LAST_PATIENCE_S = seconds
