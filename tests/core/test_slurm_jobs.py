@@ -16,6 +16,7 @@ from sentinel.plan.slurm_jobs import (
     resubmission,
     with_own_head,
 )
+from sentinel.plan.slurm_properties import JobProperties
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")
@@ -88,6 +89,13 @@ def test_a_throttle_that_squeue_no_longer_shows_is_kept(others: tuple[SlurmJob, 
 
 def test_what_the_queue_shows_of_a_throttle_is_newer_than_what_is_recorded() -> None:
     assert resubmission((WAITING_TASKS, RUNNING_TASK), {"7": 3})[0].throttle == 1
+
+
+def test_a_throttle_that_slurm_has_not_taken_is_a_difference() -> None:
+    asked, came = JobProperties(array_throttle=1), JobProperties()
+    assert asked.differences(came) == ("array_throttle is None, not 1",)
+    assert asked.differences(came, asked=["--array=1-4"]) == ()
+    assert not [word for word in asked.arguments() if "array" in word]  # --array has it beside the indices
 
 
 def test_a_chain_is_submitted_again_in_its_order_with_its_conditions() -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from trainer_hooks.hook import Hook
 
 STEPS = 6
 LATE = "a rank is late with one step's collectives"
+LATE_AT_THE_END = "a rank stands still at the last step"
 NEVER_COME = (
     "a rank leaves one step's collectives out",
     "a rank takes part no more",
@@ -138,6 +140,20 @@ def late_with_one_step(hook: Hook, engine: Any) -> None:
         ranks.start = lambda *rows: 1 / 0 if next(calls) == 2 else start(*rows)
 
 
+def stand_still_at_the_end(hook: Hook, engine: Any) -> None:
+    """For longer than a step's patience, and a second one's."""
+    ranks = collectives(hook)
+    start, calls = ranks.start, iter(range(1000))
+
+    def late(*rows: Any) -> Any:
+        if next(calls) == STEPS - 1:
+            time.sleep(4.0)
+        return start(*rows)
+
+    if on_the_last_rank():
+        ranks.start = late
+
+
 def lose_a_collective(hook: Hook, engine: Any) -> None:
     """torch's own call fails on one rank, each time, within the hook's groups."""
     if on_the_last_rank():
@@ -223,6 +239,7 @@ def cases(folder: Path) -> list[Case]:
         ("no Adam's state", {}, no_state),
         (NEVER_COME[0], {}, miss_one_step),
         (LATE, {}, late_with_one_step),
+        (LATE_AT_THE_END, {}, stand_still_at_the_end),
         (NEVER_COME[1], {}, refuse_collectives),
         (NEVER_COME[2], {}, lose_a_collective),
     ]
@@ -243,7 +260,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("trainer_hooks").addHandler(handler)
     state_dir = folder / name.replace(" ", "-")
-    patient(1.0 if name in (*NEVER_COME, LATE) else PATIENT_S)
+    patient(1.0 if name in (*NEVER_COME, LATE, LATE_AT_THE_END) else PATIENT_S)
     hook = attach(engine, **({"state_dir": state_dir} | arguments))
     spoil(hook, engine)
     losses = []
@@ -255,7 +272,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         engine.backward(loss)
         engine.step()
     patience_s = hook._patience_s
-    patient(1.0 if name in NEVER_COME else PATIENT_S)
+    patient(1.0, last_s=1.0 if name in NEVER_COME else PATIENT_S)
     hook.close("finished")
     if hasattr(hook, "reduce"):
         dist.reduce = hook.reduce

@@ -9,6 +9,9 @@ __all__ = ["PATIENT_S", "patient"]
 PATIENT_S = 200.0
 
 
-def patient(seconds: float = PATIENT_S) -> None:
-    """For hooks that are attached from now on, and for what one that is closed from now on still waits for."""
-    hook._PATIENCE_S = hook._LAST_PATIENCE_S = seconds
+def patient(seconds: float = PATIENT_S, *, last_s: float | None = None) -> None:
+    """For hooks that are attached from now on, and for what one that is closed from now on still waits for.
+
+    `last_s`: another time for those whose training is finished.
+    """
+    hook._PATIENCE_S, hook._LAST_PATIENCE_S = seconds, seconds if last_s is None else last_s
