@@ -20,7 +20,10 @@ from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.plan.applying import not_applied
 from sentinel.plan.mitigations import overrides_for
+from sentinel.plan.run_state import RunState
+from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
@@ -216,17 +219,31 @@ def _journal(config: Config) -> Iterator[Finding]:
 
 
 def _ladder(config: Config) -> Iterator[Finding]:
-    """Whether each rung could be carried out with what the trainer has reported."""
-    baseline = _look(config).run.baseline
-    anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
-    for rung in config.policy.ladder:
-        try:
-            overrides_for(rung, baseline, incident="doctor", rollback="doctor", anchor=anchor, new_seed=1)
-        except ConfigError as error:
-            yield Finding("bad", "ladder", str(error))
+    """Whether each rung could be carried out, with what the trainer has reported and with what it applies."""
+    run = _look(config).run
+    rungs = {rung: _uncarried(rung, run) for rung in config.policy.ladder}
+    none_left = None not in rungs.values()
+    for rung, why in rungs.items():
+        if why is not None:
+            follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
+            yield Finding("bad" if none_left else "note", "ladder", f"rung {rung.name!r}: {why}; {follows}")
     yield Finding(
         "ok", "ladder", f"{len(config.policy.ladder)} rungs: {', '.join(r.name for r in config.policy.ladder)}"
     )
+
+
+def _uncarried(rung: Rung, run: RunState) -> str | None:
+    """Why the rung could not be carried out, as a sentence; None where it could, or where it starts nothing."""
+    if rung.page or rung.wait_steps is not None:
+        return None
+    anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
+    try:
+        overrides = overrides_for(
+            rung, run.baseline, incident="doctor", rollback="doctor", anchor=anchor, new_seed=1, onset_past=2
+        )
+    except ConfigError as error:
+        return str(error)
+    return not_applied(overrides, run.baseline, run)
 
 
 def _launcher(config: Config) -> Iterator[Finding]:

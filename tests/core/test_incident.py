@@ -18,6 +18,7 @@ from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback, fold
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.proof_value import Proof
+from sentinel.plan.story import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
@@ -233,3 +234,87 @@ def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
     assert undo_incident((book.incident,), None).undoing  # not said to be closed: it is gone through once more
     book.ledger.closed("incident-1", "undone", "a person took it back")
     assert not book.incident.undoing
+
+
+FAILS = Verdict(kind=VerdictKind.DIVERGED, reason="…")
+
+
+@pytest.mark.parametrize(
+    ("changed", "proof", "event", "told"),
+    [
+        ({}, Proof.CONFIRMED, "proved", "incident-1-r1 did not help: diverged again"),
+        (
+            {"seed": None, "lr_schedule": None},
+            Proof.NOT_VERIFIED,
+            "not_verified",
+            "incident-1-r1 failed, and it is not verified that seed, lr_schedule took effect: diverged again",
+        ),
+    ],
+)
+def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
+    changed: dict[str, Any], proof: Proof, event: str, told: str
+) -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", DECISION)
+    book.ledger.applied(DECISION)
+    checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
+    assert book.ledger.proof(DECISION, 2, checks) is proof
+    assert (book.events[-1]["event"], book.incident.status) == (event, "holding")
+    book.ledger.rung_failed(book.incident.rollbacks[0], 2, "diverged again", FAILS)
+    (rollback,) = book.incident.rollbacks
+    assert (rollback.proof, f"{rollback.id} {rollback.result}") == (proof, told)
+    assert sentence(book.events[-1]) == told
+    assert book.said[-1].endswith(told.partition(" ")[2])
+
+
+def test_a_change_that_did_not_take_effect_is_an_incident_of_its_own_and_ends_with_the_one_it_belongs_to() -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", DECISION)
+    checks = prove(DECISION, Evidence(started=replace(STARTED, seed=3)))
+    assert book.ledger.proof(DECISION, 2, checks) is Proof.CONTRADICTED
+    book.ledger.ignored(2, DECISION, Attempt(2), Baseline(), checks)
+    book.ledger.stopped(fold(book.events)[0], "incident-1-r1 did not take effect")
+    diverged, own = fold(book.events)
+    assert (own.id, own.status, own.ignored, own.rollbacks) == ("incident-2", "stopped", "incident-1-r1", [])
+    assert own.note == "incident-1-r1 (warmup) did not take effect: seed should be 4 and is 3"
+    assert diverged.rollbacks[0].result == "did not take effect: seed"
+    assert diverged.rollbacks[0].proved is False
+    assert undo_incident((diverged, own), None).id == "incident-1"
+    book.ledger.closed("incident-1", "undone", "a person took it back")
+    assert [(i.status, i.outcome) for i in fold(book.events)] == [("closed", "undone")] * 2
+
+
+CHECK = {"what": "seed", "expected": 4, "reported": 4, "unconfirmable": False, "holds": True}
+SILENT = {"what": "free", "expected": {"options": ["--lr=1e-5"]}, "reported": None, "unconfirmable": True}
+
+
+@pytest.mark.parametrize(
+    ("checks", "event", "proof", "told"),
+    [
+        ([CHECK], "proved", Proof.CONFIRMED, "incident-1-r1 did not help: diverged again"),
+        (
+            [CHECK, SILENT | {"holds": True}],
+            "proved",
+            Proof.NOT_VERIFIED,
+            "incident-1-r1 failed, and it is not verified that free took effect: diverged again",
+        ),
+        ([CHECK | {"reported": 3, "holds": False}], "not_proved", Proof.CONTRADICTED, None),
+    ],
+)
+def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_is_not(
+    checks: list[dict[str, Any]], event: str, proof: Proof, told: str | None
+) -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", DECISION)
+    of = {"incident": "incident-1", "rollback": DECISION.id, "attempt": 2}
+    book.ledger.record({"event": event, **of, "checks": checks})
+    assert book.incident.rollbacks[0].proof is proof
+    if told is None:
+        assert book.incident.rollbacks[0].result == "did not take effect: seed"
+        return
+    book.ledger.record({"event": "rung_failed", **of, "reason": "diverged again"})
+    assert f"{DECISION.id} {book.incident.rollbacks[0].result}" == told
+    assert [line.sentence for line in story(book.events, "incident-1")][-1] == told

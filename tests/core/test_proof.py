@@ -11,6 +11,7 @@ from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback
+from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
 from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
@@ -24,7 +25,7 @@ from sentinel.vocabulary.pacing import (
     MetricSchedule,
     RandomLtdSchedule,
 )
-from sentinel.vocabulary.sample import RunStarted, decode, encode
+from sentinel.vocabulary.sample import RunStarted, Sample, decode, encode
 from sentinel.vocabulary.skipping import SkippedRange
 
 ID = "incident-2-r1"
@@ -295,3 +296,119 @@ def test_a_trainer_that_knows_of_no_such_pacing_is_said_to_confirm_nothing() -> 
     assert reported.curriculum == CURRICULUM
     off = replace(PACED, random_ltd_schedule=replace(LTD, total_steps=0).to_json(), curriculum_schedule={})
     assert unreported(PACING.overrides, baseline_of(off)) == {}
+
+
+ARGUMENTS = {"learning_rate": 1e-5, "max_grad_norm": 0.3, "adam_beta2": 0.95, "per_device_train_batch_size": 4}
+"""What Trainer shows of its arguments when the options were passed, whatever it trains with."""
+
+ILL = RunStarted(attempt=1, time_unix_s=1.0, settings={"learning_rate": 1e-3, "max_grad_norm": 1.0})
+
+
+def told(option: str, *, lr: float | None = None, before: float | None = None, **reported: Any) -> Proof:
+    """The answer for a free-form change of a run that has taken the same three steps before."""
+    standing = Standing(free=Free(options=(option,)))
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=standing, once=None))
+    steps = range(41, 44)
+    sample = Sample(attempt=2, global_step=0, time_unix_s=9.0, loss=3.0, lr=lr, seqlen=128, global_batch_samples=16)
+    shown = Evidence(
+        started=RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback=ID, **reported),
+        samples=tuple(replace(sample, global_step=step) for step in steps),
+        before=ILL,
+        lr_before={} if before is None else dict.fromkeys(steps, before),
+    )
+    (answer,) = (c.answer for c in prove(decision, shown) if option.partition("=")[0] in c.what)
+    return answer
+
+
+YES, NO, UNKNOWN = Proof.CONFIRMED, Proof.CONTRADICTED, Proof.NOT_VERIFIED
+
+
+@pytest.mark.parametrize(
+    ("option", "shown", "answer"),
+    [
+        ("--learning_rate=1e-5", {"lr": 9e-4, "settings": ARGUMENTS}, NO),  # the checkpoint's scheduler is in force
+        ("--lr=1e-5", {"lr": 1.0001e-5}, YES),  # as a log prints it
+        ("--lr=1e-5", {"lr": 1.02e-5}, NO),
+        ("--lr=1e-5", {"lr": 9e-6, "before": 9e-4}, YES),  # a hundredth of what the same steps had
+        ("--lr=1e-5", {"lr": 9e-6, "before": 8e-4}, UNKNOWN),
+        ("--lr=1e-5", {"lr": 9e-6}, UNKNOWN),  # it may warm up or decay
+        ("--lr=2e-3", {"lr": 9e-4, "before": 9e-4}, NO),  # raised, and the same as before
+        ("--lr=2e-3", {"lr": 1.8e-3, "before": 9e-4}, YES),
+        ("--learning-rate=1e-5", {"settings": ARGUMENTS}, UNKNOWN),  # asked for, and no step tells its lr
+        ("--learning-rate=1e-5", {"settings": {"learning_rate": 1e-3}}, NO),  # not even passed
+        ("--lr=$LR", {"lr": 1e-5}, UNKNOWN),
+        ("--max_grad_norm=0.3", {"gradient_clipping": 1.0, "settings": ARGUMENTS}, NO),
+        ("--clip-grad=0.3", {"gradient_clipping": 0.3}, YES),
+        ("--clip-grad=0.3", {"settings": ARGUMENTS}, UNKNOWN),
+        ("--clip-grad=0.3", {"gradient_clipping": 0.3, "from_arguments": ("gradient_clipping",)}, UNKNOWN),
+        ("--clip-grad=0.3", {"gradient_clipping": 1.0, "from_arguments": ("gradient_clipping",)}, NO),
+        ("--adam-beta2=0.95", {"adam_beta2": 0.999, "settings": ARGUMENTS}, NO),
+        ("--adam_beta2=0.95", {"adam_beta2": 0.95}, YES),
+        ("--weight-decay=0.1", {"weight_decay": 0.0}, NO),
+        ("--seed=9", {"seed": 9}, YES),
+        ("--seed=9", {"seed": 8}, NO),
+        ("--seq-length=128", {}, YES),
+        ("--seq-length=64", {}, NO),
+        ("--seq-length=256", {}, UNKNOWN),  # it may warm up
+        ("--global-batch-size=8", {}, NO),
+        ("--micro-batch-size=4", {"settings": ARGUMENTS}, YES),  # nothing that a checkpoint brings back
+        ("--micro-batch-size=2", {"settings": ARGUMENTS}, NO),
+        ("--loss-scale=512", {"loss_scale": 512.0}, YES),
+        ("--warmup-steps=500", {"settings": {"warmup_steps": 500}}, UNKNOWN),
+        ("--warmup-steps=500", {"settings": {"warmup_steps": 5}}, NO),
+        ("--eps=1e-6", {}, UNKNOWN),  # no known setting: only an echo could tell
+        ("--eps=1e-6", {"free": {"environment": {}, "options": ["--eps=1e-6"]}}, YES),
+        ("--eps=1e-6", {"free": {"environment": {}, "options": []}}, NO),
+    ],
+)
+def test_an_option_that_names_a_setting_is_looked_for_in_what_was_measured(
+    option: str, shown: dict[str, Any], answer: Proof
+) -> None:
+    if setting_of(option.partition("=")[0]) is None:
+        option, decided = "free", Standing(free=Free(options=(option,)))
+        decision = replace(DECISION, overrides=replace(OVERRIDES, standing=decided, once=None))
+        started = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback=ID, **shown)
+        assert answers(started, decision)["free"] is answer
+        return
+    assert told(option, **shown) is answer
+
+
+def test_the_first_steps_contradict_a_start_report_that_promises_the_schedule() -> None:
+    lr = LrSchedule(peak=1e-3, warmup=100, anchor=40, decay_end=0)
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=Standing(lr=lr), once=None))
+    first = lr.lr(step=41)
+    started = replace(STARTED, first_sample_index=640, lr=first, lr_schedule=lr.to_json())
+    sample = Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, lr=first)
+    shown = Evidence(started=started, samples=(sample,))
+    assert outcome(prove(decision, shown)) is Proof.CONFIRMED
+    ignored = replace(shown, samples=(replace(sample, lr=1e-3),))
+    wrong_ones = [c.what for c in prove(decision, ignored) if c.answer is Proof.CONTRADICTED]
+    assert wrong_ones == ["lr of the first steps"]
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "answer"), [(2e-4, 8e-4, YES), (8e-4, 8e-4, NO), (2e-4, None, UNKNOWN), (3e-3, 8e-4, NO)]
+)
+def test_an_lr_that_a_job_script_carries_has_to_differ_from_what_the_same_steps_had(
+    now: float, before: float | None, answer: Proof
+) -> None:
+    """Megatron performs a longer warmup in its own form: the schedule that was decided is not reported by it."""
+    standing = Standing(lr=LrSchedule(peak=1e-3, warmup=800, anchor=40, decay_end=0))
+    overrides = replace(OVERRIDES, standing=standing, once=None)
+    decision = replace(DECISION, overrides=overrides, in_script=True)
+    shown = Evidence(
+        started=replace(STARTED, first_sample_index=640, lr_schedule={"peak": 1e-3, "warmup": 3200, "decay_end": 0}),
+        samples=(Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, lr=now),),
+        lr_before={} if before is None else {41: before},
+    )
+    assert outcome(prove(decision, shown)) is answer
+
+
+def test_what_stays_as_it_was_has_to_stay_and_need_not_be_shown_again() -> None:
+    before = Baseline(adam_beta2=0.999)
+    standing = Standing(adam_beta2=0.999)
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=standing))
+    started = replace(STARTED, adam_beta2=None)
+    assert outcome(prove(decision, Evidence(started=started), before)) is Proof.CONFIRMED
+    lost = replace(started, adam_beta2=0.95)
+    assert outcome(prove(decision, Evidence(started=lost), before)) is Proof.CONTRADICTED

@@ -1,0 +1,65 @@
+"""What neither the trainer nor its job script applies is known, and said, before anything is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.plan.by_hand import Wanted, plan_by_hand
+from sentinel.plan.policy import Policy
+from sentinel.plan.recovery import decide
+from sentinel.plan.run_state import JobsSeen, WriterSeen
+from sentinel.plan.rung import Rung
+from sentinel.plan.script_changes import CARRIED
+from sentinel.vocabulary.overrides import CHANGES
+from tests.core.test_recovery_plan import DIVERGED, incident, run
+
+CALLBACK = "Hugging Face's Trainer (StabilityCallback)"
+LOWER = Rung(name="lower lr", hypothesis="…", lr_factor=0.5, options=("--max_grad_norm=0.3",))
+FREE = Rung(name="lower lr", hypothesis="…", options=("--learning_rate=1e-5",))
+SKIP = Rung(name="skip", hypothesis="…", skip_samples=64)
+RESEED = Rung(name="reseed", hypothesis="…", reseed=True)
+WRITERS = (WriterSeen(id="job 41"),)
+
+
+@pytest.mark.parametrize(
+    ("rung", "applies", "carries", "said"),
+    [
+        (LOWER, (), None, f"{CALLBACK} does not apply the LR schedule (lr), --max_grad_norm=0.3: it would train on as"),
+        (LOWER, ("lr",), None, f"{CALLBACK} does not apply --max_grad_norm=0.3: it would train on as before"),
+        (LOWER, ("lr", "free"), None, None),
+        (LOWER, CHANGES, None, None),
+        (LOWER, None, None, None),  # nobody has declared anything: the proof will tell
+        (FREE, ("free",), None, None),
+        (RESEED, (), None, "does not apply the seed (seed)"),
+        (LOWER, (), CARRIED, None),  # the observing callback, and a job script that carries it
+        (SKIP, None, CARRIED, f"neither {CALLBACK} nor a changed job script applies the skipping of data (skip_"),
+        (SKIP, ("skip_samples",), CARRIED, None),
+    ],
+)
+def test_a_rung_that_would_be_ignored_is_skipped_in_one_sentence_and_refused_by_hand(
+    rung: Rung, applies: tuple[str, ...] | None, carries: frozenset[str] | None, said: str | None
+) -> None:
+    jobs = JobsSeen(writers=WRITERS, carries=carries or frozenset(), rewrites_script=carries is not None)
+    state = run(jobs=jobs, applies=None if applies is None else frozenset(applies), trainer=CALLBACK)
+    policy = Policy(mode="act", ladder=(rung, RESEED))
+    plan = decide(incident(), state, policy)
+    by_hand = plan_by_hand(Wanted(to="global_step30", rung=rung.name), DIVERGED, state, policy)
+    if said is None:
+        assert (plan.skip, by_hand.refusal) == (None, None)
+        assert plan.decision is not None
+        assert by_hand.decision is not None
+        return
+    assert plan.skip is not None
+    assert by_hand.refusal == plan.skip.reason
+    assert said in plan.skip.reason
+    assert (plan.decision, plan.actions, by_hand.actions) == (None, (), ())
+
+
+def test_what_stands_as_it_was_needs_no_applying() -> None:
+    """Each decision names all that the run runs with; a trainer that applies nothing still runs with it."""
+    state = run(applies=frozenset({"seed"}))
+    assert decide(incident(), state, Policy(mode="act", ladder=(RESEED,))).decision is not None
+    observed = replace(state, applies=frozenset())
+    assert plan_by_hand(Wanted(to="global_step30"), DIVERGED, observed, Policy()).refusal is None
