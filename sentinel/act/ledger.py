@@ -10,7 +10,7 @@ from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Rollback, Wait, incident_id, overrides_to_json
+from sentinel.plan.incident import Incident, Rollback, Skip, Wait, incident_id, overrides_to_json
 from sentinel.plan.proof import Check
 from sentinel.plan.recovery import Plan
 from sentinel.plan.trouble import Trouble
@@ -103,6 +103,12 @@ class Ledger:
         """It did not heal."""
         self.record({"event": "wait_over", "incident": incident, "rung": wait.rung, "reason": reason})
         self.say(f"{incident}: {wait.rung} did not help: {reason}")
+
+    def rung_skipped(self, incident: str, skip: Skip) -> None:
+        """A rung that can't be carried out; the next turn decides the next one."""
+        facts = {"rung": skip.rung, "hypothesis": skip.hypothesis, "reason": skip.reason}
+        self.record({"event": "rung_skipped", "incident": incident, **facts})
+        self.say(f"{incident}: rung {skip.rung!r} is skipped: {skip.reason}; the next rung is tried")
 
     def proposed(self, incident: str, decision: Rollback, digest: str) -> None:
         """What a person is asked to agree to."""

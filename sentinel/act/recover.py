@@ -97,10 +97,16 @@ class Recoverer:
         plan = plan_recovery(look.verdict, look.run, self._policy)
         if plan.wait is not None:  # in every mode: to watch is what all of them do
             self._ledger.waiting(incident.id, plan.wait)
-            return None
-        if self._policy.mode == "observe":
+        elif plan.skip is not None:  # in every mode: nothing is done, and the next turn decides the next rung
+            self._ledger.rung_skipped(incident.id, plan.skip)
+        elif self._policy.mode == "observe":
             self._shadow(incident, plan)
-            return None
+        else:
+            return self._follow(plan, incident, look)
+        return None
+
+    def _follow(self, plan: Plan, incident: Incident, look: Look) -> Done | None:
+        """Modes approve and act: stops at a refusal, records a decision, does the plan's first action."""
         if plan.refusal is not None:
             if plan.waits:
                 self._ledger.say(plan.refusal)

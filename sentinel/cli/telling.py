@@ -88,6 +88,9 @@ def incidents(config: Config, *, as_json: bool) -> int:
             typer.echo(f"    hypothesis: {wait.hypothesis}")
             if wait.failed:
                 typer.echo(f"    did not help: {wait.failed}")
+        for skip in incident.skips:
+            typer.echo(f"  {skip.rung}: skipped, it can't be carried out: {skip.reason}")
+            typer.echo(f"    hypothesis: {skip.hypothesis}")
         for rollback in incident.rollbacks:
             whence = rollback.target_tag or "scratch"
             typer.echo(
@@ -144,6 +147,7 @@ def incident_json(incident: Incident) -> dict[str, Any]:
             }
             for w in incident.waits
         ],
+        "skips": [{"rung": s.rung, "hypothesis": s.hypothesis, "reason": s.reason} for s in incident.skips],
         "rollbacks": [
             {
                 "rollback": r.id,

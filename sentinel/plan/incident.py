@@ -8,6 +8,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     proposed    mode approve: what a person is asked to agree to, with its digest
     approved, expired       their yes (by), or that it did not come in time (digest)
     waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
+    rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
                 of a whole incident
@@ -37,6 +38,7 @@ __all__ = [
     "Incident",
     "Proposal",
     "Rollback",
+    "Skip",
     "Status",
     "Wait",
     "fold",
@@ -117,6 +119,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A rung that can't be carried out: nothing was done for it, and the next rung is tried."""
+
+    rung: str
+    hypothesis: str
+    reason: str
+    """What can't be done, and by whom; a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What a person was asked to agree to."""
 
@@ -157,6 +169,7 @@ class Incident:
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
     shadows: int = 0
     proposal: Proposal | None = None
     """The last one; a decision takes it away."""
@@ -193,7 +206,7 @@ class Incident:
     @property
     def tried(self) -> int:
         """How many rungs of the ladder have had their turn."""
-        return len(self.rollbacks) + len(self.waits)
+        return len(self.rollbacks) + len(self.waits) + len(self.skips)
 
 
 def incident_id(number: int) -> str:
@@ -252,6 +265,8 @@ def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> Non
         incident.waits.append(Wait(rung=event["rung"], hypothesis=event["hypothesis"], **steps))
     elif kind == "wait_over":
         incident.waits[-1] = replace(incident.waits[-1], failed=event["reason"])
+    elif kind == "rung_skipped":
+        incident.skips.append(Skip(rung=event["rung"], hypothesis=event["hypothesis"], reason=event["reason"]))
     elif kind == "shadow":
         incident.shadows += 1
     elif kind == "stopped":

@@ -22,7 +22,7 @@ from sentinel.plan.actions import (
     WriteOverrides,
 )
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Rollback, Wait, rollback_id
+from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.price import gpu_hours
@@ -43,6 +43,7 @@ __all__ = [
     "onset_past",
     "plan_recovery",
     "plan_rollback",
+    "skipped",
     "unconfirmable",
 ]
 
@@ -57,6 +58,9 @@ class Plan:
 
     wait: Wait | None = None
     """Begun by this plan, and to be recorded: nothing is done but to watch."""
+
+    skip: Skip | None = None
+    """A rung that can't be carried out, to be recorded: then the next rung is decided. Nothing else is done with it."""
 
     refusal: str | None = None
     """Why nothing is done; a sentence. Then there are no actions."""
@@ -84,12 +88,17 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
 
-    A rung that only watches is a wait to record: it has no actions, and no budget stands against it.
+    A rung that only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't
+    be carried out is a skip to record; the next rung is decided once it is recorded.
     """
     if (refused := _waits(run, policy)) is not None:
         return refused
     if incident.tried >= len(policy.ladder):
-        return Plan(refusal=f"the ladder's {len(policy.ladder)} rungs were all tried, and none helped")
+        tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
+        return Plan(
+            refusal=f"the ladder's {len(policy.ladder)} rungs are used up: {tried} tried without recovery, "
+            f"{left_out} could not be carried out"
+        )
     rung = policy.ladder[incident.tried]
     if rung.page:
         return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
@@ -106,7 +115,7 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     try:
         decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
-        return Plan(refusal=str(error))
+        return skipped(rung, str(error))
     if _lost_steps(run) + decision.lost_steps > policy.lost_steps_budget:
         return Plan(
             refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
@@ -118,6 +127,14 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
     if carried_out.refusal is not None:
         return carried_out
     return Plan(actions=carried_out.actions, decision=decision, reason=target.reason)
+
+
+def skipped(rung: Rung, reason: str) -> Plan:
+    """The plan for a rung that can't be carried out: it is recorded as skipped, with the reason, a sentence."""
+    return Plan(
+        skip=Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason),
+        reason=f"rung {rung.name!r} is skipped: {reason}",
+    )
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:

@@ -61,6 +61,7 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",
     "waiting": lambda e: f"{e['rung']!r} watches until step {e['until_step']}; hypothesis: {e['hypothesis']}",
     "wait_over": lambda e: f"{e['rung']!r} did not help: {e['reason']}",
+    "rung_skipped": lambda e: f"rung {e['rung']!r} is skipped: {e['reason']}",
     "shadow": _shadow,
     "decided": lambda e: f"decided {e['rollback']}: {_decision(e)}; hypothesis: {e['hypothesis']}",
     "intent": lambda e: _doing(e["action"]),

@@ -14,7 +14,7 @@ __all__ = ["differences", "told"]
 _TONES = {
     **dict.fromkeys(("opened", "failed", "not_proved", "rung_failed", "wait_over", "stopped", "expired"), "bad"),
     **dict.fromkeys(("proved", "closed", "approved"), "good"),
-    **dict.fromkeys(("decided", "proposed", "shadow", "waiting"), "plan"),
+    **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped"), "plan"),
 }
 
 

@@ -308,7 +308,7 @@ def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
     ("policy", "changed", "says"),
     [
         (Policy(rollback_budget=0), {}, "budget of 0 is spent"),
-        (Policy(ladder=()), {}, "rungs were all tried"),
+        (Policy(ladder=()), {}, "the ladder's 0 rungs are used up"),
         (Policy(), {"paused": True}, "paused"),
         (Policy(), {"kill_file": True}, "KILL"),
         (Policy(lost_steps_budget=49), {}, "would lose 50 steps"),
@@ -330,11 +330,12 @@ def test_the_cooldown_counts_from_the_last_decision() -> None:
     assert plan.waits
 
 
-def test_a_rung_that_needs_what_nobody_reported_is_refused() -> None:
+def test_a_rung_that_needs_what_nobody_reported_is_skipped() -> None:
     rung = Rung(name="warmup", hypothesis="…", lr_warmup_factor=8)
     plan = decide(incident(baseline=Baseline(seed=3)), run(), Policy(ladder=(rung,)))
-    assert plan.refusal is not None
-    assert "has not reported its LR schedule" in plan.refusal
+    assert plan.skip is not None
+    assert "has not reported its LR schedule" in plan.skip.reason
+    assert (plan.decision, plan.refusal, plan.actions) == (None, None, ())
 
 
 @pytest.mark.parametrize("kind", [k for k in VerdictKind if k is not VerdictKind.DIVERGED])

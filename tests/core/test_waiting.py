@@ -116,7 +116,7 @@ def test_the_rung_after_a_wait_is_decided_as_if_it_were_the_first() -> None:
     assert made is not None
     assert (made.rung, made.id) == ("reseed", "incident-1-r1")
     spent = decide(waited, run(incidents=(waited,)), Policy(ladder=(PATIENCE,)))
-    assert spent.refusal == "the ladder's 1 rungs were all tried, and none helped"
+    assert spent.refusal == ("the ladder's 1 rungs are used up: 1 tried without recovery, 0 could not be carried out")
 
 
 def replace_waits(opened: Incident) -> Incident:
@@ -140,6 +140,33 @@ def test_a_wait_after_a_rung_that_failed_can_heal_too() -> None:
     assert plan.wait is not None
     failed.waits.append(plan.wait)
     assert plan_recovery(DIVERGED, run(incidents=(failed,)), Policy()).reason.startswith("'patience' watches until")
+
+
+@pytest.mark.parametrize("mode", ["observe", "approve"])
+def test_a_rung_that_can_not_be_carried_out_is_skipped_on_the_record_and_the_next_one_is_tried(mode: Mode) -> None:
+    skip_data = Rung(name="skip data", hypothesis="a bad batch did it", skip_samples="past_onset")
+    watched = Watched(skip_data, RESEED, mode=mode)
+    watched.turn(DIVERGED)
+    assert {k: watched.last[k] for k in ("event", "rung", "hypothesis")} == {
+        "event": "rung_skipped",
+        "rung": "skip data",
+        "hypothesis": "a bad batch did it",
+    }
+    assert "consumed_samples at the onset is unknown" in watched.last["reason"]
+    assert sentence(watched.last) == f"rung 'skip data' is skipped: {watched.last['reason']}"
+    assert (watched.incident.tried, watched.incident.rollbacks, len(watched.incident.skips)) == (1, [], 1)
+    watched.turn(DIVERGED)
+    follows = {"observe": "shadow", "approve": "proposed"}[mode]
+    decided = next(event for event in watched.events if event["event"] == follows)
+    assert (decided["rung"], decided["rollback"]) == ("reseed", "incident-1-r1")
+
+
+def test_a_ladder_of_which_no_rung_can_be_carried_out_ends_with_a_person() -> None:
+    watched = Watched(Rung(name="skip data", hypothesis="…", skip_samples="past_onset"))
+    watched.turn(DIVERGED)
+    assert watched.turn(DIVERGED) is Done.PERSON_NEEDED
+    said = "the ladder's 1 rungs are used up: 0 tried without recovery, 1 could not be carried out"
+    assert watched.last["reason"] == said
 
 
 def test_in_mode_observe_it_watches_and_then_says_what_it_would_do() -> None:
@@ -183,9 +210,10 @@ def test_the_data_of_the_onset_is_skipped_from_the_target_to_the_margin_past_it(
     assert set(made.unconfirmed) == {"skipped_samples"}
 
 
-def test_without_a_count_of_samples_the_rung_is_refused() -> None:
+def test_without_a_count_of_samples_the_rung_is_skipped() -> None:
     plan = decide(incident(), run(), Policy(ladder=(PAST,)))
-    assert plan.refusal == "rung 'skip' skips data past the onset, and consumed_samples at the onset is unknown"
+    assert plan.skip is not None
+    assert plan.skip.reason == "rung 'skip' skips data past the onset, and consumed_samples at the onset is unknown"
 
 
 def test_by_hand_the_onset_is_that_of_the_verdict_and_a_seed_adds_to_the_rung() -> None:
