@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ def attach(
     address: str = "127.0.0.1",
     port: int = 0,
     exporter: ExporterSettings | None = None,
+    applies: Iterable[str] | None = None,
+    trainer: str | None = None,
 ) -> Hook:
     """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize; nothing else in the loop changes.
 
@@ -75,8 +77,11 @@ def attach(
     train_batch has it), the step is measured inside engine.step(). `position` is asked then, for the step just made.
     `on_sample` is given each sample on rank 0, once it is there: at the step's end on a CPU, one or two steps later
     with CUDA, whose results nothing waits for. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was
-    not given it. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and
-    `port`; `exporter` replaces both, and has TLS and the rest (docs/EXPORTER.md). Never raises.
+    not given it. `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a
+    start, () for a trainer that applies none: sentinel then refuses a change that would be ignored; None does not say.
+    `trainer` is what its sentences call the trainer. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN.
+    /metrics listens at `address` and `port`; `exporter` replaces both, and has TLS and the rest (docs/EXPORTER.md).
+    Never raises.
     """
     where = state_dir or os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / run
     hook = Hook(
@@ -87,6 +92,7 @@ def attach(
         loss_minimum=loss_minimum or LossMinimum(),
         on_sample=on_sample,
         interval_steps=interval_steps,
+        declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
     )
     hook.open(exporter or ExporterSettings(address=address, port=port))
     hook.wrap(mpu)
@@ -106,7 +112,9 @@ class Hook:
         loss_minimum: LossMinimum,
         on_sample: Callable[[Sample], None] | None,
         interval_steps: int,
+        declared: Mapping[str, Any],
     ) -> None:
+        self._declared = declared
         self._engine = engine
         self._state_dir = state_dir
         self._run = run
@@ -184,7 +192,7 @@ class Hook:
             engine_facts: dict[str, Any] = {}
             with self._kept_from_training("read what the optimizer runs with"):
                 engine_facts = adam_settings.facts(self._engine)
-            known = {**engine_facts, **process_facts(), "attempt": self.attempt, "run": self._run}
+            known = {**engine_facts, **process_facts(), **self._declared, "attempt": self.attempt, "run": self._run}
             self._put(RunStarted(**(known | facts)))
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:

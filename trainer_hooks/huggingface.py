@@ -14,7 +14,7 @@ import atexit
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,8 @@ from trainer_hooks.hook import Hook, Position, attach
 __all__ = ["StabilityCallback"]
 
 log = logging.getLogger(__name__)
+
+_TRAINER = "Hugging Face's Trainer (StabilityCallback)"
 
 _KEY = "sentinel"
 """Where the callback's state lies among the `stateful_callbacks` of trainer_state.json.
@@ -86,13 +88,15 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         run: str = "run",
         validation_metric: str = "eval_loss",
         full_seqlen: int | None = None,
+        applies: Iterable[str] = (),
         **attach_options: Any,
     ) -> None:
         """`attach_options` go to `attach` (address, port, mpu, …).
 
         `validation_metric` is the one of evaluate()'s metrics that counts as the run's validation loss: with several
         evaluation sets the one of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length that it is
-        measured at, in tokens; None where that is not known.
+        measured at, in tokens; None where that is not known. `applies` names the keys of overrides.json that the
+        training script itself reads and applies, such as "free": the callback observes and applies none.
         """
         self.hook: Hook | None = None
         """From the beginning of a training to its end."""
@@ -105,7 +109,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._run = run
         self._validation_metric = validation_metric
         self._full_seqlen = full_seqlen
-        self._attach_options = attach_options
+        self._attach_options = {"applies": tuple(applies), "trainer": _TRAINER, **attach_options}
         self._said: set[str] = set()
         self._fed = Fed(ranks=1, samples=0, tokens=0)
         self._lr_warmup_steps: int | None = None

@@ -54,7 +54,8 @@ class MegatronHook:
         self._evaluated: list[Any] = []
         """What eval_batch gave since the last evaluation, nats: a pipeline's first stage has the loss from it alone."""
         self._said: set[str] = set()
-        self.hook: Hook = attach(engine, position=self._position, mpu=mpu, **attach_options)
+        declared = {"applies": (), "trainer": "Megatron-DeepSpeed"}  # a decision reaches it by its job script alone
+        self.hook: Hook = attach(engine, position=self._position, mpu=mpu, **{**declared, **attach_options})
         with self._kept_from_training("take its place around saving, loading and evaluating"):
             self._wrap()
         atexit.register(self._at_exit)

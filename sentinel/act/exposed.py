@@ -14,14 +14,16 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
 from sentinel.plan.incident import Incident, Status
 from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.proof_value import Proof
 from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
 from sentinel.vocabulary.metrics import PREFIX, Shown
 
 __all__ = ["MITIGATIONS", "OUTCOMES", "exposed", "of_ourselves"]
 
-MITIGATIONS = ("decided", "applied", "proved", "not_proved", "failed", "taken_back")
-"""Where a rollback stands: being carried out; carried out, unconfirmed; confirmed; refuted; did not help; undone."""
+MITIGATIONS = ("decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
+"""Where a rollback stands: being carried out; carried out, nothing shown yet; confirmed; not verified; did not take
+effect; did not recover; taken back."""
 
 OUTCOMES = ("done", "failed")
 """Of an action, as the incident log has them."""
@@ -127,6 +129,13 @@ def _of_run(run: str, look: Look, policy: Policy) -> Iterator[Shown]:
     yield shown("paused", look.run.paused)
 
 
+_PROOFS = {
+    Proof.CONFIRMED: "proved",
+    Proof.NOT_VERIFIED: "not_verified",
+    Proof.CONTRADICTED: "not_proved",
+}
+
+
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
     """Where the newest rollback of the newest incident that is not closed stands; None where there is none."""
     there = [incident for incident in incidents if incident.status != "closed" and incident.rollbacks]
@@ -137,8 +146,8 @@ def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
         return "taken_back"
     if rollback.failed is not None:
         return "failed"
-    if rollback.proved is not None:
-        return "proved" if rollback.proved else "not_proved"
+    if rollback.proof is not None:
+        return _PROOFS[rollback.proof]
     return "applied" if rollback.applied else "decided"
 
 

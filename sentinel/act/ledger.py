@@ -11,8 +11,10 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, incident_id, overrides_to_json
-from sentinel.plan.proof import Check
+from sentinel.plan.proof import Check, outcome
+from sentinel.plan.proof_value import Proof, failure
 from sentinel.plan.recovery import Plan
+from sentinel.plan.story import sentence
 from sentinel.plan.trouble import Trouble
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample
@@ -141,26 +143,49 @@ class Ledger:
         """Every action was seen done."""
         self.record({"event": "applied", "incident": rollback.overrides.incident, "rollback": rollback.id})
 
-    def proof(self, rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> bool:
-        """What the attempt reported against the decision; returns whether all of it holds."""
-        holds = all(check.holds for check in checks)
+    def proof(self, rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Proof:
+        """What the attempt has shown against the decision, change by change; returns what that comes to."""
+        answer = outcome(checks)
+        event = {
+            "event": _PROOF_EVENTS[answer],
+            "incident": rollback.overrides.incident,
+            "rollback": rollback.id,
+            "attempt": attempt,
+            "checks": [check.to_json() for check in checks],
+        }
+        self.record(event)
+        if (said := sentence(event)) is not None and answer is not Proof.CONTRADICTED:  # that is said with the stop
+            self.say(f"{rollback.id}: {said}")
+        return answer
+
+    def ignored(
+        self, number: int, rollback: Rollback, attempt: Attempt, baseline: Baseline, checks: tuple[Check, ...]
+    ) -> None:
+        """A rollback whose changes did not take effect, as an incident of its own."""
+        incident = incident_id(number)
+        wrong = [c for c in checks if c.answer is Proof.CONTRADICTED]
+        said = "; ".join(f"{c.what} should be {c.expected!r} and is {c.reported!r}" for c in wrong)
+        reason = f"{rollback.id} ({rollback.rung}) did not take effect: {said}"
         self.record(
             {
-                "event": "proved" if holds else "not_proved",
-                "incident": rollback.overrides.incident,
-                "rollback": rollback.id,
-                "attempt": attempt,
-                "checks": [check.to_json() for check in checks],
+                "event": "opened",
+                "incident": incident,
+                "attempt": attempt.number,
+                "onset_range": None,
+                "alarm_step": None,
+                "onset_tokens": None,
+                "best_mean": None,
+                "reason": reason,
+                "led_by": [],
+                "baseline": baseline.to_json(),
+                "overrides": overrides_to_json(rollback.overrides),
+                "ignored": rollback.id,
             }
         )
-        if holds:
-            silent = [check.what for check in checks if check.reported is None]
-            left = f"; not confirmed, as foreseen: {', '.join(silent)}" if silent else ""
-            self.say(f"{rollback.id}: attempt {attempt} runs with what was decided ({len(checks)} checks{left})")
-        return holds
+        self.say(f"{incident}: {reason}")
 
     def rung_failed(self, rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> None:
-        """The restart did not help."""
+        """The restart has failed; whether its rung did not help depends on the proof of its changes."""
         self.record(
             {
                 "event": "rung_failed",
@@ -168,11 +193,13 @@ class Ledger:
                 "rollback": rollback.id,
                 "attempt": attempt,
                 "reason": reason,
+                "proof": None if rollback.proof is None else str(rollback.proof),
+                "doubts": rollback.doubts,
                 "onset_range": verdict.onset_range,
                 "alarm_step": verdict.alarm_step,
             }
         )
-        self.say(f"{rollback.id}: {rollback.rung} did not help: {reason}")
+        self.say(f"{rollback.id}: {rollback.rung} {failure(reason, rollback.proof, rollback.doubts)}")
 
     def stopped(self, incident: Incident, reason: str) -> None:
         """sentinel does not act on the incident any more."""
@@ -204,6 +231,13 @@ class Ledger:
         self.say(f"{incident} closed, {outcome}: {reason}")
 
 
+_PROOF_EVENTS = {
+    Proof.CONFIRMED: "proved",
+    Proof.CONTRADICTED: "not_proved",
+    Proof.NOT_VERIFIED: "not_verified",
+}
+
+
 def _decision(incident: str, decision: Rollback) -> dict[str, Any]:
     return {
         "incident": incident,
@@ -216,5 +250,6 @@ def _decision(incident: str, decision: Rollback) -> dict[str, Any]:
         "lost_steps": decision.lost_steps,
         "lost_gpu_hours": decision.lost_gpu_hours,
         "unconfirmed": decision.unconfirmed,
+        "in_script": decision.in_script,
         "restart": decision.restart,
     }

@@ -216,6 +216,8 @@ class Observer:
             tensorboard_git=_git_work_tree(near.tensorboard),
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
+            applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
+            trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,

@@ -6,6 +6,7 @@ import logging
 from enum import IntEnum
 
 from sentinel.act.execute import Perform, execute
+from sentinel.act.first_steps import evidence
 from sentinel.act.held import Held
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
@@ -15,9 +16,11 @@ from sentinel.judge.recovered import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
 from sentinel.plan.approval import Approval, digest_of
+from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof import prove
+from sentinel.plan.proof import outcome, prove
+from sentinel.plan.proof_value import Proof
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
 from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused, TemporaryError
@@ -191,7 +194,7 @@ class Recoverer:
             return None
         attempt = look.history.latest
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
-            return self._prove(incident, rollback, attempt)
+            return self._prove(incident, rollback, attempt, look)
         asked = rollback.last_start_unix_s
         made = _made_since(look.history, asked, enough=self._policy.confirm_within_steps)
         if made >= self._policy.confirm_within_steps:
@@ -208,17 +211,31 @@ class Recoverer:
             )
         return None
 
-    def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt) -> Done | None:
-        if attempt.started is None:
+    def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look) -> Done | None:
+        """Settles what the new attempt shows of each change, once it has made its first steps.
+
+        At once where its start report already contradicts one, or no step is to be expected any more.
+        """
+        found = evidence(look.history, attempt, before=incident.attempt)
+        if found is None:
             return None
-        checks = prove(rollback, attempt.started)
-        if self._ledger.proof(rollback, attempt.number, checks):
+        checks = prove(rollback, found, incident.baseline)
+        waited_s = look.run.now_unix_s - found.started.time_unix_s
+        over = waited_s > self._policy.confirm_within_s or attempt.finished is not None
+        over |= look.run.jobs.known and not look.run.jobs.writers
+        enough = len(found.samples) >= FIRST_STEPS or over
+        if not enough and outcome(checks) is not Proof.CONTRADICTED:
             return None
-        wrong = next(check for check in checks if not check.holds)
+        if self._ledger.proof(rollback, attempt.number, checks) is not Proof.CONTRADICTED:
+            return None
+        wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
+        seen = f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
+        if not any(other.ignored == rollback.id for other in look.run.incidents):
+            self._ledger.ignored(len(look.run.incidents) + 1, rollback, attempt, incident.baseline, checks)
         return self._stop(
             incident,
             f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
-            f"and attempt {attempt.number} reports {wrong.reported!r}",
+            f"and attempt {attempt.number} reports {seen}",
         )
 
     def _hold(self, incident: Incident, rollback: Rollback, look: Look) -> Done | None:
@@ -230,7 +247,7 @@ class Recoverer:
             self._ledger.rung_failed(rollback, attempt.number, f"diverged again: {look.verdict.reason}", look.verdict)
             return None
         if incident.onset_range is None:  # a person's own rollback: there is no illness to recover from
-            self._ledger.closed(incident.id, "proved", f"attempt {attempt.number} runs with what was asked for")
+            self._ledger.closed(incident.id, *_asked_for(rollback, attempt))
             return None
         answer = self._held.recovery(incident, rollback, attempt, look, hold_steps=self._policy.hold_steps)
         if answer.answer is Answer.RECOVERED:
@@ -242,6 +259,13 @@ class Recoverer:
     def _stop(self, incident: Incident, reason: str) -> Done:
         self._ledger.stopped(incident, reason)
         return Done.PERSON_NEEDED
+
+
+def _asked_for(rollback: Rollback, attempt: Attempt) -> tuple[str, str]:
+    """The end of a person's own rollback: its outcome, and the sentence."""
+    if rollback.proof is Proof.CONFIRMED:
+        return "proved", f"attempt {attempt.number} runs with what was asked for"
+    return "not_verified", f"attempt {attempt.number} runs; not verified: {', '.join(rollback.doubts)}"
 
 
 def _made_since(history: History, asked_unix_s: float | None, *, enough: int) -> int:

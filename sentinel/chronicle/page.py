@@ -105,10 +105,8 @@ def _tried(chapter: _Chapter) -> Iterator[str]:
 
 
 def _did(incident: Incident, rollback: Rollback) -> str:
-    if rollback.failed:
-        return f"did not help: {rollback.failed}"
-    if rollback.proved is False:
-        return "did not take effect"
+    if rollback.result is not None:
+        return rollback.result
     if rollback is incident.rollbacks[-1] and incident.outcome:
         return f"{incident.outcome}: {incident.note}"
     return "not settled"
@@ -128,7 +126,7 @@ def _cost(chapter: _Chapter) -> str:
     lost = sum(r.lost_steps for r in chapter.incident.rollbacks)
     starts = sum(r.starts for r in chapter.incident.rollbacks)
     hours = _gpu_hours(chapter)
-    spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not help"
+    spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not recover"
     return f"{lost} steps thrown away, {starts} starts of the job{spent}"
 
 

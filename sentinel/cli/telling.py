@@ -12,6 +12,7 @@ from sentinel.cli.watched import NOT_WELL
 from sentinel.config import Config
 from sentinel.judge.events import Event
 from sentinel.plan.incident import Incident, fold
+from sentinel.plan.proof_value import Proof
 from sentinel.plan.story import sentence
 from sentinel.vocabulary.numbers import dump_json
 
@@ -81,6 +82,7 @@ def incidents(config: Config, *, as_json: bool) -> int:
         typer.echo(f"{config.run.name} has had no incident")
     for incident in found:
         onset = f"onset {incident.onset_range[0]}-{incident.onset_range[1]}" if incident.onset_range else "by hand"
+        onset = f"{incident.ignored} did not take effect" if incident.ignored else onset
         typer.echo(f"{incident.id}: {incident.outcome or incident.status}; {onset}, attempt {incident.attempt}")
         typer.echo(f"  {incident.reason}")
         for wait in incident.waits:
@@ -97,8 +99,10 @@ def incidents(config: Config, *, as_json: bool) -> int:
                 f"  {rollback.id}: {rollback.rung}, from {whence} ({'; '.join(rollback.changes) or 'no change'})"
             )
             typer.echo(f"    hypothesis: {rollback.hypothesis}")
-            if rollback.failed:
-                typer.echo(f"    did not help: {rollback.failed}")
+            if rollback.result is not None:
+                typer.echo(f"    {rollback.result}")
+            elif rollback.proof is Proof.NOT_VERIFIED:
+                typer.echo(f"    not verified: {', '.join(rollback.doubts)}")
         if incident.note:
             typer.echo(f"  {incident.outcome or 'stopped'}: {incident.note}")
     return 0
@@ -135,6 +139,7 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         "onset_range": incident.onset_range,
         "alarm_step": incident.alarm_step,
         "reason": incident.reason,
+        "ignored": incident.ignored,
         "led_by": incident.led_by,
         "note": incident.note,
         "waits": [
@@ -157,6 +162,8 @@ def incident_json(incident: Incident) -> dict[str, Any]:
                 "changes": r.changes,
                 "attempt": r.attempt,
                 "proved": r.proved,
+                "proof": r.proof,
+                "doubts": r.doubts,
                 "failed": r.failed,
             }
             for r in incident.rollbacks

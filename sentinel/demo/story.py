@@ -17,6 +17,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, trainer_command, write_configuration
 from sentinel.demo.report import Report, report_of
 from sentinel.judge.history import History
+from sentinel.plan.story import sentence
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["tell"]
@@ -117,6 +118,8 @@ def _line(event: dict[str, object]) -> str | None:
             return f"! {event['rollback']}: {event['rung']}, from {tag or 'scratch'} ({event['hypothesis']}?)"
         case "proved":
             return f"  {event['rollback']}: the trainer confirms every change"
+        case "not_verified":
+            return f"  {event['rollback']}: {sentence(event)}"
         case "rung_failed":
             return f"! {event['rollback']}: no: {event['reason']}"
         case "closed" | "stopped":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.judge.verdict import Verdict
+from sentinel.plan.applying import not_applied
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback, incident_id, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
@@ -47,6 +48,8 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         overrides = _overrides(wanted, verdict, run, policy, incident, step)
     except ConfigError as error:
         return Plan(refusal=str(error))
+    if wanted.start and (unapplied := not_applied(overrides, run.baseline, run)) is not None:
+        return Plan(refusal=unapplied)
     newest = max((c.global_step for c in run.checkpoints), default=0)
     decision = Rollback(
         id=overrides.rollback,
@@ -59,6 +62,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         decided_unix_s=run.now_unix_s,
         lost_steps=max(0, newest - step),
         unconfirmed=unconfirmable(overrides, run.baseline, run),
+        in_script=run.jobs.rewrites_script,
         restart=wanted.start,
     )
     plan = plan_rollback(decision, run, policy)

@@ -3,7 +3,7 @@
 One JSON object per line, each with `event`, `incident` and `time_unix_s`:
 
     opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
-                or a person asked for a rollback
+                or a person asked for a rollback, or a rollback did not take effect (`ignored`: its id)
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     proposed    mode approve: what a person is asked to agree to, with its digest
     approved, expired       their yes (by), or that it did not come in time (digest)
@@ -13,14 +13,16 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
                 of a whole incident
     applied     every action of the decision has been seen done
-    proved, not_proved      what the new attempt reports against the decision (attempt, checks)
-    rung_failed the restart diverged again, or did not recover (reason)
+    proved      each change is confirmed by what the new attempt reports (attempt, checks)
+    not_verified            no change is contradicted, and not each is confirmed (attempt, checks, not_verified)
+    not_proved  a change is contradicted: it did not take effect (attempt, checks)
+    rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
     troubled    no divergence, and somebody has to know of it: a turn that fails again and again, a job that is gone
                 (topic, severity, reason, since_unix_s; `incident` is null); again every hour while it struggles
     relieved    that it is over (topic, reason)
-    closed      outcome: recovered, proved (a person's own rollback), undone, superseded or healed
+    closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.proof_value import PROOFS, Proof, failure, proof_of
 from sentinel.vocabulary.errors import IncidentLogError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
@@ -77,6 +80,9 @@ class Rollback:
     unconfirmed: tuple[str, ...] = ()
     """What of it the plan said beforehand that this trainer can't confirm: names of checks."""
 
+    in_script: bool = False
+    """Whether its changes were made in the job script, in that trainer's own form."""
+
     restart: bool = True
     """Whether the job is started again after the rollback."""
 
@@ -97,11 +103,31 @@ class Rollback:
 
     last_start_unix_s: float | None = None
     attempt: int | None = None
-    """The attempt that confirmed it."""
+    """The attempt that was started for it."""
 
-    proved: bool | None = None
+    proof: Proof | None = None
+    """Whether its changes took effect; None while no attempt has shown."""
+
+    doubts: tuple[str, ...] = ()
+    """What is contradicted, or not verified: names of checks."""
+
     failed: str | None = None
-    """Why the rung failed; None while it has not."""
+    """Why the restart failed; None while it has not. Only where `proof` is confirmed did the rung not help."""
+
+    @property
+    def proved(self) -> bool | None:
+        """True where every change is confirmed, False where one is contradicted, else None."""
+        return {Proof.CONFIRMED: True, Proof.CONTRADICTED: False}.get(self.proof) if self.proof else None
+
+    @property
+    def result(self) -> str | None:
+        """What became of it, as a phrase, where that is settled by its proof or its failure; else None."""
+        named = ", ".join(self.doubts) or "what was changed"
+        if self.proof is Proof.CONTRADICTED:
+            return f"did not take effect: {named}"
+        if self.failed is None:
+            return None
+        return failure(self.failed, self.proof, self.doubts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +189,10 @@ class Incident:
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
+    ignored: str | None = None
+    """The rollback that did not take effect, where that is what the incident is about; it waits for a person from its
+    beginning, and ends with the incident of that rollback."""
+
     overrides_before: Overrides | None = None
     """overrides.json as it was when the incident began; None where there was none."""
 
@@ -247,6 +277,10 @@ def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
         _undone(incident, event)
         return
     _of_incident(incident, kind, event)
+    if kind == "closed":
+        for other in incidents.values():
+            if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
+                _of_incident(other, kind, event)
     if incident.rollbacks:
         _of_rollback(incident, incident.rollbacks[-1], kind, event)
 
@@ -285,11 +319,10 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mappi
     elif kind == "applied":
         rollback.applied = True
         incident.status = "applied"
-    elif kind == "proved":
-        rollback.attempt, rollback.proved = event["attempt"], True
-        incident.status = "holding"
-    elif kind == "not_proved":
-        rollback.attempt, rollback.proved = event["attempt"], False
+    elif kind in PROOFS:
+        rollback.attempt = event["attempt"]
+        rollback.proof, rollback.doubts = proof_of(event)
+        incident.status = incident.status if kind == "not_proved" else "holding"
     elif kind == "rung_failed":
         rollback.failed = event["reason"]
         incident.status = "open"
@@ -329,6 +362,9 @@ def _opened(event: Mapping[str, Any]) -> Incident:
         reason=event["reason"],
         led_by=tuple(event["led_by"]),
         baseline=Baseline.from_json(event["baseline"]),
+        ignored=event.get("ignored"),
+        status="stopped" if event.get("ignored") else "open",
+        note=event["reason"] if event.get("ignored") else None,
         overrides_before=_overrides(event.get("overrides")),
     )
 
@@ -350,5 +386,6 @@ def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:
         lost_steps=event["lost_steps"],
         lost_gpu_hours=event.get("lost_gpu_hours"),
         unconfirmed=tuple(event.get("unconfirmed", ())),
+        in_script=event.get("in_script", False),
         restart=event.get("restart", True),
     )

@@ -1,4 +1,4 @@
-"""What a restart was to change against what the attempt reports: the proof that the mitigation took effect."""
+"""What a restart was to change against what the attempt shows: confirmed, contradicted or not verified, each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sentinel.plan.applying import changed_keys
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence, find
+from sentinel.plan.first_steps import of_first_steps
 from sentinel.plan.incident import Rollback
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
+from sentinel.plan.known_options import named_settings, setting_of, wanted_number
+from sentinel.plan.proof_value import Proof
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Check", "prove", "unreported"]
+__all__ = ["Check", "outcome", "prove", "unreported"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,49 +27,71 @@ class Check:
     what: str
     expected: Any
     reported: Any
-    """None when the trainer did not say."""
+    """What was seen; None where nothing was."""
 
-    unconfirmable: bool = False
-    """Whether the plan said beforehand that this trainer reports no such thing."""
+    changed: bool = True
+    """Whether the decision changes it. What stays as it was has to stay so, and need not be shown again."""
+
+    found: Proof | None = None
+    """The answer, where equality of the two is not the question."""
+
+    why: str | None = None
+    """How that answer was come to, as a phrase."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the report equals the expectation (numbers to 1 part in 10^9), or was known not to come."""
-        if self.reported is None and self.unconfirmable:
-            return True
+    def answer(self) -> Proof:
+        """Numbers are equal to 1 part in 10^9; what was not seen is not verified."""
+        if self.found is not None:
+            return self.found
+        if self.reported is None:
+            return Proof.NOT_VERIFIED
+        equal = self.expected == self.reported
         if isinstance(self.expected, float) and isinstance(self.reported, int | float):
-            return abs(self.expected - self.reported) <= 1e-9 * max(abs(self.expected), abs(self.reported))
-        return bool(self.expected == self.reported)
+            equal = abs(self.expected - self.reported) <= 1e-9 * max(abs(self.expected), abs(self.reported))
+        return Proof.CONFIRMED if equal else Proof.CONTRADICTED
 
     def to_json(self) -> dict[str, Any]:
         """The check with its answer, for the incident log."""
-        return asdict(self) | {"holds": self.holds}
+        told = asdict(self) | {"answer": str(self.answer)}
+        del told["found"]
+        return told
 
 
-def prove(rollback: Rollback, started: RunStarted) -> tuple[Check, ...]:
-    """Everything that the decision fixes, compared with what the attempt says that it runs with.
+def outcome(checks: tuple[Check, ...]) -> Proof:
+    """Of all checks together: contradicted by one is contradicted; one change not verified is not verified."""
+    answers = {check.answer for check in checks if check.changed or check.answer is Proof.CONTRADICTED}
+    for worst in (Proof.CONTRADICTED, Proof.NOT_VERIFIED):
+        if worst in answers:
+            return worst
+    return Proof.CONFIRMED
+
+
+def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = None) -> tuple[Check, ...]:
+    """Everything that the decision fixes, compared with what the attempt says and shows that it runs with.
 
     An attempt that was restarted after a crash resumes later than the target: then what is checked is what stands, and
-    that the one-shot changes are still on the record. Silence is a no, but where the plan said that it would be silent.
+    that the one-shot changes are still on the record. `baseline` is what the run ran with when the incident began.
     """
-    overrides = rollback.overrides
+    overrides, started = rollback.overrides, evidence.started
+    changed = frozenset(changed_keys(overrides, baseline or Baseline()))
     at_anchor = (started.resumed_from or 0) <= overrides.anchor.global_step
-    checks = [Check(what="rollback", expected=rollback.id, reported=started.rollback)]
+    named = Check(what="rollback", expected=rollback.id, reported=started.rollback)
+    checks = [replace(named, found=None if started.rollback else Proof.CONTRADICTED)]
     if at_anchor:
         checks += _position(overrides, started)
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
-    checks += _schedules(overrides.standing, started)
-    checks += _end(overrides.standing, started)
-    checks += _settings(overrides.standing, started)
+    standing = overrides.standing
+    of_standing = [*_schedules(standing, evidence, rollback, changed), *_settings(standing, evidence)]
+    checks += [replace(check, changed=key in changed) for key, check in of_standing]
+    checks += _free(standing.free or Free(), (baseline or Baseline()).free or Free(), evidence)
     return tuple(_with_silence(check, rollback) for check in checks)
 
 
 def _with_silence(check: Check, rollback: Rollback) -> Check:
     """A trainer of which the plan said that it keeps no record does not say no by not having one."""
-    if check.what not in rollback.unconfirmed:
-        return check
-    return replace(check, unconfirmable=True, reported=None if check.reported is False else check.reported)
+    silent = check.what in rollback.unconfirmed and check.reported is False
+    return replace(check, reported=None) if silent else check
 
 
 def _position(overrides: Overrides, started: RunStarted) -> Iterator[Check]:
@@ -75,14 +102,16 @@ def _position(overrides: Overrides, started: RunStarted) -> Iterator[Check]:
     skipped = overrides.once.skip_samples if overrides.once else None
     first, reported = anchor.consumed_samples + (skipped or 0), started.first_sample_index
     if not overrides.standing.skipped:
-        yield Check(what="first_sample_index", expected=first, reported=reported)
+        what, expected, seen = "first_sample_index", first, reported
     else:  # a range that was skipped before may begin just here, and lead further on
-        reached = None if reported is None else reported >= first
-        yield Check(what=f"first_sample_index of at least {first}", expected=True, reported=reached)
+        what, expected = f"first_sample_index of at least {first}", True
+        seen = None if reported is None else reported >= first
+    yield Check(what=what, expected=expected, reported=seen, changed=skipped is not None)
 
 
 def _once(once: Once, overrides: Overrides, started: RunStarted, *, at_anchor: bool) -> Iterator[Check]:
-    yield Check(what=f"one-shot changes of {once.id}", expected=True, reported=once.id in started.applied_once)
+    recorded = once.id in started.applied_once  # that they stand on the record; each change has its own check
+    yield Check(what=f"one-shot changes of {once.id}", expected=True, reported=recorded, changed=False)
     if once.seed is not None:
         yield Check(what="seed", expected=once.seed, reported=started.seed)
     if once.skip_samples is not None:
@@ -104,19 +133,36 @@ def _skipped(count: int, overrides: Overrides, started: RunStarted) -> Check:
     return Check(what="skipped_samples", expected=wanted, reported=wanted if wanted in told else told)
 
 
-def _schedules(standing: Standing, started: RunStarted) -> Iterator[Check]:
-    step, lr, seqlen = (started.resumed_from or 0) + 1, standing.lr, standing.seqlen
-    if lr is not None:
-        yield Check(what="lr_schedule", expected=lr.to_json(), reported=started.lr_schedule)
-        yield Check(what="lr of the first step", expected=_first_lr(lr, step, started), reported=started.lr)
-    if seqlen is not None:
-        yield Check(what="seqlen_schedule", expected=seqlen.to_json(), reported=started.seqlen_schedule)
+def _schedules(
+    standing: Standing, evidence: Evidence, rollback: Rollback, changed: frozenset[str]
+) -> Iterator[tuple[str, Check]]:
+    """(key of Standing, its check)."""
+    started, lr, seqlen = evidence.started, standing.lr, standing.seqlen
+    step = (started.resumed_from or 0) + 1
+    if lr is not None and not rollback.in_script:
+        yield "lr", _lr_schedule(lr, evidence)
+        yield "lr", Check(what="lr of the first step", expected=_first_lr(lr, step, started), reported=started.lr)
+    if seqlen is not None and not rollback.in_script:
+        yield "seqlen", Check(what="seqlen_schedule", expected=seqlen.to_json(), reported=started.seqlen_schedule)
         if (first_length := seqlen.foreseen(step)) is not None:
-            yield Check(what="seqlen of the first step", expected=first_length, reported=started.seqlen)
+            yield "seqlen", Check(what="seqlen of the first step", expected=first_length, reported=started.seqlen)
+    for key, what, found in of_first_steps(standing, evidence, changed, in_script=rollback.in_script):
+        yield key, Check(what=what, expected=found.expected, reported=found.seen, found=found.answer, why=found.why)
     for key, field in _ALSO_PACED.items():
         if (schedule := getattr(standing, key)) is not None:
             wanted = schedule if isinstance(schedule, str) else schedule.to_json()
-            yield Check(what=field, expected=wanted, reported=getattr(started, field))
+            yield key, Check(what=field, expected=wanted, reported=getattr(started, field))
+    if standing.total_tokens is not None:
+        told = None if started.total_steps is not None else started.total_tokens
+        yield "total_tokens", Check(what="total_tokens", expected=standing.total_tokens, reported=told)
+
+
+def _lr_schedule(lr: LrSchedule, evidence: Evidence) -> Check:
+    """As the trainer reports it; what was read from its arguments alone counts beside the lr that its steps show."""
+    check = Check(what="lr_schedule", expected=lr.to_json(), reported=evidence.started.lr_schedule)
+    asked_for = evidence.reported("lr_schedule") is None and not dict(evidence.learning_rates())
+    silent = asked_for and check.answer is Proof.CONFIRMED
+    return replace(check, found=Proof.NOT_VERIFIED) if silent else check
 
 
 def _first_lr(lr: LrSchedule, step: int, started: RunStarted) -> float:
@@ -143,22 +189,37 @@ _REPORTED_AS = {
 """Field of Standing -> field of RunStarted."""
 
 
-def _end(standing: Standing, started: RunStarted) -> Iterator[Check]:
-    if standing.total_tokens is not None:
-        told = None if started.total_steps is not None else started.total_tokens
-        yield Check(what="total_tokens", expected=standing.total_tokens, reported=told)
-
-
-def _settings(standing: Standing, started: RunStarted) -> Iterator[Check]:
+def _settings(standing: Standing, evidence: Evidence) -> Iterator[tuple[str, Check]]:
     for key, field in _REPORTED_AS.items():
         if (wanted := getattr(standing, key)) is not None:
-            yield Check(what=field, expected=float(wanted), reported=getattr(started, field))
+            found = find(key, float(wanted), evidence)
+            yield (
+                key,
+                Check(what=field, expected=float(wanted), reported=found.seen, found=found.answer, why=found.why),
+            )
     if standing.skipped:
-        wanted, told = [[r.begin, r.end] for r in standing.skipped], _ranges(started)
+        wanted, told = [[r.begin, r.end] for r in standing.skipped], _ranges(evidence.started)
         kept = None if told is None else [r for r in wanted if r in told]
-        yield Check(what="ranges skipped earlier", expected=wanted, reported=kept)
-    if standing.free is not None:
-        yield Check(what="free", expected=standing.free.to_json(), reported=started.free)
+        yield "skipped", Check(what="ranges skipped earlier", expected=wanted, reported=kept)
+
+
+def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
+    """An option that names a known setting is looked for in what was measured; the rest has to be echoed."""
+    if free == Free():
+        return
+    echoed = evidence.started.free
+    added = [option for option in free.options if option not in before.options]
+    for setting, flag, value in named_settings(added):
+        wanted = wanted_number(value)
+        if wanted is None:
+            yield Check(what=f"{flag} ({setting})", expected=value, reported=None, why="its value is no number")
+            continue
+        found = find(setting, wanted, evidence)
+        yield Check(what=f"{flag} ({setting})", expected=wanted, reported=found.seen, found=found.answer, why=found.why)
+    unknown = any(setting_of(option.partition("=")[0]) is None for option in added)
+    others = unknown or dict(free.environment) != dict(before.environment)
+    if others or echoed is not None:
+        yield Check(what="free", expected=free.to_json(), reported=echoed, changed=others)
 
 
 def _ranges(started: RunStarted) -> list[list[Any]] | None:
@@ -187,7 +248,7 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
         ),
         "loss_scale": (once.loss_scale is not None and baseline.precision is None, f"the loss scale: {never}"),
         "free": (
-            standing.free is not None and baseline.free is None,
+            _has_unknown(standing.free, baseline.free) and baseline.free is None,
             "the free-form changes: the trainer has never echoed any",
         ),
     } | {
@@ -199,3 +260,10 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
         if schedule in said:
             said[first] = said[schedule]
     return said
+
+
+def _has_unknown(free: Free | None, before: Free | None) -> bool:
+    """Whether a free-form change is there that only the trainer's echo can confirm."""
+    now, old = free or Free(), before or Free()
+    unnamed = [o for o in now.options if o not in old.options and setting_of(o.partition("=")[0]) is None]
+    return bool(unnamed) or dict(now.environment) != dict(old.environment)

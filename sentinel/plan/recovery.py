@@ -21,6 +21,7 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
+from sentinel.plan.applying import not_applied
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for
@@ -109,13 +110,20 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:
         return refused
+    return _restart(rung, incident, run, policy)
+
+
+def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The rung's target and overrides as a decision; a skip where it can't be carried out; or what is against it."""
     target = choose_target(incident, rung, run, policy)
-    if (first := _not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
-        return first
     try:
         decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
         return skipped(rung, str(error))
+    if decision.restart and (unapplied := not_applied(decision.overrides, incident.baseline, run)) is not None:
+        return skipped(rung, unapplied)
+    if (first := _not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
+        return first
     if _lost_steps(run) + decision.lost_steps > policy.lost_steps_budget:
         return Plan(
             refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
@@ -227,6 +235,7 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, pol
         lost_steps=max(0, newest - target.global_step),
         lost_gpu_hours=gpu_hours(max(0, newest - target.global_step), run),
         unconfirmed=unconfirmable(overrides, incident.baseline, run),
+        in_script=run.jobs.rewrites_script,
     )
 
 

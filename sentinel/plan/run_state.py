@@ -74,6 +74,10 @@ class JobsSeen:
     incomplete: frozenset[str] = frozenset()
     """Rollbacks of whose jobs some were submitted and some are still missing."""
 
+    carries: frozenset[str] = frozenset()
+    """Keys of overrides.json that a changed job script can carry to the trainer; empty where the job is started as it
+    was."""
+
     rewrites_script: bool = False
     """Whether changes are made in the job script, for a trainer that does not read overrides.json."""
 
@@ -129,6 +133,12 @@ class RunState:
 
     baseline: Baseline = field(default_factory=Baseline)
     """What the newest attempt reported to run with."""
+
+    applies: frozenset[str] | None = None
+    """Keys of overrides.json that the trainer's hook has declared to apply; None is unknown."""
+
+    trainer: str | None = None
+    """What the trainer calls itself; None where it has not said."""
 
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)

@@ -33,11 +33,30 @@ from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
 
-__all__ = ["NewScripts", "baseline_of_script", "new_scripts"]
+__all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
 
 
 _MEGATRONS_WEIGHT_DECAY = 0.01
 """Megatron's own, where the script gives none."""
+
+
+CARRIED = frozenset(
+    {
+        "lr",
+        "seqlen",
+        "shorten",
+        "batch_size",
+        "total_tokens",
+        "adam_beta1",
+        "adam_beta2",
+        "weight_decay",
+        "clip_grad",
+        "seed",
+        "loss_scale",
+        "free",
+    }
+)
+"""Keys of overrides.json that a job script can carry at all; whether a given script can, `new_scripts` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

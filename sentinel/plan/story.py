@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Told", "sentence", "story"]
+from sentinel.plan.proof_value import PROOFS, Proof, failure, proof_of
+
+__all__ = ["Told", "sentence", "story", "with_proofs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,24 @@ class Told:
 def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
     told = []
-    for event in events:
+    for event in with_proofs(events):
         said = sentence(event) if event.get("incident") == incident else None
         if said is not None:
             told.append(Told(float(event["time_unix_s"]), said))
     return tuple(told)
+
+
+def with_proofs(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The events; a failed restart's with what was proved of its changes, which older logs do not repeat there."""
+    proofs: dict[str, tuple[Proof, tuple[str, ...]]] = {}
+    for event in events:
+        if event["event"] in PROOFS:
+            proofs[event["rollback"]] = proof_of(event)
+        elif event["event"] == "rung_failed" and "proof" not in event and event.get("rollback") in proofs:
+            proof, doubts = proofs[event["rollback"]]
+            yield {**event, "proof": str(proof), "doubts": doubts}
+            continue
+        yield event
 
 
 def sentence(event: Mapping[str, Any]) -> str | None:
@@ -49,9 +64,20 @@ def _shadow(event: Mapping[str, Any]) -> str:
     return f"would have applied {_decision(event)}"
 
 
-def _not_proved(event: Mapping[str, Any]) -> str:
-    wrong = [check["what"] for check in event["checks"] if not check["holds"]]
-    return f"attempt {event['attempt']} does not confirm {event['rollback']}: {', '.join(wrong)}"
+def _proof(event: Mapping[str, Any]) -> str:
+    """What an attempt has shown of a rollback's changes."""
+    proof, doubts = proof_of(event)
+    attempt, rollback, named = event["attempt"], event["rollback"], ", ".join(doubts)
+    if proof is Proof.CONFIRMED:
+        return f"attempt {attempt} confirms {rollback}: {len(event['checks'])} checks hold"
+    if proof is Proof.CONTRADICTED:
+        return f"attempt {attempt} contradicts {rollback}, which did not take effect: {named}"
+    return f"attempt {attempt} contradicts nothing of {rollback}; not verified: {named}"
+
+
+def _rung_failed(event: Mapping[str, Any]) -> str:
+    proof = event.get("proof")
+    return f"{event['rollback']} {failure(event['reason'], Proof(proof) if proof else None, event.get('doubts') or ())}"
 
 
 _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -67,9 +93,8 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "intent": lambda e: _doing(e["action"]),
     "failed": lambda e: f"failed: {_doing(e['action'])}: {e['reason']}",
     "applied": lambda e: f"{e['rollback']} is carried out",
-    "proved": lambda e: f"attempt {e['attempt']} confirms {e['rollback']}: {len(e['checks'])} checks hold",
-    "not_proved": _not_proved,
-    "rung_failed": lambda e: f"{e['rollback']} did not help: {e['reason']}",
+    **dict.fromkeys(PROOFS, _proof),
+    "rung_failed": _rung_failed,
     "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
     "troubled": lambda e: f"{e['topic']}: {e['reason']}",
     "relieved": lambda e: f"{e['topic']} no more: {e['reason']}",

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.plan.incident import Incident, Rollback, overrides_to_json
-from sentinel.plan.story import sentence
+from sentinel.plan.proof_value import PROOFS, Proof, answer_of
+from sentinel.plan.story import sentence, with_proofs
 from sentinel.triage.past import Asked, Past
 
 __all__ = ["differences", "told"]
@@ -40,7 +41,7 @@ def told(incident: Incident, past: Past, asked: Asked) -> dict[str, Any]:
 
 
 def _lines(events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for event in events:
+    for event in with_proofs(events):
         said = sentence(event)
         if said is not None:
             tone = _TONES.get(event["event"], "done")
@@ -102,12 +103,14 @@ def _outcome(rollback: Rollback | None, incident: Incident) -> str | None:
     """Whether it helped, in a word or with why it did not."""
     if rollback is None:
         return None
-    if rollback.failed is not None:
-        return f"did not help: {rollback.failed}"
+    if rollback.result is not None:
+        return rollback.result
     if rollback.taken_back:
         return "taken back"
     if rollback is incident.rollbacks[-1] and incident.outcome is not None:
         return incident.outcome
+    if rollback.proof is Proof.NOT_VERIFIED:
+        return f"holding; not verified: {', '.join(rollback.doubts)}"
     return "confirmed by the trainer, holding" if rollback.proved else "under way"
 
 
@@ -115,8 +118,8 @@ def _checks(rollback: Rollback | None, events: Sequence[Mapping[str, Any]]) -> l
     """What the attempt reported against the plan."""
     if rollback is None:
         return []
-    of = [e for e in events if e["event"] in ("proved", "not_proved") and e.get("rollback") == rollback.id]
-    return list(of[-1].get("checks") or ()) if of else []
+    of = [e for e in events if e["event"] in PROOFS and e.get("rollback") == rollback.id]
+    return [{**check, "answer": answer_of(check)} for check in of[-1].get("checks") or ()] if of else []
 
 
 def _actions(rollback: Rollback | None, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ never repeats it. A trainer refuses to start on a key that it does not know: one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
@@ -16,7 +16,17 @@ from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides_keys import number, only, required_whole, string, table, whole
 from sentinel.vocabulary.standing import Free, Standing
 
-__all__ = ["SCHEMA", "Anchor", "Free", "Once", "Overrides", "Standing", "decode_overrides", "encode_overrides"]
+__all__ = [
+    "CHANGES",
+    "SCHEMA",
+    "Anchor",
+    "Free",
+    "Once",
+    "Overrides",
+    "Standing",
+    "decode_overrides",
+    "encode_overrides",
+]
 
 SCHEMA = 1
 """Version of overrides.json; a trainer that does not know it refuses to start rather than ignore it.
@@ -71,6 +81,13 @@ class Overrides:
     anchor: Anchor
     standing: Standing
     once: Once | None = None
+
+
+CHANGES = tuple(f.name for kind in (Standing, Once) for f in fields(kind) if f.name not in ("id", "skipped"))
+"""All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists.
+
+Not `skipped`: it keeps out what an earlier `skip_samples` left out.
+"""
 
 
 def encode_overrides(overrides: Overrides) -> str:

@@ -127,5 +127,16 @@ class RunStarted:
 
     checkpoint_interval_steps: int | None = None
     world_size: int | None = None
+    trainer: str | None = None
+    """What reports, as a person calls it: "Hugging Face's Trainer". None where nobody has said."""
+
+    applies: tuple[str, ...] | None = None
+    """Keys of overrides.json (`standing` and `once`) that this trainer applies; empty where it only observes. None is
+    unknown: a hook that did not declare it, an older journal, a log."""
+
+    from_arguments: tuple[str, ...] | None = None
+    """Fields of this record that were read from the trainer's arguments and not from what it runs with: a checkpoint
+    that is loaded may have brought older values back. None is none of them."""
+
     settings: dict[str, Any] = field(default_factory=dict)
     """Whatever else the trainer wants on the record (its arguments, versions)."""

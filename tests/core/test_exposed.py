@@ -19,6 +19,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
+from sentinel.plan.proof_value import Proof
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.exemplar import Exemplar
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown
@@ -109,9 +110,10 @@ def test_before_the_first_attempt_there_is_a_verdict_and_no_reading() -> None:
     [
         ({}, "decided"),
         ({"applied": True}, "applied"),
-        ({"applied": True, "proved": True}, "proved"),
-        ({"applied": True, "proved": False}, "not_proved"),
-        ({"applied": True, "proved": True, "failed": "diverged again"}, "failed"),
+        ({"applied": True, "proof": Proof.CONFIRMED}, "proved"),
+        ({"applied": True, "proof": Proof.NOT_VERIFIED}, "not_verified"),
+        ({"applied": True, "proof": Proof.CONTRADICTED}, "not_proved"),
+        ({"applied": True, "proof": Proof.CONFIRMED, "failed": "diverged again"}, "failed"),
         ({"applied": True, "taken_back": True}, "taken_back"),
     ],
 )

@@ -14,8 +14,10 @@ from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback, fold
-from sentinel.plan.proof import Check, prove
+from sentinel.plan.proof import Check, outcome, prove
+from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
@@ -108,7 +110,8 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     assert (current.moved_tags, current.starts, current.last_start_unix_s) == (("global_step20",), 1, 7.0)
     book.ledger.applied(DECISION)
     assert book.incident.status == "applied"
-    assert book.ledger.proof(DECISION, 2, prove(DECISION, STARTED))
+    checks = prove(DECISION, Evidence(started=STARTED))
+    assert book.ledger.proof(DECISION, 2, checks) is Proof.CONFIRMED
     assert book.incident.status == "holding"
     book.ledger.rung_failed(DECISION, 2, "diverged again", Verdict(kind=VerdictKind.DIVERGED, reason="…"))
     assert (book.incident.status, book.incident.current) == ("open", None)
@@ -138,8 +141,8 @@ def test_an_event_that_makes_no_sense_is_not_guessed_at(event: dict[str, Any]) -
 
 
 def test_a_report_that_is_what_was_decided_proves_it() -> None:
-    checks = prove(DECISION, STARTED)
-    assert all(check.holds for check in checks), [c for c in checks if not c.holds]
+    checks = prove(DECISION, Evidence(started=STARTED))
+    assert [c for c in checks if c.answer is not Proof.CONFIRMED] == []
     assert {c.what for c in checks} >= {"rollback", "resumed_from", "seed", "lr_schedule", "seqlen of the first step"}
 
 
@@ -159,21 +162,23 @@ def test_a_report_that_is_what_was_decided_proves_it() -> None:
     ],
 )
 def test_a_change_that_was_silently_ignored_is_found(changed: dict[str, Any], what: str) -> None:
-    wrong = [c.what for c in prove(DECISION, replace(STARTED, **changed)) if not c.holds]
+    checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
+    wrong = [c.what for c in checks if c.answer is not Proof.CONFIRMED]
     assert what in wrong
     assert wrong == [what] or what == "resumed_from"  # the lr of the first step is that of another step, then
 
 
 def test_an_attempt_restarted_after_a_crash_is_checked_by_what_still_stands() -> None:
     later = replace(STARTED, resumed_from=40, first_sample_index=640, lr=LR.lr(step=41), seqlen=SEQLEN.seqlen(41))
-    assert all(check.holds for check in prove(DECISION, later))
-    assert not all(c.holds for c in prove(DECISION, replace(later, lr=LR.peak)))
+    assert outcome(prove(DECISION, Evidence(started=later))) is Proof.CONFIRMED
+    assert outcome(prove(DECISION, Evidence(started=replace(later, lr=LR.peak)))) is Proof.CONTRADICTED
 
 
 def test_a_check_compares_numbers_and_never_takes_silence_for_yes() -> None:
-    assert Check(what="lr", expected=0.1 + 0.2, reported=0.3).holds
-    assert not Check(what="lr", expected=0.3, reported=None).holds
-    assert not Check(what="seed", expected=4, reported=None).holds
+    assert Check(what="lr", expected=0.1 + 0.2, reported=0.3).answer is Proof.CONFIRMED
+    assert Check(what="lr", expected=0.3, reported=0.3 + 1e-9).answer is Proof.CONTRADICTED
+    assert Check(what="lr", expected=0.3, reported=None).answer is Proof.NOT_VERIFIED
+    assert Check(what="seed", expected=4, reported=None).answer is Proof.NOT_VERIFIED
 
 
 UNDO = {"incident": "incident-1", "action": {"kind": "undo"}}

@@ -66,7 +66,7 @@ def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str
             "tr8/incident-1/divergence",
             "firing",
             "critical",
-            "does not confirm incident-1-r1: seed",
+            "contradicts incident-1-r1, which did not take effect: seed",
         ),
         (CLOSED, "tr8/incident-1/divergence", "resolved", "warning", "closed, recovered"),
         (troubled("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),

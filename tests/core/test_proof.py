@@ -9,8 +9,10 @@ import pytest
 
 from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback
-from sentinel.plan.proof import Check, prove, unreported
+from sentinel.plan.proof import Check, outcome, prove, unreported
+from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import (
     Adaptive,
@@ -68,13 +70,21 @@ STARTED = RunStarted(
 )
 
 
+def answers(started: RunStarted, decision: Rollback = DECISION) -> dict[str, Proof]:
+    return {check.what: check.answer for check in prove(decision, Evidence(started=started))}
+
+
 def wrong(started: RunStarted, decision: Rollback = DECISION) -> list[str]:
-    return [check.what for check in prove(decision, started) if not check.holds]
+    return [what for what, answer in answers(started, decision).items() if answer is Proof.CONTRADICTED]
+
+
+def silent(started: RunStarted, decision: Rollback = DECISION) -> list[str]:
+    return [what for what, answer in answers(started, decision).items() if answer is Proof.NOT_VERIFIED]
 
 
 def test_a_report_that_is_what_was_decided_proves_every_change() -> None:
-    assert wrong(STARTED) == []
-    assert {check.what for check in prove(DECISION, STARTED)} >= {
+    assert set(answers(STARTED).values()) == {Proof.CONFIRMED}
+    assert set(answers(STARTED)) >= {
         "skipped_samples",
         "moments_reset_steps",
         "loss_scale",
@@ -122,22 +132,21 @@ def test_a_change_that_was_silently_ignored_is_found(changed: dict[str, Any], wh
         ("seed", "seed"),
     ],
 )
-def test_silence_fails_the_check_unless_the_plan_foresaw_it(field: str, what: str) -> None:
-    silent = replace(STARTED, **{field: None})
-    failed = next(check for check in prove(DECISION, silent) if not check.holds)
-    assert (failed.what, failed.reported) == (what, None)
-    foreseen = replace(DECISION, unconfirmed=(what,))
-    assert wrong(silent, foreseen) == []
-    if field not in ("moments_reset_steps", "free"):  # a report that contradicts the plan is no silence
-        assert wrong(replace(STARTED, **{field: 77}), foreseen) == [what]
+def test_silence_is_no_proof_also_where_the_plan_foresaw_it(field: str, what: str) -> None:
+    said_nothing = replace(STARTED, **{field: None})
+    for decision in (DECISION, replace(DECISION, unconfirmed=(what,))):
+        assert (wrong(said_nothing, decision), silent(said_nothing, decision)) == ([], [what])
+        assert outcome(prove(decision, Evidence(started=said_nothing))) is Proof.NOT_VERIFIED
+        if field not in ("moments_reset_steps", "free"):  # a report that contradicts the plan is no silence
+            assert wrong(replace(STARTED, **{field: 77}), decision) == [what]
 
 
 def test_that_it_has_read_the_overrides_at_all_has_to_be_confirmed_always() -> None:
     everything = unreported(OVERRIDES, Baseline())
     assert "rollback" not in everything
     assert not any(what.startswith("one-shot") for what in everything)
-    silent = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, first_sample_index=900)
-    assert wrong(silent, replace(DECISION, unconfirmed=tuple(everything)))[:2] == [
+    said_nothing = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, first_sample_index=900)
+    assert wrong(said_nothing, replace(DECISION, unconfirmed=tuple(everything)))[:2] == [
         "rollback",
         f"one-shot changes of {ID}",
     ]
@@ -145,10 +154,9 @@ def test_that_it_has_read_the_overrides_at_all_has_to_be_confirmed_always() -> N
 
 def test_a_trainer_that_counts_without_a_ledger_is_proved_by_the_count() -> None:
     counting = replace(STARTED, skipped_ranges=None)
-    checks = {check.what: check for check in prove(DECISION, counting)}
-    assert checks["skipped_samples"].holds
-    assert not checks["ranges skipped earlier"].holds
-    assert not Check(what="skipped_samples", expected=292, reported=32).holds
+    assert answers(counting)["skipped_samples"] is Proof.CONFIRMED
+    assert answers(counting)["ranges skipped earlier"] is Proof.NOT_VERIFIED
+    assert Check(what="skipped_samples", expected=292, reported=32).answer is Proof.CONTRADICTED
 
 
 def test_a_requeue_after_the_anchor_still_has_it_all_on_the_record() -> None:
@@ -211,8 +219,8 @@ PACED = RunStarted(
 def test_a_pacing_that_took_effect_is_proved_from_the_journals_own_line() -> None:
     read = decode(encode(PACED))
     assert isinstance(read, RunStarted)
-    assert wrong(read, PACING) == []
-    assert {check.what for check in prove(PACING, read)} >= {
+    assert set(answers(read, PACING).values()) == {Proof.CONFIRMED}
+    assert set(answers(read, PACING)) >= {
         "seqlen_schedule",
         "seqlen of the first step",
         "seqlen_shortening",
@@ -231,7 +239,6 @@ def test_a_pacing_that_took_effect_is_proved_from_the_journals_own_line() -> Non
         ({"batch_size_schedule": replace(BATCH, ramp_samples=0).to_json()}, "batch_size_schedule"),
         ({"random_ltd_schedule": replace(LTD, anchor_step=0).to_json()}, "random_ltd_schedule"),
         ({"curriculum_schedule": {}}, "curriculum_schedule"),
-        ({"curriculum_schedule": None}, "curriculum_schedule"),
     ],
 )
 def test_a_pacing_that_did_not_take_effect_is_found(changed: dict[str, Any], what: str) -> None:

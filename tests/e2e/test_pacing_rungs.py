@@ -15,8 +15,10 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
+from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback, fold
 from sentinel.plan.proof import prove
+from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
@@ -114,10 +116,11 @@ def test_what_a_rung_switches_on_is_performed_and_confirmed(performed: tuple[Run
     assert ended[rung] == "finished"
     decision, (before, after) = rolled_back(runs.root / rung), starts(runs.root / rung)
     assert decision.unconfirmed == ()
-    assert [check.to_json() for check in prove(decision, after) if not check.holds] == []
+    checks = prove(decision, Evidence(started=after))
+    assert [check.to_json() for check in checks if check.answer is not Proof.CONFIRMED] == []
     read = {key: getattr(after, key) for key in ("resumed_from", "first_sample_index", "consumed_tokens", "rollback")}
     ignored = replace(before, **read)  # it has read what was decided, and goes on as it was
-    assert [check.what for check in prove(decision, ignored) if not check.holds]
+    assert Proof.CONTRADICTED in {check.answer for check in prove(decision, Evidence(started=ignored))}
 
 
 def test_each_of_them_counts_from_the_checkpoint_that_was_gone_back_to(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import Free, Standing
+from sentinel.vocabulary.overrides import CHANGES, Free, Standing
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 from trainer_hooks.exporter import ExporterSettings
@@ -77,6 +77,8 @@ class Trainer:
             exporter=ExporterSettings(
                 address=settings.metrics_address, port=settings.metrics_port, announce=settings.metrics_announce
             ),
+            applies=CHANGES,
+            trainer="the reference GPT trainer",
         )
         adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)

@@ -19,7 +19,7 @@ from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.durable import write_atomically
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.run_state import JobsSeen, WriterSeen
-from sentinel.plan.script_changes import baseline_of_script, new_scripts
+from sentinel.plan.script_changes import CARRIED, baseline_of_script, new_scripts
 from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
@@ -72,6 +72,7 @@ class SlurmLauncher:
             prepared=prepared,
             restart_prepared=restart_of(self._records.newest()) in prepared,
             rewrites_script=self._settings.changes_in_script,
+            carries=CARRIED if self._settings.changes_in_script else frozenset(),
             script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             was_seen=self._records.newest() is not None,
             broken_off=self._broken_off(started),

@@ -96,7 +96,9 @@ def _facts(options: Mapping[str, str]) -> dict[str, Any]:
     facts["precision"] = _precision(options)
     facts["lr_schedule"] = _schedule(options)
     facts["settings"] = {name: options[name] for name in _KEPT if name in options}
-    return {name: value for name, value in facts.items() if value is not None}
+    told = {name: value for name, value in facts.items() if value is not None}
+    brought_back = tuple(name for name in ("lr_schedule", *dict.fromkeys(_MEASURED.values())) if name in told)
+    return told | ({"from_arguments": brought_back} if brought_back else {})
 
 
 def _precision(options: Mapping[str, str]) -> str | None:

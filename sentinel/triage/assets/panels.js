@@ -108,7 +108,11 @@
       plan.script.length ? make("details.script", null, make("summary", null, "In the job script"), make("pre", null, plan.script.map((line) =>
         make(line.startsWith("+") ? "ins" : line.startsWith("-") ? "del" : "span", null, line.startsWith("@@") ? line : line.slice(1))))) : null,
       make("p.facts", null, [plan.lost_steps ? `${whole(plan.lost_steps)} steps given up` : null,
-        plan.checks.length ? `${plan.checks.filter((c) => c.holds).length} of ${plan.checks.length} checks confirmed by the trainer` : null].filter(Boolean).join("  ·  ")),
+        plan.checks.length ? `${plan.checks.filter((c) => c.answer === "confirmed").length} of ${plan.checks.length} checks confirmed by the trainer` : null,
+        ...["contradicted", "not verified"].map((answer) => {
+          const found = plan.checks.filter((c) => c.answer === answer).map((c) => c.what);
+          return found.length ? `${answer}: ${found.join(", ")}` : null;
+        })].filter(Boolean).join("  ·  ")),
       plan.actions.length ? make("ul.actions", null, plan.actions.map((a) => make("li", { "data-done": String(a.done) }, words(a.kind)))) : null))) : null;
 
   const commands = ({ commands: all }) => make("section.card.commands", null, make("h2", null, "To type"), make("p.note", null, "This page only shows; it never acts."),

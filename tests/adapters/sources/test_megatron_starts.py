@@ -10,12 +10,14 @@ import pytest
 from sentinel.act.attribution import rollback_of
 from sentinel.act.reported import baseline_of, warmup_end
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.proof import prove, unreported
+from sentinel.plan.proof import outcome, prove, unreported
+from sentinel.plan.proof_value import Proof
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.sources.reading import records_of, starts, steps
 
 DUMP = Path(__file__).parents[2] / "data" / "megatron_logs" / "llama_1b3_2023-08.log"
@@ -170,8 +172,24 @@ def decision(before: RunStarted, *, seed: int) -> Rollback:
 def test_a_restart_is_proved_by_the_log_and_a_seed_that_was_ignored_is_not() -> None:
     first, second = starts(records_of("megatron", TWO_LIVES))
     told = replace(second, rollback="incident-1-r1")
-    assert [check.what for check in prove(decision(first, seed=43), told) if not check.holds] == []
-    assert [check.what for check in prove(decision(first, seed=44), told) if not check.holds] == ["seed"]
+    samples = tuple(r for r in records_of("megatron", TWO_LIVES) if isinstance(r, Sample) and r.attempt == 2)
+    shown = Evidence(started=told, samples=samples)
+    answers = {seed: prove(decision(first, seed=seed), shown, baseline_of(first)) for seed in (43, 44)}
+    assert outcome(answers[43]) is Proof.CONFIRMED
+    assert [check.what for check in answers[44] if check.answer is Proof.CONTRADICTED] == ["seed"]
+
+
+def test_an_argument_is_no_proof_of_what_a_checkpoint_brings_back() -> None:
+    """DeepSpeed loads Adam's settings with the optimizer's groups: the list of arguments shows what was asked for."""
+    first, second = starts(records_of("megatron", TWO_LIVES))
+    told = replace(second, rollback="incident-1-r1", adam_beta2=0.95)
+    asked = decision(first, seed=43)
+    standing = replace(asked.overrides.standing, adam_beta2=0.95)
+    lowered = replace(asked, overrides=replace(asked.overrides, standing=standing))
+    checks = {c.what: c.answer for c in prove(lowered, Evidence(started=told), baseline_of(first))}
+    assert checks["adam_beta2"] is Proof.NOT_VERIFIED
+    ignored = Evidence(started=replace(told, adam_beta2=0.999))
+    assert outcome(prove(lowered, ignored, baseline_of(first))) is Proof.CONTRADICTED
 
 
 def test_an_attempt_of_a_log_belongs_to_the_rollback_whose_job_writes() -> None:

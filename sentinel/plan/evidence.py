@@ -1,0 +1,197 @@
+"""What shows whether a setting is in force: the attempt's start report, its first steps, and the same steps before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.plan.known_options import argument
+from sentinel.plan.proof_value import Proof
+from sentinel.vocabulary.sample import RunStarted, Sample
+
+__all__ = ["FIRST_STEPS", "Evidence", "Finding", "find", "same"]
+
+FIRST_STEPS = 3
+"""Steps of a new attempt that the proof of its changes waits for."""
+
+_PRINTED = 1e-3
+"""Logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that a new attempt has shown so far, and what the run showed before the change."""
+
+    started: RunStarted
+    samples: tuple[Sample, ...] = ()
+    """The attempt's first steps, in order."""
+
+    before: RunStarted | None = None
+    """The start report of the attempt that diverged; None where it has none."""
+
+    lr_before: Mapping[int, float] = field(default_factory=dict)
+    """global_step -> learning rate of the same steps before the rollback."""
+
+    def reported(self, name: str) -> Any:
+        """The start report's field; None where it was read from the trainer's arguments alone.
+
+        A checkpoint brings back the optimizer's settings: an argument shows what was asked for, not what is in force.
+        """
+        return None if name in (self.started.from_arguments or ()) else getattr(self.started, name)
+
+    def learning_rates(self) -> Iterator[tuple[int, float]]:
+        """(global_step, lr) of the first steps, as far as the trainer reports them."""
+        for sample in self.samples:
+            if sample.lr is not None and math.isfinite(sample.lr):
+                yield sample.global_step, sample.lr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whether a setting has the value that it was to have."""
+
+    answer: Proof
+    seen: Any = None
+    """What was seen instead, or in confirmation; None where nothing was."""
+
+    why: str | None = None
+    """How the answer was come to, as a phrase, where `seen` does not tell."""
+
+
+_UNKNOWN = Finding(answer=Proof.NOT_VERIFIED)
+
+
+def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
+    """Whether the setting is in force with the wanted value: by what was measured, else by the trainer's arguments."""
+    look = _MEASURED.get(setting)
+    found = look(wanted, evidence) if look is not None else _UNKNOWN
+    if found.answer is not Proof.NOT_VERIFIED:
+        return found
+    passed = argument(setting, evidence.started.settings)
+    field_name = _REPORTED_AS.get(setting)
+    if passed is None and field_name is not None:
+        passed = getattr(evidence.started, field_name)
+    if passed is None:
+        return found
+    if not same(passed, wanted):
+        return Finding(answer=Proof.CONTRADICTED, seen=passed, why="the trainer's own arguments")
+    if setting in _RESTORED:
+        why = "the trainer's arguments show it, and a checkpoint can bring the old value back"
+        return Finding(answer=Proof.NOT_VERIFIED, seen=found.seen, why=found.why or why)
+    return Finding(answer=Proof.CONFIRMED, seen=passed)
+
+
+def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
+    """Whether two numbers are equal, to so small a part of the larger."""
+    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+
+
+def _lr(wanted: float, evidence: Evidence) -> Finding:
+    """The peak of the learning rate, by the learning rates of the first steps.
+
+    A warmup or a decay only ever lowers them. Where the run took the same steps before, their ratio tells.
+    """
+    seen = dict(evidence.learning_rates())
+    if not seen:
+        return _UNKNOWN
+    step, highest = max(seen.items(), key=lambda pair: pair[1])
+    if all(same(lr, wanted, _PRINTED) for lr in seen.values()):
+        return Finding(answer=Proof.CONFIRMED, seen=highest)
+    if highest > wanted * (1 + _PRINTED):
+        return Finding(answer=Proof.CONTRADICTED, seen=highest, why=f"the lr of step {step}")
+    pairs = [(lr, evidence.lr_before[at]) for at, lr in seen.items() if evidence.lr_before.get(at)]
+    peak = _peak_before(evidence)
+    if not pairs or peak is None or same(peak, wanted, _PRINTED):
+        return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
+    if all(same(now, old, _PRINTED) for now, old in pairs):
+        return Finding(answer=Proof.CONTRADICTED, seen=highest, why="the same steps had the same lr before")
+    if all(same(now * peak, old * wanted, 2 * _PRINTED) for now, old in pairs):
+        return Finding(answer=Proof.CONFIRMED, seen=highest, why=f"{wanted / peak:g} times the lr of the same steps")
+    return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
+
+
+def _peak_before(evidence: Evidence) -> float | None:
+    if evidence.before is None:
+        return None
+    schedule = evidence.before.lr_schedule or {}
+    peak = schedule.get("peak", argument("lr", evidence.before.settings))
+    return float(peak) if isinstance(peak, int | float) and peak > 0 else None
+
+
+def _reported(name: str) -> Callable[[float, Evidence], Finding]:
+    def look(wanted: float, evidence: Evidence) -> Finding:
+        return _equal(wanted, evidence.reported(name))
+
+    return look
+
+
+def _equal(wanted: float, seen: float | None) -> Finding:
+    if seen is None:
+        return _UNKNOWN
+    return Finding(answer=Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen=seen)
+
+
+def _at_most(name: str) -> Callable[[float, Evidence], Finding]:
+    """A quantity of a step that a warmup can lower and nothing can raise."""
+
+    def look(wanted: float, evidence: Evidence) -> Finding:
+        seen = [value for sample in evidence.samples if (value := getattr(sample, name)) is not None]
+        if not seen:
+            return _UNKNOWN
+        if max(seen) < wanted:
+            return Finding(answer=Proof.NOT_VERIFIED, seen=max(seen), why="it may warm up")
+        return _equal(wanted, max(seen))
+
+    return look
+
+
+def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
+    seen = next((s.lr_warmup_steps for s in evidence.samples if s.lr_warmup_steps is not None), None)
+    schedule = evidence.reported("lr_schedule") or {}
+    if seen is None and schedule.get("unit") == "steps":
+        seen = schedule.get("warmup")
+    if seen is not None and same(seen, wanted):  # the trainer's arguments, as often as not: see _RESTORED
+        return Finding(answer=Proof.NOT_VERIFIED, seen=seen, why="no step tells the length of a warmup")
+    return _equal(wanted, seen)
+
+
+def _loss_scale(wanted: float, evidence: Evidence) -> Finding:
+    """At the start; an overflow may have lowered it since, and it rises only after hundreds of steps."""
+    if (told := evidence.reported("loss_scale")) is not None:
+        return _equal(wanted, told)
+    return _at_most("loss_scale")(wanted, evidence)
+
+
+def _min_lr(wanted: float, evidence: Evidence) -> Finding:
+    return _equal(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
+
+
+_REPORTED_AS: Mapping[str, str] = {
+    "clip_grad": "gradient_clipping",
+    "adam_beta1": "adam_beta1",
+    "adam_beta2": "adam_beta2",
+    "weight_decay": "weight_decay",
+    "seed": "seed",
+    "total_steps": "total_steps",
+}
+"""Setting -> field of RunStarted."""
+
+_MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
+    **{setting: _reported(name) for setting, name in _REPORTED_AS.items()},
+    "lr": _lr,
+    "min_lr": _min_lr,
+    "lr_warmup_steps": _lr_warmup,
+    "loss_scale": _loss_scale,
+    "seqlen": _at_most("seqlen"),
+    "global_batch": _at_most("global_batch_samples"),
+}
+_RESTORED = frozenset(
+    {"lr", "min_lr", "lr_warmup_steps", "clip_grad", "adam_beta1", "adam_beta2", "weight_decay", "loss_scale"}
+)
+"""Settings that loading a checkpoint replaces: that they were passed does not show that they are in force.
+
+DeepSpeed loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's
+Trainer and Megatron load the LR scheduler.
+"""
