@@ -12,6 +12,7 @@ from sentinel.plan.job_script.given import given
 from sentinel.plan.lint import Facts, lint_before_restart
 from sentinel.plan.lint.derived import scale
 from sentinel.plan.lint.reading import read_text
+from sentinel.plan.lint.schedule_facts import batch_schedule, curriculum_schedule
 from sentinel.plan.megatron_options import (
     LrWarmup,
     Marked,
@@ -21,13 +22,7 @@ from sentinel.plan.megatron_options import (
     changes_at,
     megatron_changes,
 )
-from sentinel.plan.megatron_schedules import (
-    batch_schedule,
-    curriculum_schedule,
-    decay_tokens,
-    lr_schedule,
-    warmup_end_tokens,
-)
+from sentinel.plan.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
 from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
