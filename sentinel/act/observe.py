@@ -170,6 +170,10 @@ class Observer:
         """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)
 
+    def preview(self, overrides: Overrides) -> str | None:
+        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
+        return self._near.launcher.preview(self.started, overrides)
+
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
         self._verified[checkpoint.tag] = checkpoint

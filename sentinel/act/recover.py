@@ -17,13 +17,13 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
 from sentinel.plan.approval import Approval, digest_of
 from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident import Incident, Rollback, Skip
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import outcome, prove
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
 from sentinel.plan.waiting import has_not_healed
-from sentinel.vocabulary.errors import PermanentError, TemporaryError
+from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused, TemporaryError
 
 __all__ = ["Done", "Recoverer"]
 
@@ -56,6 +56,7 @@ class Recoverer:
         self._ledger = ledger
         self._held = Held()
         self._verified_again: set[str] = set()
+        self._carried: dict[str, Skip | None] = {}
 
     def turn(self, incident: Incident, look: Look) -> Done | None:
         """One turn, from wherever the incident stands."""
@@ -97,7 +98,7 @@ class Recoverer:
             if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
                 self._ledger.wait_over(incident.id, wait, reason)
             return None
-        plan = plan_recovery(look.verdict, look.run, self._policy)
+        plan = self._carried_by_the_script(plan_recovery(look.verdict, look.run, self._policy))
         if plan.wait is not None:  # in every mode: to watch is what all of them do
             self._ledger.waiting(incident.id, plan.wait)
         elif plan.skip is not None:  # in every mode: nothing is done, and the next turn decides the next rung
@@ -107,6 +108,22 @@ class Recoverer:
         else:
             return self._follow(plan, incident, look)
         return None
+
+    def _carried_by_the_script(self, plan: Plan) -> Plan:
+        """A skip in place of a decision that the job script can't carry; asked once for each decision."""
+        decision = plan.decision
+        if decision is None or not decision.restart:
+            return plan
+        digest = digest_of(decision)
+        if digest not in self._carried:
+            skip = None
+            try:
+                self._observer.preview(decision.overrides)
+            except (ConfigError, ScriptRefused) as error:
+                skip = Skip(rung=decision.rung, hypothesis=decision.hypothesis, reason=str(error))
+            self._carried[digest] = skip
+        skipped = self._carried[digest]
+        return plan if skipped is None else Plan(skip=skipped, reason=f"rung {decision.rung!r}: {skipped.reason}")
 
     def _follow(self, plan: Plan, incident: Incident, look: Look) -> Done | None:
         """Modes approve and act: stops at a refusal, records a decision, does the plan's first action."""

@@ -68,4 +68,5 @@ def _called(key: str, overrides: Overrides, baseline: Baseline) -> Iterator[str]
         return
     now, before = overrides.standing.free or Free(), baseline.free or Free()
     yield from (option for option in now.options if option not in before.options)
+    yield from (f"{flag} removed" for flag in now.removed if flag not in before.removed)
     yield from (f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value)

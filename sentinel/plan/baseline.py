@@ -11,13 +11,15 @@ from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
     LrSchedule,
+    Position,
     RandomLtdSchedule,
     SeqlenSchedule,
     Shortening,
+    Track,
 )
 from sentinel.vocabulary.skipping import SkippedRange
 
-__all__ = ["Baseline"]
+__all__ = ["Baseline", "lr_warmup_steps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,15 @@ class Baseline:
 
     total_tokens: int | None = None
     """The same by tokens; where both are there, it ends at the first."""
+
+    total_samples: int | None = None
+    """The same by samples."""
+
+    lr_from_start: bool | None = None
+    """Whether the trainer counts the LR's warmup from the run's beginning at every restart, as Megatron does."""
+
+    parameters: float | None = None
+    """Parameters of the model."""
 
     batch_size: BatchSizeSchedule | None = None
     random_ltd: RandomLtdSchedule | None = None
@@ -79,6 +90,20 @@ class Baseline:
         )
 
 
+def lr_warmup_steps(baseline: Baseline) -> tuple[int, int] | None:
+    """The steps at which the LR warmup begins and ends; None where there is none, or where it can't be counted."""
+    lr, batch, full = baseline.lr, baseline.batch_size, baseline.full_seqlen
+    if lr is None or not lr.warmup:
+        return None
+    if lr.unit == "steps":
+        return lr.anchor, lr.warmup_end
+    if batch is None or full is None:
+        return None
+    track = Track(full=full, batch=batch, seqlen=baseline.seqlen, shorten=baseline.shorten or "truncate")
+    begin, end = (track.reach(Position(), **{lr.unit: count}).step for count in (lr.anchor, lr.warmup_end))
+    return begin, end
+
+
 _SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "lr": LrSchedule.from_json,
     "seqlen": SeqlenSchedule.from_json,
@@ -94,6 +119,9 @@ _PLAIN = (
     "shorten",
     "total_steps",
     "total_tokens",
+    "total_samples",
+    "lr_from_start",
+    "parameters",
     "adam_beta1",
     "adam_beta2",
     "weight_decay",

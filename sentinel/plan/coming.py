@@ -25,7 +25,7 @@ class Coming:
 
     global_step: int
     lr: float | None
-    """None where the schedule is not known, or goes by tokens that can't be counted beforehand."""
+    """None where the schedule is not known, or goes by tokens or samples that can't be counted beforehand."""
 
     seqlen: int | None
     """Tokens per sample; None where the validations decide it, or nobody has reported the full length."""
@@ -65,34 +65,44 @@ def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
     first = decision.target_step + 1
     steps = dict.fromkeys([first, *(decision.target_step + n * interval for n in range(1, _SAVES_SHOWN + 1))])
     counted = dict(_counted(decision, run, last=min(max(steps), first + _FORESEEN_STEPS)))
-    return tuple(_coming(step, decision, run, *counted.get(step, (None, None))) for step in steps)
+    return tuple(_coming(step, decision, run, counted.get(step, _Counted())) for step in steps)
 
 
-def _coming(step: int, decision: Rollback, run: RunState, tokens: int | None, samples: int | None) -> Coming:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """What is consumed before a step, and what the step takes; None from where on it does not follow by itself."""
+
+    tokens: int | None = None
+    consumed_samples: int | None = None
+    samples: int | None = None
+
+
+def _coming(step: int, decision: Rollback, run: RunState, counted: _Counted) -> Coming:
     standing = decision.overrides.standing
     seqlen = standing.seqlen.foreseen(step) if standing.seqlen else run.baseline.full_seqlen
     ltd, curriculum = standing.random_ltd, standing.curriculum
     kept = ltd.kept_tokens(step, seqlen) if ltd is not None and ltd.drops and seqlen is not None else None
     return Coming(
         global_step=step,
-        lr=_lr(standing.lr, step, tokens),
+        lr=_lr(standing.lr, step, counted),
         seqlen=seqlen,
-        global_batch_samples=samples,
+        global_batch_samples=counted.samples,
         kept_tokens=kept if kept != seqlen else None,
         curriculum=None if curriculum is None or not curriculum.metrics else curriculum.at(step),
     )
 
 
-def _lr(schedule: LrSchedule | None, step: int, tokens: int | None) -> float | None:
+def _lr(schedule: LrSchedule | None, step: int, counted: _Counted) -> float | None:
     if schedule is None:
         return None
-    if "tokens" not in (schedule.unit, schedule.decay_unit):
-        return schedule.lr(step=step)
-    return None if tokens is None else schedule.lr(step=step, consumed_tokens=tokens)
+    consumed = {"tokens": counted.tokens, "samples": counted.consumed_samples}
+    if any(consumed.get(unit, 0) is None for unit in (schedule.unit, schedule.decay_unit or schedule.unit)):
+        return None
+    return schedule.lr(step=step, consumed_tokens=counted.tokens or 0, consumed_samples=counted.consumed_samples or 0)
 
 
-def _counted(decision: Rollback, run: RunState, last: int) -> Iterator[tuple[int, tuple[int | None, int | None]]]:
-    """Step by step: consumed_tokens before it, and its samples; None from where on they don't follow by themselves."""
+def _counted(decision: Rollback, run: RunState, last: int) -> Iterator[tuple[int, _Counted]]:
+    """Step by step."""
     overrides = decision.overrides
     standing, anchor = overrides.standing, overrides.anchor
     batch = standing.batch_size or run.baseline.batch_size
@@ -102,7 +112,7 @@ def _counted(decision: Rollback, run: RunState, last: int) -> Iterator[tuple[int
         samples = None
         if batch is not None and (consumed is not None or not batch.warms_up):
             samples = batch.samples(consumed or 0)
-        yield step, (tokens, samples)
+        yield step, _Counted(tokens=tokens, consumed_samples=consumed, samples=samples)
         length = standing.seqlen.foreseen(step) if standing.seqlen else run.baseline.full_seqlen
         if tokens is not None:
             tokens = None if length is None or samples is None else tokens + samples * _trained(length, decision, run)

@@ -7,16 +7,14 @@ for. The option names hold for BigScience's and Microsoft's Megatron-DeepSpeed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption
-from sentinel.plan.megatron_schedules import discrete_curriculum, warmup_for
+from sentinel.plan.megatron_schedules import discrete_curriculum
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.pacing import SeqlenSchedule, resized_warmup
+from sentinel.vocabulary.pacing import SeqlenSchedule
 
 __all__ = [
     "LrWarmup",
@@ -28,7 +26,7 @@ __all__ = [
     "megatron_changes",
 ]
 
-Unit = Literal["iterations", "samples", "tokens"]
+Unit = Literal["steps", "samples", "tokens"]
 Start = Literal["first", "later"]
 
 
@@ -46,11 +44,11 @@ class Marked:
 class MegatronRun:
     """What the run's job script asks for now, as far as the changes build on it."""
 
-    peak_lr: float
-    """`--lr`."""
-
     min_lr: float = 0.0
     """`--min-lr`."""
+
+    peak_lr: float
+    """`--lr`."""
 
     full_seqlen: int
     """`--seq-length`, tokens per sample."""
@@ -58,7 +56,7 @@ class MegatronRun:
     global_batch_samples: int
     """`--global-batch-size`."""
 
-    unit: Literal["iterations", "samples"]
+    unit: Literal["steps", "samples"]
     """Whether the run counts `--train-iters` or `--train-samples`; warmup and decay are counted alike."""
 
     train: int
@@ -70,27 +68,31 @@ class MegatronRun:
     scheduler: Literal["older", "newer"] = "older"
     """Which name the scheduler has in its options: `lr-scheduler` (BigScience) or `opt_param-scheduler` (Microsoft)."""
 
-    lr_warmup_tokens: bool = False
-    """Whether the warmup is given as `--lr-warmup-tokens`, which only the newer one knows."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LrWarmup:
-    """A longer LR warmup, by the LR that it is to give at the anchor."""
+    """Another LR warmup, counted from the run's beginning, as Megatron's schedulers count."""
 
-    anchor_lr: float
-    """LR of the first step after the restart, in units of `--lr`; from there it rises as before, to the same peak."""
+    length: int
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeqlenWarmup:
-    """SLW from the anchor on: the five changes of DeepSpeed's tutorial (2.1 to 2.5)."""
+    """SLW: the changes of DeepSpeed's tutorial (2.1 to 2.4); the fifth, the LR warmup, is an `LrWarmup`."""
 
     schedule: SeqlenSchedule
     """From a start that is a multiple of 8, by a pacing that can be listed as a staircase."""
 
-    lr_warmup_tokens: int | None = None
-    """X of the tutorial: tokens of an LR warmup at the start length. None where an `LrWarmup` is given."""
+    train_tokens: int
+    """`--train-tokens`: where the run ends."""
+
+    decay_tokens: int
+    """`--lr-decay-tokens`."""
+
+    warmup_end_tokens: int | None = None
+    """Tokens at which a warmup that is over, or is none, ended: what Microsoft's scheduler has to decay from. None
+    where an `LrWarmup` is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +121,9 @@ class Wanted:
     """Iterations."""
 
 
-def megatron_changes(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> tuple[Marked, ...]:
+def megatron_changes(wanted: Wanted, run: MegatronRun) -> tuple[Marked, ...]:
     """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
-    return (*_data(wanted), *_schedules(wanted, run, anchor), *_plain(wanted))
+    return (*_data(wanted), *_schedules(wanted, run), *_plain(wanted))
 
 
 def changes_at(marked: Sequence[Marked], start: Start) -> tuple[Change, ...]:
@@ -153,19 +155,20 @@ def _plain(wanted: Wanted) -> Iterator[Marked]:
         yield _set("--eval-interval", wanted.eval_interval)
 
 
-def _schedules(wanted: Wanted, run: MegatronRun, anchor: Anchor) -> Iterator[Marked]:
-    peak = run.peak_lr if wanted.peak_lr is None else wanted.peak_lr
+def _schedules(wanted: Wanted, run: MegatronRun) -> Iterator[Marked]:
+    peak, slw = run.peak_lr if wanted.peak_lr is None else wanted.peak_lr, wanted.seqlen_warmup
     if peak < run.min_lr:
         raise ConfigError(f"Megatron refuses a peak LR of {peak:g} below --min-lr {run.min_lr:g}")
     if wanted.peak_lr is not None:
         yield _set("--lr", wanted.peak_lr)
-    if wanted.seqlen_warmup is not None:
-        yield from _seqlen_warmup(wanted.seqlen_warmup, run)
-        yield from _warmup(_resized_warmup(wanted.seqlen_warmup, wanted.lr_warmup, peak, run, anchor), run)
-    elif wanted.lr_warmup is not None:
-        yield from _warmup(_solved_warmup(wanted.lr_warmup, peak, run, anchor, run.lr_warmup_tokens), run)
-    if wanted.peak_lr is not None or wanted.lr_warmup is not None or wanted.seqlen_warmup is not None:
-        yield from _override(run, by_tokens=wanted.seqlen_warmup is not None)
+    if slw is not None:
+        yield from _seqlen_warmup(slw, run)
+    if wanted.lr_warmup is not None:
+        yield from _lr_warmup(wanted.lr_warmup, run, by_tokens=slw is not None)
+    elif slw is not None and slw.warmup_end_tokens is not None and run.scheduler == "newer":
+        yield from _lr_warmup(LrWarmup(length=slw.warmup_end_tokens, unit="tokens"), run, by_tokens=True)
+    if wanted.peak_lr is not None or wanted.lr_warmup is not None or slw is not None:
+        yield from _override(run, by_tokens=slw is not None)
 
 
 def _seqlen_warmup(slw: SeqlenWarmup, run: MegatronRun) -> Iterator[Marked]:
@@ -174,69 +177,31 @@ def _seqlen_warmup(slw: SeqlenWarmup, run: MegatronRun) -> Iterator[Marked]:
         raise ConfigError(f"sequence lengths should be multiples of 8, not {start} and {run.full_seqlen}")
     if slw.schedule.full != run.full_seqlen:
         raise ConfigError(f"SLW ends at {slw.schedule.full} tokens per sample, and --seq-length is {run.full_seqlen}")
-    tokens_per_unit = run.full_seqlen * (run.global_batch_samples if run.unit == "iterations" else 1)
-    decay = run.train if run.decay is None else run.decay
+    name = "iters" if run.unit == "steps" else "samples"
     yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(slw.schedule)))
     yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
-    yield _set("--train-tokens", run.train * tokens_per_unit)
-    yield _set("--train-iters" if run.unit == "iterations" else "--train-samples", 3 * run.train)
-    yield _set("--lr-decay-tokens", decay * tokens_per_unit)
+    yield _set("--train-tokens", slw.train_tokens)
+    yield _set(f"--train-{name}", _most(slw, run))
+    yield _set("--lr-decay-tokens", slw.decay_tokens)
+    yield Marked(change=RemoveOption(flag=f"--lr-decay-{name}", values=1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Warmup:
-    """A length of the LR warmup."""
-
-    length: int
-    unit: Unit
+def _most(slw: SeqlenWarmup, run: MegatronRun) -> int:
+    """Samples or iterations that do not end the run before its tokens: three times those of the full length."""
+    each = run.full_seqlen * (run.global_batch_samples if run.unit == "steps" else 1)
+    return max(run.train, 3 * -(-slw.train_tokens // each))
 
 
-def _resized_warmup(
-    slw: SeqlenWarmup, lr_warmup: LrWarmup | None, peak: float, run: MegatronRun, anchor: Anchor
-) -> _Warmup:
-    """The warmup beside SLW, not counted in tokens: they come slowly while the sequences are short."""
-    if lr_warmup is not None:
-        if slw.lr_warmup_tokens is not None:
-            raise ConfigError("the LR warmup beside SLW follows from its tokens or from the LR at the anchor, not both")
-        return _solved_warmup(lr_warmup, peak, run, anchor, by_tokens=False)
-    if slw.lr_warmup_tokens is None:
-        raise ConfigError("SLW needs an LR warmup of its own: by its tokens, or by the LR at the anchor")
-    consumed, batch = _consumed(run, anchor, by_tokens=False)
-    per_step = run.global_batch_samples if run.unit == "iterations" else None
-    length = resized_warmup(slw.lr_warmup_tokens, start=slw.schedule.start, global_batch_samples=per_step)
-    if length < consumed:
-        raise ConfigError(f"an LR warmup of {length} {run.unit} is over at the anchor, {consumed}: give the LR there")
-    return _Warmup(length=consumed + math.ceil((length - consumed) / batch) * batch, unit=run.unit)
-
-
-def _solved_warmup(warmup: LrWarmup, peak: float, run: MegatronRun, anchor: Anchor, by_tokens: bool) -> _Warmup:
-    consumed, batch = _consumed(run, anchor, by_tokens=by_tokens)
-    length = warmup_for(warmup.anchor_lr, peak=peak, consumed=consumed, batch=batch)
-    return _Warmup(length=length, unit="tokens" if by_tokens else run.unit)
-
-
-def _consumed(run: MegatronRun, anchor: Anchor, *, by_tokens: bool) -> tuple[int, int]:
-    """What the scheduler has counted at the anchor, and what a step adds to it."""
-    if by_tokens:
-        consumed, batch, unit = anchor.consumed_tokens, 1, "consumed_tokens"
-    elif run.unit == "iterations":
-        return anchor.global_step, 1
-    else:
-        consumed, batch, unit = anchor.consumed_samples, run.global_batch_samples, "consumed_samples"
-    if consumed is None:
-        raise ConfigError(f"the LR warmup can't be solved for: the anchor's {unit} is not known")
-    return consumed, batch
-
-
-def _warmup(warmup: _Warmup, run: MegatronRun) -> Iterator[Marked]:
+def _lr_warmup(warmup: LrWarmup, run: MegatronRun, *, by_tokens: bool) -> Iterator[Marked]:
     names: dict[Unit, str] = {
-        "iterations": "--lr-warmup-iters",
+        "steps": "--lr-warmup-iters",
         "samples": "--lr-warmup-samples",
         "tokens": "--lr-warmup-tokens",
     }
-    decay = run.train if run.decay is None else run.decay
-    if warmup.unit != "tokens" and warmup.length >= decay:
-        raise ConfigError(f"an LR warmup of {warmup.length} {warmup.unit} would not end before the decay, {decay}")
+    decay = run.train if run.decay is None or by_tokens else run.decay
+    if warmup.unit == run.unit and warmup.length >= decay:
+        counted = "iterations" if run.unit == "steps" else "samples"
+        raise ConfigError(f"an LR warmup of {warmup.length} {counted} would not end before the decay, {decay}")
     for unit, flag in names.items():
         if unit != warmup.unit and not (unit == "tokens" and run.scheduler == "older"):
             yield Marked(change=RemoveOption(flag=flag, values=1))

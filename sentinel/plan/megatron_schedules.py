@@ -1,37 +1,94 @@
-"""Megatron's LR warmup and DeepSpeed's curriculum as formulas: what they do after a restart, and what to ask for."""
+"""Megatron's options as schedules, and a schedule as DeepSpeed's curriculum."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
+from sentinel.plan.lint.facts import Facts
+from sentinel.plan.lint.schedule_facts import track_of
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import SeqlenSchedule, staircase
+from sentinel.vocabulary.pacing import (
+    LrSchedule,
+    Position,
+    SeqlenSchedule,
+    staircase,
+)
 
-__all__ = ["discrete_curriculum", "lr_at", "warmup_for"]
+__all__ = [
+    "decay_tokens",
+    "discrete_curriculum",
+    "lr_schedule",
+    "run_unit",
+    "warmup_end_tokens",
+]
 
 
-def lr_at(consumed: int, *, peak: float, warmup: int) -> float:
-    """Megatron's LR during its warmup: peak x consumed / warmup, from the run's beginning and not from the anchor.
+def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
+    """Megatron's LR as its options ask for it, in the unit that they count in and from the run's beginning.
+
+    peak x consumed / warmup, whatever the start resumes from. `style` is --lr-decay-style; a decay that is no cosine is
+    left out. None where the options do not show the warmup.
 
     Source: `get_lr` of megatron/learning_rates.py (BigScience) and optimizer_param_scheduler.py (Microsoft).
     """
-    return peak if consumed >= warmup else peak * consumed / warmup
+    unit, warmup = _warmup(facts)
+    if facts.lr is None or warmup is None:
+        return None
+    lr = LrSchedule(peak=facts.lr, warmup=warmup, decay_end=0, minimum=min(facts.min_lr or 0.0, facts.lr), unit=unit)
+    if style != "cosine":
+        return lr
+    if facts.lr_decay_tokens is None:
+        counted, end = run_unit(facts), _decay(facts)
+        start = warmup if counted == unit else None
+    else:
+        counted, end = "tokens", facts.lr_decay_tokens
+        start = warmup if unit == "tokens" else warmup_end_tokens(facts, lr)
+    if end is None or start is None:
+        return lr
+    return replace(lr, decay_unit=None if counted == unit else counted, decay_start=start, decay_end=end)
 
 
-def warmup_for(wanted_lr: float, *, peak: float, consumed: int, batch: int = 1) -> int:
-    """The warmup, in the unit of `consumed`, that gives this LR at the anchor, or less by under one batch.
+def run_unit(facts: Facts) -> str:
+    """Whether the run, its LR warmup and its decay count samples or steps."""
+    return "samples" if facts.train_samples is not None else "steps"
 
-    It ends a whole number of batches after the anchor: the scheduler has to meet its end exactly where the decay
-    counts tokens, or Microsoft's has no `lr_warmup_tokens` to decay from, and dies.
-    """
-    if not 0 < wanted_lr <= peak:
-        raise ConfigError(f"the LR at the anchor should lie above 0 and not above the peak {peak:g}: {wanted_lr:g}")
-    if consumed <= 0:
-        raise ConfigError("at the beginning of a run the LR is 0 with every warmup: there is none to solve for")
-    exact = peak * consumed / wanted_lr
-    batches = math.ceil((exact - consumed) / batch - 1e-9)
-    return consumed + max(batches, 0) * batch
+
+def _warmup(facts: Facts) -> tuple[str, int | None]:
+    if facts.lr_warmup_tokens is not None:
+        return "tokens", facts.lr_warmup_tokens
+    unit = run_unit(facts)
+    if facts.lr_warmup_fraction:
+        decay = _decay(facts)
+        return unit, None if decay is None else round(facts.lr_warmup_fraction * decay)
+    return unit, facts.lr_warmup_samples if unit == "samples" else facts.lr_warmup_iters
+
+
+def _decay(facts: Facts) -> int | None:
+    """The samples or steps of the decay; those of the run where it is not given."""
+    if run_unit(facts) == "samples":
+        return facts.lr_decay_samples or facts.train_samples
+    return facts.lr_decay_iters or facts.train_iters
+
+
+def decay_tokens(facts: Facts) -> int | None:
+    """What --lr-decay-tokens has to be for the decay that the options ask for, at the full length."""
+    decay, full, batch = _decay(facts), facts.seq_length, facts.global_batch_size
+    if facts.lr_decay_tokens is not None:
+        return facts.lr_decay_tokens
+    if decay is None or full is None or batch is None:
+        return None
+    return decay * full * (1 if run_unit(facts) == "samples" else batch)
+
+
+def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
+    """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
+    track = track_of(facts)
+    if lr.unit == "tokens" or track is None:
+        return lr.warmup if lr.unit == "tokens" else None
+    if lr.unit == "samples":
+        return track.tokens_at(Position(), lr.warmup)
+    return track.reach(Position(), step=lr.warmup).tokens
 
 
 def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
@@ -40,7 +97,7 @@ def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
     `fixed_linear` would count from step 0, and be over before a restart has begun.
     """
     if not schedule.warms_up:
-        raise ConfigError(f"a sequence length {schedule} is no warmup")
+        raise ConfigError(f"a sequence length {schedule} does not warm up")
     stages = staircase(schedule)
     lengths, last_steps = list(stages.difficulties), [schedule.anchor_step + step for step in stages.max_steps]
     if len(lengths) == 1:  # one step from the start to the full length

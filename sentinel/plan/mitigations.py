@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.lr_changes import lr_for
 from sentinel.plan.pacings import (
     batch_size_for,
     curriculum_for,
-    decayed_by_tokens,
+    left_as_it_is,
     random_ltd_for,
-    seqlen_for,
-    total_tokens_for,
+    with_seqlen_of,
 )
 from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["changes", "overrides_for", "plain_overrides"]
 
@@ -45,13 +44,10 @@ def overrides_for(
         reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
         loss_scale=_loss_scale(rung, baseline),
     )
+    standing = with_seqlen_of(rung, replace(_as_it_was(baseline), lr=lr_for(rung, baseline, anchor)), baseline, anchor)
     standing = replace(
-        _as_it_was(baseline),
-        lr=_lr(rung, baseline, anchor),
-        seqlen=seqlen_for(rung, baseline, anchor),
-        shorten=rung.seqlen_shorten or baseline.shorten,
-        total_tokens=total_tokens_for(rung, baseline),
-        batch_size=batch_size_for(rung, baseline, anchor),
+        standing,
+        batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
         random_ltd=random_ltd_for(rung, baseline, anchor),
         curriculum=curriculum_for(rung, baseline, anchor),
         clip_grad=_clip_grad(rung, baseline),
@@ -114,7 +110,7 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         if lr.warmup != baseline.lr.warmup or lr.anchor != baseline.lr.anchor:
             said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
         if lr.decay_unit != baseline.lr.decay_unit:
-            said.append(f"LR decay up to {lr.decay_end} {lr.decay_unit}")
+            said.append(f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}")
     if standing.total_tokens not in (None, baseline.total_tokens):
         said.append(f"the run ends at {standing.total_tokens} tokens")
     said += [
@@ -127,7 +123,7 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         for key, words in _WORDS.items()
         if getattr(standing, key) != getattr(baseline, key)
     ]
-    return (*said, *_free_words(standing.free, baseline.free))
+    return (*said, *_free_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
 
 
 _PACED_WORDS = {
@@ -155,7 +151,8 @@ def _known(value: float | None) -> str:
 def _free_words(now: Free | None, before: Free | None) -> Sequence[str]:
     now, before = now or Free(), before or Free()
     added = [f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value]
-    return [*added, *(option for option in now.options if option not in before.options)]
+    removed = [f"{flag} removed" for flag in now.removed if flag not in before.removed]
+    return [*added, *(option for option in now.options if option not in before.options), *removed]
 
 
 def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | None:
@@ -189,29 +186,10 @@ def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
 def _free(rung: Rung, baseline: Baseline) -> Free | None:
     before = baseline.free or Free()
     added = dict(variable.split("=", 1) for variable in rung.environment)
-    replaced = {option.partition("=")[0] for option in rung.options}
-    kept = tuple(option for option in before.options if option.partition("=")[0] not in replaced)
-    made = Free(environment=dict(before.environment) | added, options=(*kept, *rung.options))
+    replaced = {option.partition("=")[0] for option in rung.options} | set(rung.remove_options)
+    made = Free(
+        environment=dict(before.environment) | added,
+        options=(*(o for o in before.options if o.partition("=")[0] not in replaced), *rung.options),
+        removed=(*(flag for flag in before.removed if flag not in replaced), *rung.remove_options),
+    )
     return None if made == Free() else made
-
-
-def _lr(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
-    if rung.lr_warmup_factor is None and rung.lr_factor is None and not rung.seqlen_by_tokens:
-        return baseline.lr
-    if baseline.lr is None:
-        raise ConfigError(f"rung {rung.name!r} changes the LR, and the trainer has not reported its LR schedule")
-    schedule = decayed_by_tokens(rung, baseline, baseline.lr)
-    if rung.lr_factor is not None:
-        peak = schedule.peak * rung.lr_factor
-        schedule = replace(schedule, peak=peak, minimum=min(schedule.minimum, peak))
-    if rung.lr_warmup_factor is not None:
-        at = anchor.global_step if schedule.unit == "steps" else anchor.consumed_tokens
-        if at is None:
-            raise ConfigError(f"rung {rung.name!r}: the LR counts tokens, and the target's consumed_tokens is unknown")
-        if schedule.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
-            raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
-                f"rung {rung.name!r}: the LR counts the tokens that random-LTD leaves, "
-                "and nobody has reported how many those are at the target"
-            )
-        schedule = replace(schedule, warmup=round(schedule.warmup * rung.lr_warmup_factor), anchor=at)
-    return schedule

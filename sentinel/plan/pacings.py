@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
@@ -18,31 +19,125 @@ from sentinel.vocabulary.pacing import (
     FixedDiscrete,
     FixedLinear,
     FixedRoot,
-    LrSchedule,
     MetricSchedule,
     Mixed,
+    Position,
     RandomLtdSchedule,
     SeqlenSchedule,
+    SlwRun,
+    Track,
+    slw_changes,
+    start_for_size,
 )
+from sentinel.vocabulary.standing import Standing
 
 __all__ = [
     "batch_size_for",
     "curriculum_for",
-    "decayed_by_tokens",
+    "left_as_it_is",
+    "position_at",
     "random_ltd_for",
-    "seqlen_for",
-    "total_tokens_for",
+    "with_seqlen_of",
+    "with_slw",
 ]
 
 
-def seqlen_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule | None:
-    """The sequence length after the restart. ConfigError where the rung needs what nobody has reported."""
+def with_seqlen_of(rung: Rung, standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+    """What stands, with the rung's sequence length warmup and all that goes with it.
+
+    ConfigError where the rung needs what nobody has reported.
+    """
     if rung.seqlen_start is None:
-        return baseline.seqlen
+        return standing
+    standing = replace(
+        standing, seqlen=_seqlen(rung, baseline, anchor), shorten=rung.seqlen_shorten or baseline.shorten
+    )
+    if rung.seqlen_by_tokens is False and baseline.lr_from_start:
+        raise ConfigError(f"rung {rung.name!r}: a job script gets all that goes with SLW: leave seqlen_by_tokens out")
+    if rung.seqlen_by_tokens is False or standing.seqlen is None or not standing.seqlen.warms_up:
+        return replace(standing, batch_size=_no_ramp(standing.batch_size))
+    if rung.seqlen_by_tokens and (standing.shorten or "truncate").startswith("reshape"):
+        raise ConfigError(f"rung {rung.name!r}: a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
+    if rung.seqlen_by_tokens and (missing := _not_reported(baseline)):
+        raise ConfigError(f"rung {rung.name!r} counts by tokens, and nobody has reported {', '.join(missing)}")
+    return with_slw(standing, baseline, anchor)
+
+
+def with_slw(standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+    """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline.
+
+    ConfigError where the LR counts samples or tokens, and nobody has reported those of the target.
+    """
+    batch, full, seqlen = baseline.batch_size, baseline.full_seqlen, standing.seqlen
+    if batch is None or full is None or seqlen is None:
+        return standing
+    run = SlwRun(
+        full_seqlen=full,
+        batch=batch,
+        at=position_at(anchor, baseline),
+        seqlen=baseline.seqlen,
+        shorten=baseline.shorten or "truncate",
+        lr=standing.lr,
+        total_steps=baseline.total_steps,
+        total_samples=baseline.total_samples,
+        total_tokens=baseline.total_tokens,
+        counts=None if not baseline.lr_from_start else "steps" if baseline.total_samples is None else "samples",
+    )
+    changed = slw_changes(run, seqlen, shorten=standing.shorten or "truncate")
+    return replace(standing, batch_size=changed.batch, total_tokens=changed.total_tokens, lr=changed.lr)
+
+
+def left_as_it_is(standing: Standing, baseline: Baseline) -> Iterator[str]:
+    """What a warmup of the sequence length would change as well and can't, since nobody has reported it; in words."""
+    begins = standing.seqlen is not None and standing.seqlen != baseline.seqlen and standing.seqlen.warms_up
+    by_tokens = standing.total_tokens is not None or (standing.lr is not None and standing.lr.decay_unit == "tokens")
+    if begins and not (standing.shorten or "truncate").startswith("reshape"):
+        missing = _not_reported(baseline)
+        if missing and not (by_tokens and missing == ["the LR schedule"]):
+            yield f"the end and the LR stay as they are, as far as nobody has reported {', '.join(missing)}"
+
+
+def _not_reported(baseline: Baseline) -> list[str]:
+    ends = (baseline.total_steps, baseline.total_samples, baseline.total_tokens)
+    known = {
+        "the full length": baseline.full_seqlen is not None,
+        "the global batch": baseline.batch_size is not None,
+        "the LR schedule": baseline.lr is not None,
+        "where the run ends": any(end is not None for end in ends),
+    }
+    return [what for what, is_known in known.items() if not is_known]
+
+
+def position_at(anchor: Anchor, baseline: Baseline) -> Position:
+    """The target's position; what nobody has reported is counted from the schedules, where the LR does not go by it.
+
+    ConfigError where it does, or where the batch and the full length are not known.
+    """
+    batch, full, samples, tokens = (
+        baseline.batch_size,
+        baseline.full_seqlen,
+        anchor.consumed_samples,
+        anchor.consumed_tokens,
+    )
+    unit = baseline.lr.unit if baseline.lr is not None else "steps"
+    if batch is None or full is None or {"samples": samples, "tokens": tokens}.get(unit, 0) is None:
+        raise ConfigError(f"the LR warmup can't be re-sized: the target's consumed_{unit} is not known")
+    if samples is None:
+        samples = Track(full=full, batch=batch).reach(Position(), step=anchor.global_step).samples
+    return Position(step=anchor.global_step, samples=samples, tokens=samples * full if tokens is None else tokens)
+
+
+def _no_ramp(batch: BatchSizeSchedule | None) -> BatchSizeSchedule | None:
+    return replace(batch, ramp_samples=0) if batch is not None and batch.warms_up else batch
+
+
+def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
+    """The sequence length after the restart. ConfigError where the rung needs what nobody has reported."""
     full = baseline.full_seqlen
     if full is None:
         raise ConfigError(f"rung {rung.name!r} warms the sequence length up, and nobody has reported the full length")
-    start, at, multiple = min(rung.seqlen_start, full), anchor.global_step, rung.seqlen_multiple or 8
+    asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
+    start, at, multiple = min(asked, full), anchor.global_step, rung.seqlen_multiple or 8
     match rung.seqlen_pacing:
         case "adaptive":
             return Adaptive(start=start, full=full, anchor_step=at, multiple=multiple)
@@ -71,54 +166,24 @@ def seqlen_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule
     return FixedLinear(start=start, full=full, anchor_step=at, multiple=multiple, total_steps=steps)
 
 
-def total_tokens_for(rung: Rung, baseline: Baseline) -> int | None:
-    """The tokens at which the run ends after the restart; None leaves the end as the run has it.
-
-    ConfigError where the rung needs what nobody has reported.
-    """
-    if not rung.seqlen_by_tokens:
-        return baseline.total_tokens if baseline.total_steps is None else None
-    if baseline.total_steps is None:
-        if baseline.total_tokens is None:
-            raise ConfigError(f"rung {rung.name!r} ends the run by tokens, and nobody has reported where it ends")
-        return baseline.total_tokens
-    return baseline.total_steps * _tokens_per_step(rung, baseline)
-
-
-def decayed_by_tokens(rung: Rung, baseline: Baseline, lr: LrSchedule) -> LrSchedule:
-    """The same LR with its decay by tokens, where the rung asks for it and it goes by steps so far."""
-    if not rung.seqlen_by_tokens or (lr.decay_unit or lr.unit) == "tokens":
-        return lr
-    each = _tokens_per_step(rung, baseline)
-    return replace(lr, decay_unit="tokens", decay_start=lr.decay_start * each, decay_end=lr.decay_end * each)
-
-
-def _tokens_per_step(rung: Rung, baseline: Baseline) -> int:
-    """At the full length and the full batch."""
-    if (rung.seqlen_shorten or baseline.shorten or "truncate").startswith("reshape"):
-        raise ConfigError(f"rung {rung.name!r}: a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
-    if baseline.full_seqlen is None or baseline.batch_size is None:
-        raise ConfigError(f"rung {rung.name!r} counts by tokens, and nobody has reported the full length and the batch")
-    return baseline.full_seqlen * baseline.batch_size.full
-
-
 def _total_steps(rung: Rung, baseline: Baseline) -> int:
     if rung.seqlen_total_steps is not None:
         return rung.seqlen_total_steps
-    if baseline.lr is None or baseline.lr.unit != "steps" or not baseline.lr.warmup:
+    warmup = lr_warmup_steps(baseline)
+    if warmup is None:
         raise ConfigError(f"rung {rung.name!r} needs seqlen_total_steps: there is no LR warmup in steps to go by")
-    return 3 * baseline.lr.warmup
+    begin, end = warmup
+    return 3 * (end - begin)
 
 
-def batch_size_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> BatchSizeSchedule | None:
-    """The batch after the restart: where the rung switches SLW on, a batch-size warmup is over.
+def batch_size_for(
+    rung: Rung, before: BatchSizeSchedule | None, baseline: Baseline, anchor: Anchor
+) -> BatchSizeSchedule | None:
+    """The batch after the restart; `before` is what stands without the rung's own warmup of it.
 
     ConfigError where the rung needs what nobody has reported, or where a sequence length that warms up is in force.
     """
-    before = baseline.batch_size
     if rung.batch_size_start is None or rung.batch_size_samples is None:
-        if before is not None and before.warms_up and rung.seqlen_start is not None:
-            return replace(before, ramp_samples=0)
         return before
     if before is None or anchor.consumed_samples is None:
         what = "the full batch" if before is None else "consumed_samples at the target"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -44,8 +45,9 @@ class Rung:
     """Leave this many samples out after the target, once. "past_onset": all from the target up to the late end of the
     onset plus [policy] margin_steps, so that what was there when it broke is never seen again in that order."""
 
-    seqlen_start: int | None = None
-    """Start SLW at this many tokens per sample; None leaves the sequence length alone."""
+    seqlen_start: int | Literal["by_size"] | None = None
+    """Start SLW at this many tokens per sample; "by_size": 8, or 64 where the model is known to have 1e9 parameters or
+    more. None leaves the sequence length alone."""
 
     seqlen_total_steps: int | None = None
     """T of the SLW in steps; None is three times the LR warmup (Li, Zhang & He: "a few multiples" of it), and for ever
@@ -68,9 +70,10 @@ class Rung:
     """How a batch gets shorter: truncate, reshape (more, shorter samples), or truncate_keep and reshape_keep (what is
     left over is used later); None leaves it to the trainer."""
 
-    seqlen_by_tokens: bool = False
-    """Also end the run, and decay its LR, by as many tokens as its steps were to see: short sequences use fewer of them
-    up in a step (DeepSpeed's tutorial, 2.3 and 2.4). Not where the shortening is a reshape, which keeps a step's."""
+    seqlen_by_tokens: bool | None = None
+    """Whether SLW also ends the run and decays its LR by as many tokens as its steps were to see, and re-sizes the LR
+    warmup (DeepSpeed's tutorial, 2.3 to 2.5). None: yes, as far as the trainer has reported them; true: yes, and refuse
+    the rung where something is not reported; false: no. With a reshape a step keeps its tokens, and nothing changes."""
 
     batch_size_start: int | None = None
     """Start a batch-size warmup at this many samples per step, over all ranks; None leaves the batch alone."""
@@ -141,6 +144,9 @@ class Rung:
     options: tuple[str, ...] = ()
     """Free-form: options of the trainer as "--flag=value", which it has to echo."""
 
+    remove_options: tuple[str, ...] = ()
+    """Free-form: options that the trainer no longer gets, as "--fp16": the option goes with all of its values."""
+
     wait_steps: int | None = None
     """Change nothing and watch for so many more steps whether the run heals; a rung of its own. None does not wait."""
 
@@ -159,15 +165,20 @@ class Rung:
         if self.clip_grad is not None and self.clip_grad_factor is not None:
             raise ConfigError(f"rung {self.name!r}: clip_grad and clip_grad_factor say the same thing; leave one out")
         self._check_numbers()
-        for key, wanted in (("environment", "NAME=value"), ("options", "--flag=value")):
+        self._check_free()
+
+    def _check_free(self) -> None:
+        for key, (wanted, pattern) in _FREE_FORM.items():
             for text in getattr(self, key):
-                name, equals, _ = text.partition("=")
-                if not equals or not name.strip("-") or name.startswith("--") != (key == "options"):
-                    raise ConfigError(f"rung {self.name!r}: {key} should be like {wanted!r}, not {text!r}")
+                if not re.fullmatch(pattern, text, re.DOTALL):
+                    raise ConfigError(f"rung {self.name!r}: {key} should be like {wanted}, not {text!r}")
+        set_here = {option.partition("=")[0] for option in self.options}
+        if both := sorted(set_here & set(self.remove_options)):
+            raise ConfigError(f"rung {self.name!r}: {both[0]} is both in options and in remove_options: leave one out")
 
     def _check_pacing(self) -> None:
         for key, needed in _NEEDS.items():
-            if getattr(self, key) not in (None, False) and getattr(self, needed) is None:
+            if getattr(self, key) is not None and getattr(self, needed) is None:
                 raise ConfigError(f"rung {self.name!r}: {key} needs {needed}")
         for key, pacings in _OF_PACINGS.items():
             pacing = self.seqlen_pacing or "fixed_linear"
@@ -190,6 +201,14 @@ class Rung:
                 up_to = "" if below == _INFINITY else f" and below {below:g}"
                 raise ConfigError(f"rung {self.name!r}: {key} should be {wanted}{up_to}, not {value}")
 
+
+_FLAG = r"--[A-Za-z][A-Za-z0-9_-]*"
+_FREE_FORM = {
+    "environment": ("'NAME=value'", r"[^=-][^=]*=.*"),
+    "options": ("'--flag=value', or '--flag' for a switch", rf"{_FLAG}(=.*)?"),
+    "remove_options": ("'--flag', without a value", _FLAG),
+}
+"""Key -> how its entries look, in words and as a pattern."""
 
 _NAMING = ("name", "hypothesis")
 _INFINITY = float("inf")
@@ -262,7 +281,7 @@ DEFAULT_LADDER: tuple[Rung, ...] = (
         name="reseed + SLW",
         hypothesis="long sequences are too much for weights this young",
         reseed=True,
-        seqlen_start=8,
+        seqlen_start="by_size",
     ),
     Rung(
         name="earlier + reseed + LR warmup x8",

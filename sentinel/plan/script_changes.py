@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.job_script import Rewritten, SetOption, SetVariable, rewrite
+from sentinel.plan.baseline import Baseline, lr_warmup_steps
+from sentinel.plan.job_script import RemoveOption, Rewritten, SetJson, SetOption, SetVariable, rewrite
 from sentinel.plan.job_script.given import given
 from sentinel.plan.lint import Facts, lint_before_restart
-from sentinel.plan.lint.derived import warmup_steps
+from sentinel.plan.lint.derived import scale
 from sentinel.plan.lint.reading import read_text
+from sentinel.plan.lint.schedule_facts import batch_schedule, curriculum_schedule
 from sentinel.plan.megatron_options import (
     LrWarmup,
     Marked,
@@ -21,8 +22,10 @@ from sentinel.plan.megatron_options import (
     changes_at,
     megatron_changes,
 )
+from sentinel.plan.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
+from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
@@ -37,6 +40,7 @@ CARRIED = frozenset(
         "lr",
         "seqlen",
         "shorten",
+        "batch_size",
         "total_tokens",
         "adam_beta1",
         "adam_beta2",
@@ -85,16 +89,22 @@ def new_scripts(text: str, overrides: Overrides) -> NewScripts:
 
 
 def baseline_of_script(text: str) -> Baseline:
-    """What the script asks for, as far as it can be read; schedules in optimizer steps. ConfigError as read_text."""
-    facts = read_text(text).facts
-    warmup = warmup_steps(facts)
-    lr = None
-    if facts.lr is not None and warmup is not None:
-        lr = LrSchedule(peak=facts.lr, warmup=round(warmup), decay_end=0, minimum=min(facts.min_lr or 0.0, facts.lr))
+    """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
+    return _baseline(read_text(text).facts, text)
+
+
+def _baseline(facts: Facts, text: str) -> Baseline:
     return Baseline(
         seed=_seed(text),
-        lr=lr,
+        lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
+        lr_from_start=True,
+        seqlen=curriculum_schedule(facts),
         full_seqlen=facts.seq_length,
+        batch_size=batch_schedule(facts),
+        total_steps=facts.train_iters or None,
+        total_samples=facts.train_samples,
+        total_tokens=facts.train_tokens,
+        parameters=scale(facts),
         adam_beta1=facts.adam_beta1,
         adam_beta2=facts.adam_beta2,
         clip_grad=facts.clip_grad,
@@ -105,6 +115,12 @@ def baseline_of_script(text: str) -> Baseline:
 def _seed(text: str) -> int | None:
     seed = _last(text, "--seed", None)
     return None if seed is None else int(seed)
+
+
+def _word(text: str, flag: str) -> str | None:
+    """The option's last value as it stands; None where it has none that can be read."""
+    found = [option for option in given(text).options if option.flag == flag and option.values]
+    return found[-1].values[0] if found and found[-1].unread is None else None
 
 
 def _last(text: str, flag: str, otherwise: float | None) -> float | None:
@@ -123,7 +139,7 @@ def _unless(wanted: float | None, script: float | None) -> float | None:
     return None if wanted == script else wanted
 
 
-def _only_by_overrides(standing: Standing, anchor: Anchor) -> Iterator[str]:
+def _only_by_overrides(standing: Standing, own: Baseline, anchor: Anchor) -> Iterator[str]:
     """What begins at the anchor and no job script can begin there, in words.
 
     What the run had before is in every decision as well; it is the script's own, and stays as it is.
@@ -132,7 +148,8 @@ def _only_by_overrides(standing: Standing, anchor: Anchor) -> Iterator[str]:
     shortens = seqlen is not None and seqlen.warms_up and seqlen.anchor_step == anchor.global_step
     if shortens and standing.shorten not in (None, "truncate"):
         yield f"shortening batches by {standing.shorten}"
-    if batch is not None and batch.warms_up and batch.anchor_samples == anchor.consumed_samples:
+    begun_here = batch is not None and batch.anchor_samples == anchor.consumed_samples
+    if batch is not None and batch.warms_up and begun_here and batch != own.batch_size:
         yield "a batch-size warmup that begins at the target"
     if ltd is not None and ltd.drops and ltd.anchor_step == anchor.global_step:
         yield "random-LTD that begins at the target"
@@ -148,19 +165,22 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
             raise ConfigError(f"{key} can't be done by a job script: only a trainer that reads overrides.json does it")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    for what in _only_by_overrides(standing, overrides.anchor):
+    own = _baseline(facts, text)
+    for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} can't be done by a job script: only a trainer that reads overrides.json does it")
+    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen:
+        standing = _with_slw(standing, own, overrides.anchor)
     wanted = Wanted(
         seed=once.seed if once else None,
         initial_loss_scale=once.loss_scale if once else None,
         peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
-        lr_warmup=_lr_warmup(standing, facts, overrides.anchor.global_step),
-        seqlen_warmup=_seqlen_warmup(standing, facts),
+        lr_warmup=_lr_warmup(standing.lr, own),
+        seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
         adam_beta2=_unless(standing.adam_beta2, facts.adam_beta2),
         clip_grad=_unless(standing.clip_grad, facts.clip_grad),
     )
     if wanted != Wanted():
-        yield from megatron_changes(wanted, _megatron_run(facts, text), overrides.anchor)
+        yield from megatron_changes(wanted, _megatron_run(facts, text))
     plain = {
         "--adam-beta1": _unless(standing.adam_beta1, facts.adam_beta1),
         "--weight-decay": _unless(standing.weight_decay, _last(text, "--weight-decay", _MEGATRONS_WEIGHT_DECAY)),
@@ -168,44 +188,72 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
     for flag, number in plain.items():
         if number is not None:
             yield Marked(change=SetOption(flag=flag, value=repr(number)))
-    for option in standing.free.options if standing.free else ():
-        flag, _, value = option.partition("=")
-        yield Marked(change=SetOption(flag=flag, value=value))
-    for name, value in (standing.free.environment if standing.free else {}).items():
+    yield from _free_form(standing.free or Free(), facts)
+
+
+def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
+    """Options and variables as they are; a precision is switched in the script's DeepSpeed JSON, too."""
+    for flag in free.removed:
+        yield Marked(change=RemoveOption(flag=flag))
+    for option in free.options:
+        flag, equals, value = option.partition("=")
+        yield Marked(change=SetOption(flag=flag, value=value if equals else None))
+    for name, value in free.environment.items():
         yield Marked(change=SetVariable(name=name, value=value))
+    if (json := facts.deepspeed) is not None:
+        for precision, has in (("fp16", json.fp16), ("bf16", json.bf16)):
+            wanted = {f"--{precision}" in free.options: True, f"--{precision}" in free.removed: False}.get(True)
+            if wanted is not None and wanted is not bool(has):
+                yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _lr_warmup(standing: Standing, facts: Facts, step: int) -> LrWarmup | None:
-    """A longer warmup, as Megatron has it: counted from the run's beginning, so that the LR at the anchor falls."""
-    lr, warmup = standing.lr, warmup_steps(facts)
-    if lr is None or not _is_another_warmup(lr, warmup):
-        return None
-    if step >= lr.warmup:
-        raise ConfigError(
-            f"Megatron counts the LR warmup from the run's beginning: one of {lr.warmup} steps is over at step {step}"
-        )
-    return LrWarmup(anchor_lr=lr.peak * max(step, 1) / lr.warmup)
-
-
-def _is_another_warmup(lr: LrSchedule, of_script: float | None) -> bool:
-    """Whether the schedule's warmup is not the script's own, which in steps is only known to a step or two."""
-    return lr.anchor > 0 or of_script is None or abs(lr.warmup - of_script) > max(2.0, 0.02 * of_script)
-
-
-def _seqlen_warmup(standing: Standing, facts: Facts) -> SeqlenWarmup | None:
-    seqlen = standing.seqlen
-    if seqlen is None:
-        return None
-    warmup = warmup_steps(facts)
-    if warmup is None or facts.global_batch_size is None or facts.seq_length is None:
+def _with_slw(standing: Standing, own: Baseline, anchor: Anchor) -> Standing:
+    """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
+    if own.lr is None or own.batch_size is None:
         raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
-    tokens = round(warmup * facts.global_batch_size * facts.seq_length)
-    by_anchor = standing.lr is not None and _is_another_warmup(standing.lr, warmup)
-    return SeqlenWarmup(schedule=seqlen, lr_warmup_tokens=None if by_anchor else tokens)
+    if standing.total_tokens is not None:
+        return standing
+    return with_slw(replace(standing, lr=standing.lr or own.lr), own, anchor)
+
+
+def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
+    """The warmup of the decision, where it is not the script's own."""
+    if lr is None or (own.lr is not None and (lr.unit, lr.warmup, lr.anchor) == _counted(own.lr)):
+        return None
+    if own.lr is None:
+        raise ConfigError("the LR warmup can't be changed: the job script does not show the one that it has")
+    if lr.anchor != own.lr.anchor:
+        raise ConfigError(
+            f"Megatron counts the LR warmup from the run's beginning, so it can't begin at {lr.anchor} {lr.unit}"
+        )
+    if lr.unit != own.lr.unit and lr.unit == "steps" and (known := lr_warmup_steps(own)) is not None:
+        if abs(lr.warmup - known[1]) <= max(2, 0.02 * known[1]):  # decided by a version that counted steps alone
+            return None
+        raise ConfigError(f"the LR warmup of the decision counts steps, and that of the job script {own.lr.unit}")
+    return LrWarmup(length=lr.warmup, unit=lr.unit)  # type: ignore[arg-type]
+
+
+def _counted(lr: LrSchedule) -> tuple[str, int, int]:
+    return lr.unit, lr.warmup, lr.anchor
+
+
+def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWarmup:
+    decayed = standing.lr is not None and (standing.lr.decay_unit or standing.lr.unit) == "tokens"
+    decay = standing.lr.decay_end if standing.lr is not None and decayed and standing.lr.decay_end else None
+    decay = decay_tokens(facts) if decay is None else decay
+    if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
+        raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
+    unchanged = standing.lr is None or _counted(standing.lr) == _counted(own.lr)
+    return SeqlenWarmup(
+        schedule=standing.seqlen,
+        train_tokens=standing.total_tokens,
+        decay_tokens=decay,
+        warmup_end_tokens=warmup_end_tokens(facts, own.lr) if unchanged else None,
+    )
 
 
 def _megatron_run(facts: Facts, text: str) -> MegatronRun:
-    unit: Literal["iterations", "samples"] = "iterations" if facts.train_samples is None else "samples"
+    unit: Literal["steps", "samples"] = "steps" if facts.train_samples is None else "samples"
     train = facts.train_iters if facts.train_samples is None else facts.train_samples
     needed = {
         "--lr": facts.lr,
@@ -222,7 +270,6 @@ def _megatron_run(facts: Facts, text: str) -> MegatronRun:
         global_batch_samples=facts.global_batch_size or 0,
         unit=unit,
         train=train or 0,
-        decay=facts.lr_decay_iters if unit == "iterations" else facts.lr_decay_samples,
+        decay=facts.lr_decay_iters if unit == "steps" else facts.lr_decay_samples,
         scheduler="newer" if "opt_param-scheduler" in text or facts.lr_warmup_tokens is not None else "older",
-        lr_warmup_tokens=facts.lr_warmup_tokens is not None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.run_state import Checkpoint, RunState
@@ -58,9 +58,10 @@ def _usable(checkpoint: Checkpoint) -> bool:
 
 def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
     """The step that the upper half of the LR ramp begins at, or None where that is not known or not of interest."""
-    schedule = baseline.lr
-    if schedule is None or schedule.unit != "steps" or not schedule.warmup:
+    warmup = lr_warmup_steps(baseline)
+    if warmup is None:
         return None
-    if not anyway and onset > schedule.anchor + 3 * schedule.warmup:
+    begin, end = warmup
+    if not anyway and onset > begin + 3 * (end - begin):
         return None
-    return schedule.anchor + schedule.warmup // 2
+    return begin + (end - begin) // 2

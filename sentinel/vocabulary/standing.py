@@ -31,22 +31,28 @@ class Free:
     """Name -> value of environment variables."""
 
     options: tuple[str, ...] = ()
-    """Options of the trainer's command line, each with its value: `--flag=value`."""
+    """Options of the trainer's command line, each with its value, `--flag=value`; a switch is `--flag`."""
+
+    removed: tuple[str, ...] = ()
+    """Options that the trainer no longer gets, each as `--flag`; left out of JSON where there are none."""
 
     def to_json(self) -> dict[str, Any]:
         """As overrides.json holds it, and as run_started echoes it."""
-        return {"environment": dict(self.environment), "options": list(self.options)}
+        removed = {"removed": list(self.removed)} if self.removed else {}
+        return {"environment": dict(self.environment), "options": list(self.options)} | removed
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Free:
         """What to_json gave. OverridesError names what is wrong."""
-        only(data, "free", {"environment", "options"})
-        environment, options = table(data, "environment"), data.get("options", [])
+        only(data, "free", {"environment", "options", "removed"})
+        environment = table(data, "environment")
         if not all(isinstance(value, str) for value in environment.values()):
             raise OverridesError(f"environment should hold strings, not {environment!r}")
-        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            raise OverridesError(f"options should be a list of strings, not {options!r}")
-        return cls(environment=environment, options=tuple(options))
+        lists = {key: data.get(key, []) for key in ("options", "removed")}
+        for key, told in lists.items():
+            if not isinstance(told, list) or not all(isinstance(option, str) for option in told):
+                raise OverridesError(f"{key} should be a list of strings, not {told!r}")
+        return cls(environment=environment, options=tuple(lists["options"]), removed=tuple(lists["removed"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

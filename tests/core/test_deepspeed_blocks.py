@@ -188,6 +188,8 @@ LTD = "data_routing.random_ltd"
         (f"{LTD}.layers", [1], f"{LTD} has no key 'layers'; the right ones are enabled, global_batch_size"),
         (f"{LTD}.random_ltd_layer_num", 3, "random_ltd_layer_num should be the 22 of random_ltd_layer_id"),
         (f"{LTD}.total_layer_num", 22, "names layer 22, and there are fewer"),
+        (f"{LTD}.layer_token_lr_schedule", {"enabled": True}, "layer_token_lr_schedule is not performed: remove it"),
+        (f"{LTD}.layer_token_lr_schedule", {"on": True}, "layer_token_lr_schedule has no key 'on'"),
         (f"{LTD}.random_ltd_schedule.min_value", 4096, "random_ltd_schedule: random-LTD start should lie between"),
         (f"{LTD}.random_ltd_schedule.schedule_type", "fixed_root", "schedule_type should be one of fixed_linear"),
     ],

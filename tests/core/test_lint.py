@@ -433,7 +433,7 @@ SAYS: list[tuple[str, dict[str, Any], str]] = [
         "--lr-decay-tokens 20480000"),
     ("slw_decays_by_tokens", {**slw(), "lr_decay_iters": 1000, "seq_length": 2048}, "by --lr-decay-tokens"),
     ("slw_warms_up_by_samples", {**slw(), "lr_warmup_samples": 216_320, "global_batch_size": 2048, **BIG},
-        "13.8M tokens, GPT-3's saw 375M: --lr-warmup-samples 375M / 64 = 5859375"),
+        "13.8M tokens, GPT-3's saw 375M: --lr-warmup-samples 5859375"),
     ("slw_warms_up_by_samples", {**slw(), "lr_warmup_tokens": 6400}, "--lr-warmup-samples 100, which"),
     ("slw_duration", {**slw(total_steps=99), "lr_warmup_iters": 100}, "a few multiples of the warmup, 300 or more"),
     ("slw_duration", {**slw(total_steps=150), "lr_warmup_iters": 100}, "150 steps are 1.5 x the LR warmup's 100"),

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption, rewrite
 from sentinel.plan.megatron_options import (
@@ -20,9 +18,8 @@ from sentinel.plan.megatron_options import (
     changes_at,
     megatron_changes,
 )
-from sentinel.plan.megatron_schedules import discrete_curriculum, lr_at, warmup_for
+from sentinel.plan.megatron_schedules import discrete_curriculum
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
 from tests.core.shell_sandbox import SCRIPTS, config, run
 
@@ -36,15 +33,16 @@ RUN = MegatronRun(
     train=300_000_000,
     decay=126_953_125,
 )
-BY_STEPS = replace(RUN, unit="iterations", train=500_000, decay=None, global_batch_samples=64)
-ANCHOR = Anchor(global_step=3000, consumed_samples=200_000, consumed_tokens=409_600_000)
+BY_STEPS = replace(RUN, unit="steps", train=500_000, decay=None, global_batch_samples=64)
 FROM_64 = FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000)
-SLW = SeqlenWarmup(schedule=FROM_64, lr_warmup_tokens=375_000_000)
+SLW = SeqlenWarmup(schedule=FROM_64, train_tokens=300_000_000 * 2048, decay_tokens=126_953_125 * 2048)
+LONGER = LrWarmup(length=432_640, unit="samples")
 ALL = Wanted(
     seed=44,
     fresh_rng=True,
     peak_lr=3e-5,
     seqlen_warmup=SLW,
+    lr_warmup=LONGER,
     adam_beta2=0.95,
     clip_grad=0.5,
     initial_loss_scale=4096,
@@ -61,16 +59,16 @@ def values(changes: tuple[Change, ...]) -> dict[str, Any]:
     }
 
 
-def first(wanted: Wanted, run_: MegatronRun = RUN, anchor: Anchor = ANCHOR) -> dict[str, Any]:
-    return values(changes_at(megatron_changes(wanted, run_, anchor), "first"))
+def first(wanted: Wanted, run_: MegatronRun = RUN) -> dict[str, Any]:
+    return values(changes_at(megatron_changes(wanted, run_), "first"))
 
 
 def later(wanted: Wanted, run_: MegatronRun = RUN) -> dict[str, Any]:
-    return values(changes_at(megatron_changes(wanted, run_, ANCHOR), "later"))
+    return values(changes_at(megatron_changes(wanted, run_), "later"))
 
 
 def test_nothing_wanted_is_nothing_changed() -> None:
-    assert megatron_changes(Wanted(), RUN, ANCHOR) == ()
+    assert megatron_changes(Wanted(), RUN) == ()
 
 
 def test_a_seed_stays_and_fresh_random_numbers_are_for_one_start() -> None:
@@ -96,59 +94,51 @@ def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> N
     assert changed["--override-opt_param-scheduler"] == "removed"
 
 
-@given(
-    consumed=st.integers(1, 10**9),
-    share=st.floats(0.001, 1),
-    batch=st.sampled_from([1, 7, 512, 2048]),
-)
-def test_the_solved_warmup_gives_the_wanted_lr_at_the_anchor(consumed: int, share: float, batch: int) -> None:
-    warmup = warmup_for(6e-5 * share, peak=6e-5, consumed=consumed, batch=batch)
-    assert (warmup - consumed) % batch == 0
-    assert lr_at(consumed, peak=6e-5, warmup=warmup) <= 6e-5 * share * (1 + 1e-6)
-    assert warmup == consumed or lr_at(consumed, peak=6e-5, warmup=warmup - batch) >= 6e-5 * share * (1 - 1e-6)
-
-
-def test_the_warmup_is_not_a_ramp_from_zero_at_the_anchor() -> None:
-    """AnnealingLR.get_lr, overridden, counts all samples ever consumed."""
-    warmup = int(first(Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)))["--lr-warmup-samples"])
-    assert ANCHOR.consumed_samples is not None
-    rates = [_annealing(ANCHOR.consumed_samples + step * 512, 6e-5, warmup) for step in range(0, 4000, 100)]
-    assert rates[0] == pytest.approx(1e-5, rel=0.003)
-    assert rates == sorted(rates)
-    assert rates[-1] == 6e-5
-
-
 @pytest.mark.parametrize(
-    ("run_", "flag", "length"),
+    ("run_", "warmup", "flag"),
     [
-        (RUN, "--lr-warmup-samples", 1_200_448),
-        (BY_STEPS, "--lr-warmup-iters", 18_000),
-        (replace(RUN, lr_warmup_tokens=True, scheduler="newer"), "--lr-warmup-tokens", 2_457_600_000),
+        (RUN, LONGER, "--lr-warmup-samples"),
+        (BY_STEPS, LrWarmup(length=18_000, unit="steps"), "--lr-warmup-iters"),
+        (replace(RUN, scheduler="newer"), LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
     ],
 )
-def test_a_longer_warmup_is_counted_as_the_run_counts(run_: MegatronRun, flag: str, length: int) -> None:
-    changed = first(Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)), run_)
+def test_a_longer_warmup_is_counted_as_the_run_counts(run_: MegatronRun, warmup: LrWarmup, flag: str) -> None:
+    changed = first(Wanted(lr_warmup=warmup), run_)
     assert {
         name: value for name, value in changed.items() if name.startswith("--lr-warmup") and value != "removed"
-    } == {flag: str(length)}
+    } == {flag: str(warmup.length)}
 
 
 def test_slw_is_five_changes() -> None:
-    changed = first(Wanted(seqlen_warmup=SLW))
+    changed = first(Wanted(seqlen_warmup=SLW, lr_warmup=LONGER))
     assert changed["curriculum_learning"]["schedule_type"] == "fixed_discrete"
     assert changed["--rampup-batch-size"] == "removed"
     assert (changed["--train-tokens"], changed["--train-samples"]) == (str(300_000_000 * 2048), "900000000")
-    assert changed["--lr-decay-tokens"] == str(126_953_125 * 2048)
-    resized = int(changed["--lr-warmup-samples"])
-    assert 375_000_000 / 64 <= resized < 375_000_000 / 64 + 512
-    assert (resized - 200_000) % 512 == 0
+    assert (changed["--lr-decay-tokens"], changed["--lr-decay-samples"]) == (str(126_953_125 * 2048), "removed")
+    assert changed["--lr-warmup-samples"] == "432640"
 
 
 def test_slw_of_a_run_in_iterations_counts_the_batch_in() -> None:
-    changed = first(Wanted(seqlen_warmup=replace(SLW, lr_warmup_tokens=64 * 64 * 5000)), BY_STEPS)
+    whole = replace(SLW, train_tokens=500_000 * 2048 * 64, decay_tokens=500_000 * 2048 * 64)
+    changed = first(Wanted(seqlen_warmup=whole), BY_STEPS)
     assert changed["--train-iters"] == "1500000"
     assert changed["--train-tokens"] == changed["--lr-decay-tokens"] == str(500_000 * 2048 * 64)
-    assert changed["--lr-warmup-iters"] == "5000"
+    assert changed["--lr-decay-iters"] == "removed"
+    assert not [name for name in changed if name.startswith("--lr-warmup")]
+
+
+def test_a_run_that_ends_by_tokens_already_keeps_its_samples_where_they_are_enough() -> None:
+    by_tokens = replace(SLW, train_tokens=300_000_000_000)
+    changed = first(Wanted(seqlen_warmup=by_tokens), replace(RUN, train=600_000_000))
+    assert (changed["--train-tokens"], changed["--train-samples"]) == ("300000000000", "600000000")
+
+
+@pytest.mark.parametrize(("scheduler", "told"), [("older", None), ("newer", "409600000")])
+def test_a_warmup_that_is_over_leaves_the_newer_scheduler_the_tokens_to_decay_from(
+    scheduler: Any, told: str | None
+) -> None:
+    over = replace(SLW, warmup_end_tokens=409_600_000)
+    assert first(Wanted(seqlen_warmup=over), replace(RUN, scheduler=scheduler)).get("--lr-warmup-tokens") == told
 
 
 SCHEDULES = [
@@ -168,33 +158,25 @@ def test_deepspeed_reads_the_staircase_as_the_schedule(schedule: SeqlenSchedule)
         assert scheduler.update_difficulty(step) == schedule.seqlen(step), step
 
 
-REFUSED: list[tuple[Wanted, MegatronRun, Anchor, str]] = [
-    (Wanted(peak_lr=1e-6), RUN, ANCHOR, "below --min-lr"),
-    (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-3)), RUN, ANCHOR, "not above the peak"),
-    (Wanted(lr_warmup=LrWarmup(anchor_lr=0)), RUN, ANCHOR, "above 0"),
-    (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)), RUN, Anchor(global_step=5), "consumed_samples is not known"),
-    (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-5)), BY_STEPS, Anchor(global_step=0), "beginning of a run"),
-    (Wanted(lr_warmup=LrWarmup(anchor_lr=1e-8)), RUN, ANCHOR, "would not end before the decay"),
-    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=60))), RUN, ANCHOR, "multiples of 8"),
-    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=2048))), RUN, ANCHOR, "is no warmup"),
-    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, full=1024))), RUN, ANCHOR, "--seq-length is 2048"),
-    (Wanted(seqlen_warmup=replace(SLW, schedule=Adaptive(start=64, full=2048))), RUN, ANCHOR, "can't be listed"),
-    (Wanted(seqlen_warmup=replace(SLW, lr_warmup_tokens=None)), RUN, ANCHOR, "an LR warmup of its own"),
-    (Wanted(seqlen_warmup=SLW, lr_warmup=LrWarmup(anchor_lr=1e-5)), RUN, ANCHOR, "not both"),
-    (Wanted(seqlen_warmup=replace(SLW, lr_warmup_tokens=1)), RUN, ANCHOR, "over at the anchor"),
+REFUSED: list[tuple[Wanted, MegatronRun, str]] = [
+    (Wanted(peak_lr=1e-6), RUN, "below --min-lr"),
+    (Wanted(lr_warmup=LrWarmup(length=126_953_125, unit="samples")), RUN, "would not end before the decay"),
+    (Wanted(lr_warmup=LrWarmup(length=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=60))), RUN, "multiples of 8"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, start=2048))), RUN, "does not warm up"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=replace(FROM_64, full=1024))), RUN, "--seq-length is 2048"),
+    (Wanted(seqlen_warmup=replace(SLW, schedule=Adaptive(start=64, full=2048))), RUN, "can't be listed"),
 ]
 
 
-@pytest.mark.parametrize(("wanted", "run_", "anchor", "said"), REFUSED)
-def test_what_megatron_would_refuse_is_refused_here(
-    wanted: Wanted, run_: MegatronRun, anchor: Anchor, said: str
-) -> None:
+@pytest.mark.parametrize(("wanted", "run_", "said"), REFUSED)
+def test_what_megatron_would_refuse_is_refused_here(wanted: Wanted, run_: MegatronRun, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        megatron_changes(wanted, run_, anchor)
+        megatron_changes(wanted, run_)
 
 
 def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_for_once() -> None:
-    marked = megatron_changes(ALL, RUN, ANCHOR)
+    marked = megatron_changes(ALL, RUN)
     text = TEXTS["lists_in_variables"]
     before = run(text)
     start = run(rewrite(text, changes_at(marked, "first")).text)
@@ -210,7 +192,8 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
         "train_samples": 900_000_000,
         "train_tokens": 300_000_000 * 2048,
         "lr_decay_tokens": 126_953_125 * 2048,
-        "lr_warmup_samples": 200_000 + 11_054 * 512,
+        "lr_decay_samples": None,
+        "lr_warmup_samples": 432_640,
     }
     plain = {**before.options, **wanted}
     assert {**follow_up.options, "other": []} == {**plain, "other": []}
@@ -225,7 +208,7 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
 
 
 def test_every_change_is_marked() -> None:
-    marked = megatron_changes(ALL, replace(RUN, scheduler="newer"), ANCHOR)
+    marked = megatron_changes(ALL, replace(RUN, scheduler="newer"))
     assert all(isinstance(each, Marked) for each in marked)
     once = {getattr(each.change, "flag", "") for each in marked if each.at == "once"}
     assert once == {
@@ -238,16 +221,8 @@ def test_every_change_is_marked() -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_every_sample_script_takes_what_needs_no_json(path: Path) -> None:
-    wanted = replace(ALL, seqlen_warmup=None, lr_warmup=LrWarmup(anchor_lr=1e-5))
+    wanted = replace(ALL, seqlen_warmup=None)
     for start in ("first", "later"):
-        changes = changes_at(megatron_changes(wanted, RUN, ANCHOR), start)  # type: ignore[arg-type]
+        changes = changes_at(megatron_changes(wanted, RUN), start)  # type: ignore[arg-type]
         once = rewrite(path.read_text(), changes)
         assert rewrite(once.text, changes).diff == ""
-
-
-def _annealing(consumed: int, peak: float, warmup: int) -> float:
-    """The warmup of Megatron's schedulers, in their words."""
-    num_steps = consumed
-    if warmup > 0 and num_steps <= warmup:
-        return peak * float(num_steps) / float(warmup)
-    return peak

@@ -107,8 +107,10 @@ def made(
             },
             "rung 'it': curriculum_kind value needs curriculum_start and curriculum_full",
         ),
-        ({"options": ("flag=value",)}, "rung 'it': options should be like '--flag=value', not 'flag=value'"),
-        ({"options": ("--flag",)}, "rung 'it': options should be like"),
+        ({"options": ("flag=value",)}, "rung 'it': options should be like '--flag=value', or '--flag'"),
+        ({"options": ("--=value",)}, "rung 'it': options should be like"),
+        ({"remove_options": ("--fp16=1",)}, "rung 'it': remove_options should be like '--flag', without a value"),
+        ({"remove_options": ("--fp16",), "options": ("--fp16",)}, "rung 'it': --fp16 is both in options and"),
         ({"environment": ("NAME",)}, "rung 'it': environment should be like 'NAME=value', not 'NAME'"),
         ({"environment": ("--name=value",)}, "rung 'it': environment should be like"),
     ],
@@ -162,7 +164,9 @@ PACED = replace(
     batch_size=BatchSizeSchedule(start=64, full=64, increment=1, ramp_samples=0),
     random_ltd=RandomLtdSchedule(start=128, full=128, total_steps=0, layers=(1, 2)),
     curriculum=CurriculumSchedule(metrics={}),
+    total_steps=240,
 )
+ALONE = {"seqlen_by_tokens": False}
 SLW = {"start": 8, "full": 128, "anchor_step": 40}
 VOC = DifficultySchedule(
     kind="percentile", start=1, full=100, total_steps=300, root_degree=2, anchor_step=ANCHOR.global_step
@@ -172,29 +176,39 @@ VOC = DifficultySchedule(
 @pytest.mark.parametrize(
     ("keys", "standing", "said"),
     [
-        ({"seqlen_start": 8}, {"seqlen": FixedLinear(**SLW, total_steps=60)}, "seqlen 8 -> 128 over 60 steps from 40"),
         (
-            {"seqlen_start": 8, "seqlen_pacing": "fixed_root", "seqlen_total_steps": 90, "seqlen_multiple": 16},
+            {**ALONE, "seqlen_start": 8},
+            {"seqlen": FixedLinear(**SLW, total_steps=60)},
+            "seqlen 8 -> 128 over 60 steps from 40",
+        ),
+        (
+            {
+                **ALONE,
+                "seqlen_start": 8,
+                "seqlen_pacing": "fixed_root",
+                "seqlen_total_steps": 90,
+                "seqlen_multiple": 16,
+            },
             {"seqlen": FixedRoot(**SLW, total_steps=90, multiple=16)},
             "seqlen 8 -> 128 by the root of degree 2 over 90 steps from 40",
         ),
         (
-            {"seqlen_start": 8, "seqlen_pacing": "fixed_discrete", "seqlen_total_steps": 90},
+            {**ALONE, "seqlen_start": 8, "seqlen_pacing": "fixed_discrete", "seqlen_total_steps": 90},
             {"seqlen": FixedDiscrete(**SLW, difficulties=(8, 128), max_steps=(90,))},
             "seqlen 8 -> 128 in 2 stages up to step 131, from 40",
         ),
         (
-            {"seqlen_start": 8, "seqlen_pacing": "mixed"},
+            {**ALONE, "seqlen_start": 8, "seqlen_pacing": "mixed"},
             {"seqlen": Mixed(**SLW)},
             "seqlen 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
         ),
         (
-            {"seqlen_start": 8, "seqlen_pacing": "adaptive"},
+            {**ALONE, "seqlen_start": 8, "seqlen_pacing": "adaptive"},
             {"seqlen": Adaptive(**SLW)},
             "seqlen 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
         ),
         (
-            {"seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "recipes:by_loss"},
+            {**ALONE, "seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "recipes:by_loss"},
             {"seqlen": Custom(**SLW, function="recipes:by_loss")},
             "seqlen 8 -> 128 by recipes:by_loss from 40",
         ),
@@ -227,7 +241,7 @@ def test_a_rung_switches_a_pacing_on_from_the_target(keys: dict[str, Any], stand
 
 
 def test_how_batches_get_shorter_is_said_beside_the_warmup() -> None:
-    overrides = made(baseline=PACED, seqlen_start=8, seqlen_shorten="truncate_keep")
+    overrides = made(baseline=PACED, seqlen_start=8, seqlen_shorten="truncate_keep", **ALONE)
     assert overrides.standing.shorten == "truncate_keep"
     assert changes(overrides, PACED)[1:] == ("batches shortened by truncate_keep",)
 
@@ -236,7 +250,7 @@ RAMP = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800)
 
 
 def test_switching_slw_on_ends_a_batch_size_warmup() -> None:
-    overrides = made(baseline=replace(PACED, batch_size=RAMP), seqlen_start=8)
+    overrides = made(baseline=replace(PACED, batch_size=RAMP), seqlen_start=8, **ALONE)
     assert overrides.standing.batch_size == replace(RAMP, ramp_samples=0)
     assert changes(overrides, replace(PACED, batch_size=RAMP))[1:] == ("global batch 64, not warmed up",)
 
@@ -381,24 +395,87 @@ def test_the_default_ladder_changes_one_more_thing_at_a_time_and_names_its_hypot
     assert {f.name for f in fields(Rung)} >= {"skip_samples", "wait_steps", "page"}
 
 
-def test_a_length_that_warms_up_may_take_the_end_and_the_decay_with_it() -> None:
-    whole = replace(
-        BASELINE, total_steps=240, batch_size=BatchSizeSchedule(start=16, full=16, increment=1, ramp_samples=0)
-    )
-    decided = made(whole, seqlen_start=8, seqlen_by_tokens=True).standing
+WHOLE = replace(
+    BASELINE,
+    lr=LrSchedule(peak=1e-2, warmup=60, decay_start=60, decay_end=240),
+    total_steps=240,
+    batch_size=BatchSizeSchedule(start=16, full=16, increment=1, ramp_samples=0),
+)
+
+
+def test_a_length_that_warms_up_takes_the_end_the_decay_and_the_warmup_with_it() -> None:
+    decided = made(WHOLE, seqlen_start=8).standing
+    lr = decided.lr
     assert decided.total_tokens == 240 * 16 * 128
-    assert decided.lr == replace(whole.lr, decay_unit="tokens", decay_end=240 * 16 * 128)  # type: ignore[type-var]
-    said = changes(made(whole, seqlen_start=8, seqlen_by_tokens=True), whole)
-    assert "the run ends at 491520 tokens" in said
-    assert made(whole, seqlen_start=8).standing.total_tokens is None
-    again = replace(whole, total_steps=None, total_tokens=491520, lr=decided.lr)
+    assert lr is not None
+    assert (lr.decay_unit, lr.decay_start, lr.decay_end) == ("tokens", 60 * 16 * 128, 240 * 16 * 128)
+    assert decided.seqlen is not None
+    seen = 40 * 16 * 128 + sum(16 * decided.seqlen.seqlen(step) for step in range(41, lr.warmup + 1))
+    assert 0 <= seen - 60 * 16 * 128 < 16 * 128
+    said = changes(made(WHOLE, seqlen_start=8), WHOLE)
+    assert {f"LR warmup 60 -> {lr.warmup} steps from 0", "the run ends at 491520 tokens"} <= set(said)
+    again = replace(WHOLE, total_steps=None, total_tokens=491520, lr=lr, seqlen=decided.seqlen)
     assert plain_overrides(again, incident="i", rollback="r", anchor=ANCHOR).standing.total_tokens == 491520
-    with pytest.raises(ConfigError, match="nobody has reported the full length and the batch"):
+
+
+def test_what_goes_with_a_shorter_length_can_be_left_out_or_asked_for() -> None:
+    alone = made(WHOLE, seqlen_start=8, seqlen_by_tokens=False).standing
+    assert (alone.total_tokens, alone.lr) == (None, WHOLE.lr)
+    reshaped = made(WHOLE, seqlen_start=8, seqlen_shorten="reshape").standing
+    assert (reshaped.total_tokens, reshaped.lr) == (None, WHOLE.lr)
+    said = changes(made(seqlen_start=8), BASELINE)
+    assert said[-1].startswith("the end and the LR stay as they are, as far as nobody has reported the global batch")
+    with pytest.raises(ConfigError, match="nobody has reported the global batch, where the run ends"):
         made(seqlen_start=8, seqlen_by_tokens=True)
     with pytest.raises(ConfigError, match="a reshape keeps the tokens of a step"):
-        made(whole, seqlen_start=8, seqlen_by_tokens=True, seqlen_shorten="reshape")
+        made(WHOLE, seqlen_start=8, seqlen_by_tokens=True, seqlen_shorten="reshape")
+    with pytest.raises(ConfigError, match="a job script gets all that goes with SLW"):
+        made(replace(WHOLE, lr_from_start=True), seqlen_start=8, seqlen_by_tokens=False)
     with pytest.raises(ConfigError, match="seqlen_by_tokens needs seqlen_start"):
         rung(seqlen_by_tokens=True)
+
+
+@pytest.mark.parametrize(("parameters", "start"), [(None, 8), (7e8, 8), (7e9, 64)])
+def test_the_default_slw_starts_at_what_suits_the_size_of_the_model(parameters: float | None, start: int) -> None:
+    seqlen = made(replace(BASELINE, parameters=parameters), seqlen_start="by_size").standing.seqlen
+    assert seqlen is not None
+    assert seqlen.start == start
+
+
+@given(
+    warmup=st.integers(1, 500_000),
+    consumed=st.integers(0, 400_000),
+    factor=st.floats(1.01, 20),
+    ramp=st.sampled_from([0, 3000, 6_000_000]),
+)
+def test_a_longer_warmup_of_megatron_is_longer_at_every_step(
+    warmup: int, consumed: int, factor: float, ramp: int
+) -> None:
+    """peak x consumed / warmup at every start: with a batch ramp, too, which steps would not tell."""
+    own = LrSchedule(peak=6e-5, warmup=warmup, decay_end=0, unit="samples")
+    batch = BatchSizeSchedule(start=16, full=2048, increment=16, ramp_samples=ramp)
+    of_script = replace(BASELINE, lr=own, lr_from_start=True, batch_size=batch, full_seqlen=2048)
+    anchor = Anchor(global_step=1000, consumed_samples=consumed, consumed_tokens=consumed * 2048)
+    if consumed >= round(factor * warmup):
+        with pytest.raises(ConfigError, match="is over at the target"):
+            made(of_script, anchor, lr_warmup_factor=factor)
+        return
+    longer = made(of_script, anchor, lr_warmup_factor=factor).standing.lr
+    assert longer is not None
+    assert longer.warmup == round(factor * warmup)
+    for at in range(consumed, 2 * longer.warmup, max(1, longer.warmup // 50)):
+        lr, before = longer.lr(step=0, consumed_samples=at), own.lr(step=0, consumed_samples=at)
+        assert lr <= before
+        assert at >= longer.warmup or at == 0 or lr == pytest.approx(own.peak * at / (factor * warmup), rel=1 / warmup)
+
+
+def test_a_rung_takes_options_away_and_the_next_one_may_bring_them_back() -> None:
+    removed = made(remove_options=("--fp16", "--eps"), options=("--bf16",)).standing.free
+    assert removed == Free(options=("--other=1", "--bf16"), removed=("--fp16", "--eps"))
+    said = changes(made(remove_options=("--fp16",)), BASELINE)
+    assert said == ("--fp16 removed",)
+    back = made(replace(BASELINE, free=removed), options=("--fp16",)).standing.free
+    assert back == Free(options=("--other=1", "--bf16", "--fp16"), removed=("--eps",))
 
 
 def test_a_warmup_by_tokens_is_not_counted_anew_where_random_ltd_has_dropped_some() -> None:

@@ -23,16 +23,20 @@ from sentinel.vocabulary.pacing import (
     FixedDiscrete,
     FixedLinear,
     FixedRoot,
+    LrSchedule,
     MetricSchedule,
     Mixed,
+    Position,
     RandomLtdSchedule,
     SeqlenSchedule,
     SlwRun,
+    Track,
     refuse_beside_slw,
-    resized_warmup,
     shortening,
     slw_changes,
     staircase,
+    start_for_size,
+    warmup_tokens,
 )
 from sentinel.vocabulary.pacing.presets import (
     bert_rarity,
@@ -449,38 +453,97 @@ def test_batches_are_shortened_in_one_of_four_ways() -> None:
         shortening("cut")
 
 
-def test_the_lr_warmup_is_re_sized_as_the_tutorial_does() -> None:
-    assert resized_warmup(375_000_000, start=100) == 3_750_000  # BigScience
-    assert resized_warmup(375_000_000, start=64, global_batch_samples=512) == 11_445
-    with pytest.raises(ConfigError, match="is none"):
-        resized_warmup(375_000_000, start=0)
+RAMP_OF_TR8 = BatchSizeSchedule(start=16, full=2048, increment=16, ramp_samples=6_000_000)
+LR_OF_TR8 = LrSchedule(
+    peak=6e-5, minimum=6e-6, warmup=216_320, decay_start=216_320, decay_end=126_953_125, unit="samples"
+)
+TR8 = SlwRun(full_seqlen=2048, batch=RAMP_OF_TR8, lr=LR_OF_TR8, total_samples=300_000_000)
 
 
-def test_switching_slw_on_changes_five_things_and_says_them() -> None:
-    run = SlwRun(
-        global_batch_samples=512,
-        train_steps=300_000,
-        decay_steps=297_000,
-        lr_warmup_tokens=375_000_000,
-        batch_warms_up=True,
-        validation_interval_steps=1000,
-    )
-    slw = FixedLinear(start=64, full=1024, total_steps=11_000, anchor_step=3000)
+def test_the_re_sized_warmup_of_tr8_is_what_its_people_set_by_hand() -> None:
+    """tr8b's second experiment: 3_750_000 samples, from an average length of about 100 that somebody guessed."""
+    by_hand = FixedLinear(start=64, full=2048, total_steps=36_000)
+    changed = slw_changes(TR8, by_hand)
+    assert warmup_tokens(TR8) == 216_320 * 2048
+    assert changed.lr is not None
+    assert changed.lr.warmup == pytest.approx(3_750_000, rel=0.05)
+    assert (changed.batch.warms_up, changed.batch.full) == (False, 2048)
+    assert changed.lr.decay_end == 126_953_125 * 2048  # its LR_DECAY_TOKENS
+    assert (changed.lr.unit, changed.lr.decay_unit, changed.lr.decay_start) == ("samples", "tokens", 216_320 * 2048)
+    assert changed.total_tokens == 300_000_000 * 2048
+
+
+def test_switching_slw_on_changes_five_things() -> None:
+    lr = LrSchedule(peak=6e-4, warmup=3000, decay_start=3000, decay_end=300_000)
+    batch = BatchSizeSchedule(start=64, full=512, increment=64, ramp_samples=100_000)
+    at = Position(step=1000, samples=88_000, tokens=88_000 * 1024)
+    run = SlwRun(full_seqlen=1024, batch=batch, lr=lr, total_steps=300_000, at=at)
+    slw = FixedLinear(start=64, full=1024, total_steps=11_000, anchor_step=1000)
     changed = slw_changes(run, slw)
-    assert (changed.train_tokens, changed.most_steps) == (157_286_400_000, 900_000)
-    assert (changed.lr_decay_tokens, changed.lr_warmup) == (155_713_536_000, 11_445)
-    assert changed.sentences() == (
-        "the sequence length is 64 -> 1024 over 11000 steps from 3000",
-        "the global batch is 512 samples from the first step: the batch-size warmup is removed",
-        "the run ends after 157286400000 tokens, and not before 900000 steps otherwise",
-        "the LR decays over 155713536000 tokens",
-        "the LR warms up over 11445 steps",
-        "validation at 1024 tokens every 500 steps",
-    )
-    assert slw_changes(run, slw, lr_warmup_unit="samples").lr_warmup == 5_859_375
-    assert slw_changes(run, slw, lr_warmup_unit="tokens").lr_warmup == 375_000_000
-    with pytest.raises(ConfigError, match="is no warmup"):
+    ramped = Track(full=1024, batch=batch)
+    assert (changed.schedule, changed.batch.warms_up) == (slw, False)
+    assert changed.total_tokens == ramped.reach(Position(), step=300_000).tokens
+    assert changed.lr is not None
+    assert changed.lr.decay_unit == "tokens"
+    assert changed.lr.decay_end == changed.total_tokens
+    assert changed.lr.warmup > lr.warmup
+    assert slw_changes(run, slw, shorten="reshape").lr == lr
+    over = replace(run, at=Position(step=3000, samples=1_200_000, tokens=1_200_000 * 1024))
+    resized = slw_changes(over, slw.anchored_at(3000)).lr
+    assert resized is not None
+    assert resized.warmup == lr.warmup
+    with pytest.raises(ConfigError, match="does not warm up"):
         slw_changes(run, replace(slw, total_steps=0))
+
+
+def test_a_warmup_in_tokens_stays_one_unless_the_run_can_not_count_them() -> None:
+    lr = LrSchedule(peak=1.0, warmup=375_000_000, decay_start=375_000_000, decay_end=10**12, unit="tokens")
+    run, slw = replace(TR8, lr=lr), FixedLinear(start=64, full=2048, total_steps=36_000)
+    assert slw_changes(run, slw).lr == lr
+    counted = slw_changes(replace(run, counts="samples"), slw).lr
+    assert counted is not None
+    assert (counted.unit, counted.decay_unit, counted.decay_end) == ("samples", "tokens", 10**12)
+    assert counted.warmup == pytest.approx(3_500_000, rel=0.01)
+
+
+@given(
+    full=st.sampled_from([64, 128, 512]),
+    start=st.sampled_from([8, 16, 64]),
+    total=st.integers(1, 400),
+    step=st.integers(0, 300),
+    warmup=st.integers(1, 400),
+    ramp=st.integers(0, 3000),
+    unit=st.sampled_from(["steps", "samples"]),
+)
+def test_at_the_end_of_the_re_sized_warmup_the_run_has_seen_what_its_own_warmup_takes(
+    full: int, start: int, total: int, step: int, warmup: int, ramp: int, unit: str
+) -> None:
+    """Within one step, whatever the ramp, the schedule and the target."""
+    batch = BatchSizeSchedule(start=4, full=16, increment=4, ramp_samples=ramp)
+    own = Track(full=full, batch=batch)
+    at = own.reach(Position(), step=step)
+    lr = LrSchedule(peak=1.0, warmup=warmup if unit == "steps" else 9 * warmup, decay_end=0, unit=unit)
+    slw = FixedLinear(start=min(start, full // 2), full=full, total_steps=total, anchor_step=step)
+    run = SlwRun(full_seqlen=full, batch=batch, at=at, lr=lr, total_steps=1000)
+    wanted, resized = warmup_tokens(run), slw_changes(run, slw).lr
+    assert resized is not None
+    if wanted is None:
+        assert resized.warmup == lr.warmup
+        return
+    samples, tokens, made = at.samples, at.tokens, at.step
+    while (made if unit == "steps" else samples) < resized.warmup:
+        made += 1
+        samples, tokens = samples + 16, tokens + 16 * slw.seqlen(made)
+    assert 0 <= tokens - wanted < 16 * slw.seqlen(made)
+    ends = own.reach(Position(), **{"step" if unit == "steps" else "samples": lr.warmup})
+    assert 0 <= ends.tokens - wanted < 16 * full
+
+
+@pytest.mark.parametrize(("parameters", "start"), [(None, 8), (125e6, 8), (999e6, 8), (1e9, 64), (104e9, 64)])
+def test_slw_starts_at_8_for_millions_of_parameters_and_at_64_for_billions(
+    parameters: float | None, start: int
+) -> None:
+    assert start_for_size(parameters) == start
 
 
 def test_the_presets_are_the_papers_tables() -> None:

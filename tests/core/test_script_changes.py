@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.plan.job_script.given import given
+from sentinel.plan.mitigations import changes, overrides_for
+from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.plan.script_changes import baseline_of_script, new_scripts
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
@@ -71,26 +74,52 @@ def test_a_seed_and_a_lower_lr_are_the_only_lines_that_change() -> None:
     assert set(changed(made.later.diff)) == {"--seed 44", "--lr 3e-05"}
 
 
-def test_a_longer_warmup_lowers_the_lr_at_the_anchor_as_megatron_counts_it() -> None:
-    """peak x consumed / warmup: eight times the warmup is an eighth of the LR, wherever the restart is."""
+def decided(rung: Rung, text: str = SCRIPT, anchor: Anchor = ANCHOR) -> Overrides:
+    named = {"incident": "incident-1", "rollback": "incident-1-r1"}
+    return overrides_for(rung, baseline_of_script(text), **named, anchor=anchor, new_seed=44)
+
+
+def test_a_longer_warmup_is_the_number_of_the_plan() -> None:
+    made = decided(Rung(name="x8", hypothesis="…", lr_warmup_factor=8))
+    assert changed(new_scripts(SCRIPT, made).first.diff) == ["--lr-warmup-samples 1730560", "--override-lr-scheduler"]
+    assert changes(made, OWN) == ("LR warmup 216320 -> 1730560 samples from 0",)
+    own = baseline_of_script(new_scripts(SCRIPT, made).first.text).lr
+    assert own == replace(made.standing.lr, decay_start=own.decay_start)  # type: ignore[type-var, union-attr]
+    late = Anchor(global_step=9000, consumed_samples=1_800_000, consumed_tokens=1_800_000 * 2048)
+    with pytest.raises(ConfigError, match="one of 1730560 samples is over at the target, 1800000 samples"):
+        decided(Rung(name="x8", hypothesis="…", lr_warmup_factor=8), anchor=late)
+
+
+def test_a_warmup_that_begins_anywhere_else_can_not_be_said_to_megatron() -> None:
     assert OWN.lr is not None
-    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
-    lines = changed(new_scripts(SCRIPT, overrides(Standing(lr=lr))).first.diff)
-    warmup = next(int(line.split()[1]) for line in lines if line.startswith("--lr-warmup-samples"))
-    wanted = lr.peak * ANCHOR.global_step / lr.warmup
-    assert lr.peak * (ANCHOR.consumed_samples or 0) / warmup == pytest.approx(wanted, rel=0.01)
-    with pytest.raises(ConfigError, match="is over at step 300"):
-        new_scripts(SCRIPT, overrides(Standing(lr=replace(lr, warmup=299))))
+    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=108_032)
+    with pytest.raises(ConfigError, match="counts the LR warmup from the run's beginning"):
+        new_scripts(SCRIPT, overrides(Standing(lr=lr)))
 
 
 def test_slw_is_all_of_its_changes_or_none() -> None:
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    assert OWN.lr is not None
-    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen))).first.diff
+    diff = new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen))).first.diff
     assert "--rampup-batch-size" in "".join(line for line in diff.splitlines() if line.startswith("-"))
     for option in ("--train-tokens", "--lr-decay-tokens", "--train-samples 900000000", '"curriculum_learning"'):
         assert option in diff
+
+
+def test_the_numbers_of_slw_are_those_of_the_plan() -> None:
+    made = decided(next(r for r in DEFAULT_LADDER if r.seqlen_start))
+    lr, lines = made.standing.lr, changed(new_scripts(SCRIPT, made).first.diff)
+    assert lr is not None
+    assert f"--lr-warmup-samples {lr.warmup}" in lines
+    assert f"--lr-decay-tokens {lr.decay_end}" in lines
+    assert f"--train-tokens {made.standing.total_tokens}" in lines
+    assert (lr.decay_end, made.standing.total_tokens) == (126_953_125 * 2048, 300_000_000 * 2048)
+    assert f"LR warmup 216320 -> {lr.warmup} samples from 0" in changes(made, OWN)
+    seen, step, samples = ANCHOR.consumed_tokens or 0, ANCHOR.global_step, ANCHOR.consumed_samples or 0
+    assert made.standing.seqlen is not None
+    while samples < lr.warmup:
+        step, samples = step + 1, samples + 512
+        seen += 512 * made.standing.seqlen.seqlen(step)
+    assert 0 <= seen - 216_320 * 2048 < 512 * 2048
 
 
 @pytest.mark.parametrize(
@@ -139,17 +168,13 @@ def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int)
     ],
 )
 def test_a_pacing_that_megatron_does_not_have_is_refused_with_the_reason(seqlen: SeqlenSchedule, says: str) -> None:
-    assert OWN.lr is not None
-    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
     with pytest.raises(ConfigError, match=says):
-        new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen)))
+        new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen)))
 
 
 def test_slw_by_the_root_reaches_the_script_as_stages() -> None:
     seqlen = FixedRoot(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    assert OWN.lr is not None
-    lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(Standing(lr=lr, seqlen=seqlen))).first.diff
+    diff = new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen))).first.diff
     assert '"fixed_discrete"' in diff
     added = "".join("".join(line[1:].split()) for line in diff.splitlines() if line.startswith("+"))
     assert f'"difficulty":{json.dumps(staircase(seqlen).difficulties, separators=(",", ":"))}' in added
@@ -167,3 +192,13 @@ def test_a_free_variable_and_option_are_set_where_they_are() -> None:
         "SAVE_INTERVAL=100",
         "--eval-interval 200",
     }
+
+
+def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None:
+    standing = Standing(free=Free(options=("--bf16",), removed=("--fp16", "--rampup-batch-size")))
+    text = new_scripts(SCRIPT, overrides(standing)).first.text
+    before, after = ({o.flag for o in given(t).options} for t in (SCRIPT, text))
+    assert (before - after, after - before) == ({"--fp16", "--rampup-batch-size"}, {"--bf16"})
+    json_ = given(text).deepspeed
+    assert json_ is not None
+    assert (json_["fp16"]["enabled"], json_["bf16"]["enabled"]) == (False, True)

@@ -48,6 +48,8 @@ def with_free_options(settings: argparse.Namespace, free: Free | None) -> argpar
         return settings
     if free.environment:
         raise OverridesError(f"overrides.json: environment: this trainer takes none, so not {min(free.environment)!r}")
+    if free.removed:
+        raise OverridesError(f"overrides.json: removed: this trainer can't leave options out, so not {free.removed[0]}")
     changed = dict(vars(settings))
     for option in free.options:
         name, equals, value = option.partition("=")

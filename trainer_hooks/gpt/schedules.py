@@ -13,11 +13,12 @@ from sentinel.vocabulary.pacing import (
     FixedLinear,
     LrSchedule,
     MetricSchedule,
+    Position,
     RandomLtdSchedule,
     SeqlenSchedule,
     Shortening,
+    Track,
     refuse_beside_slw,
-    resized_warmup,
 )
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric
 from sentinel.vocabulary.standing import Standing
@@ -106,11 +107,9 @@ def _lr(settings: argparse.Namespace, seqlen: SeqlenSchedule) -> LrSchedule:
     decay_unit = settings.lr_decay_unit or settings.lr_unit
     end = settings.steps if decay_unit == "steps" else settings.tokens
     warmup = settings.lr_warmup
-    if settings.lr_warmup_tokens:
-        first = seqlen.start if seqlen.warms_up else seqlen.full
-        tokens = settings.lr_warmup_tokens
-        by_steps = settings.lr_unit == "steps"
-        warmup = resized_warmup(tokens, start=first, global_batch_samples=settings.global_batch) if by_steps else tokens
+    if (tokens := settings.lr_warmup_tokens) is not None and tokens > 0:
+        track = Track(full=seqlen.full, batch=_batch_size(settings), seqlen=seqlen, shorten=settings.seqlen_shorten)
+        warmup = tokens if settings.lr_unit == "tokens" else track.reach(Position(), tokens=tokens).step
     return LrSchedule(
         peak=settings.lr,
         minimum=settings.lr_min,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sentinel.plan.job_script.arguments import Reached, Reading, read
@@ -72,6 +73,7 @@ class Given:
     """Whether there are no further options that can't be seen."""
 
 
+@lru_cache(maxsize=8)  # a decision asks for the same script's options a dozen times
 def given(text: str) -> Given:
     """What a job script gives its trainer. ScriptRefused where it is not bash, or starts no trainer."""
     script = parse(text)

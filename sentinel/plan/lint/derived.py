@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sentinel.plan.lint.facts import BatchRamp, Facts
+from sentinel.vocabulary.pacing import BILLION
 
 __all__ = [
     "BILLION",
@@ -20,7 +21,6 @@ __all__ = [
     "warmup_steps",
 ]
 
-BILLION = 1e9
 _LARGEST_VOCABULARY = 262_144
 """Rows of the largest embeddings in use; bounds the count where the vocabulary is not known."""
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from sentinel.plan.lint.derived import BILLION, scale, steps_of_tokens, total_steps, warmup_steps
 from sentinel.plan.lint.facts import Facts
 from sentinel.plan.lint.finding import Remark, Rule, error, note, warning
+from sentinel.plan.lint.schedule_facts import track_of
+from sentinel.vocabulary.pacing import Position
 
 __all__ = ["SLW"]
 
@@ -74,10 +76,11 @@ def slw_decays_by_tokens(facts: Facts) -> Iterator[Remark]:
 
 
 def slw_warms_up_by_samples(facts: Facts) -> Iterator[Remark]:
-    """With SLW the LR warmup is not counted in tokens, which come slowly, and is X / min_difficulty samples long.
+    """With SLW the LR warmup is not counted in tokens, which come slowly, and ends where those tokens are consumed.
 
-    X is 375M tokens in GPT-3. For 1B parameters and more, a warmup of less than a quarter of that is a warning:
-    tr8b's first experiment had kept 216320 samples, its second took 3.75M.
+    X / min_difficulty samples where the length hardly grows meanwhile; counted along the curriculum where that can be
+    followed. X is 375M tokens in GPT-3. For 1B parameters and more, a warmup of less than a quarter of that is a
+    warning: tr8b's first experiment had kept 216320 samples, its second took 3.75M.
 
     Source: DeepSpeed's curriculum tutorial, section 2.5; tr8b-104B chronicle, CL experiment 2.
     """
@@ -87,22 +90,27 @@ def slw_warms_up_by_samples(facts: Facts) -> Iterator[Remark]:
     if facts.lr_warmup_tokens:
         yield warning(
             f"with SLW an LR warmup of {facts.lr_warmup_tokens} tokens is slow: say --lr-warmup-samples "
-            f"{_samples(facts.lr_warmup_tokens, slw.min_difficulty)}, which is those tokens / min_difficulty"
+            f"{_samples(facts, facts.lr_warmup_tokens)}, which see those tokens"
         )
         return
     warmup, batch, first = warmup_steps(facts), facts.global_batch_size, slw.min_difficulty
     if not warmup or batch is None or first is None or (scale(facts) or 0) < BILLION:
         return
-    tokens = warmup * batch * first
+    track = track_of(facts)
+    tokens = warmup * batch * first if track is None else track.reach(Position(), step=round(warmup)).tokens
     if tokens < _GPT3_WARMUP_TOKENS / 4:
         yield warning(
             f"with SLW the LR warmup sees {tokens / 1e6:.3g}M tokens, GPT-3's saw 375M: --lr-warmup-samples "
-            f"375M / {first} = {_samples(_GPT3_WARMUP_TOKENS, first)} makes up for the short sequences"
+            f"{_samples(facts, _GPT3_WARMUP_TOKENS)} makes up for the short sequences"
         )
 
 
-def _samples(tokens: float, length: int | None) -> str:
-    return "tokens / min_difficulty" if not length else str(round(tokens / length))
+def _samples(facts: Facts, tokens: float) -> str:
+    """How many samples see so many tokens."""
+    track, first = track_of(facts), facts.curriculum.min_difficulty if facts.curriculum else None
+    if track is not None and track.seqlen is not None:
+        return str(track.reach(Position(), tokens=round(tokens)).samples)
+    return "tokens / min_difficulty" if not first else str(round(tokens / first))
 
 
 def first_length(facts: Facts) -> Iterator[Remark]:

@@ -10,15 +10,17 @@ from sentinel.vocabulary.pacing.batch_size import SLW_AND_BATCH, BatchSizeSchedu
 from sentinel.vocabulary.pacing.curriculum import CurriculumSchedule, MetricSchedule
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric, curriculum_learning, data_efficiency
 from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
-from sentinel.vocabulary.pacing.lr import LrSchedule, resized_warmup
+from sentinel.vocabulary.pacing.lr import LrSchedule
 from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 from sentinel.vocabulary.pacing.seqlen_adaptive import Adaptive, Custom
 from sentinel.vocabulary.pacing.seqlen_fixed import FixedDiscrete, FixedLinear, FixedRoot, Mixed, staircase
 from sentinel.vocabulary.pacing.shortening import Shortening, shortening
-from sentinel.vocabulary.pacing.slw import SlwChanges, SlwRun, slw_changes
+from sentinel.vocabulary.pacing.slw import BILLION, SlwChanges, SlwRun, slw_changes, start_for_size, warmup_tokens
+from sentinel.vocabulary.pacing.track import Position, Track
 
 __all__ = [
+    "BILLION",
     "SLW_AND_BATCH",
     "Adaptive",
     "AdaptiveState",
@@ -34,16 +36,19 @@ __all__ = [
     "LrSchedule",
     "MetricSchedule",
     "Mixed",
+    "Position",
     "RandomLtdSchedule",
     "SeqlenSchedule",
     "Shortening",
     "SlwChanges",
     "SlwRun",
+    "Track",
     "curriculum_learning",
     "data_efficiency",
     "refuse_beside_slw",
-    "resized_warmup",
     "shortening",
     "slw_changes",
     "staircase",
+    "start_for_size",
+    "warmup_tokens",
 ]

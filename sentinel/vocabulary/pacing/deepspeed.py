@@ -214,6 +214,9 @@ _RANDOM_LTD = (
 )
 
 
+_LAYER_TOKEN_LR = ("enabled", "total_layer_tokens", "warmup_type", "warmup_layer_tokens")
+
+
 def _random_ltd(told: Block, where: str) -> RandomLtdSchedule | None:
     routing = block(told, "data_routing", ("enabled", "random_ltd"), where=where)
     where = f"{where}.data_routing"
@@ -223,6 +226,12 @@ def _random_ltd(told: Block, where: str) -> RandomLtdSchedule | None:
     where = f"{where}.random_ltd"
     if not switched_on(ltd, where):
         return None
+    paced_lr = block(ltd, "layer_token_lr_schedule", _LAYER_TOKEN_LR, where=where)
+    if switched_on(paced_lr, f"{where}.layer_token_lr_schedule"):
+        raise ConfigError(
+            f"{where}.layer_token_lr_schedule is not performed: remove it or set its enabled to false. The reference "
+            "trainer counts its LR in the tokens that the layers have seen with --lr-unit tokens"
+        )
     layers = wholes(ltd, "random_ltd_layer_id", where)
     if whole(ltd, "random_ltd_layer_num", where) != len(layers):
         raise ConfigError(f"{where}.random_ltd_layer_num should be the {len(layers)} of random_ltd_layer_id")

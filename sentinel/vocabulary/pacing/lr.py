@@ -1,4 +1,4 @@
-"""The learning-rate schedule as a formula, re-anchored; and its warmup, re-sized where the sequences are short.
+"""The learning-rate schedule as a formula, re-anchored.
 
 A restart's warmup counts from an anchor, the step that it resumes from: one that counts from step 0 would be over
 before a restart at step 3000 has begun.
@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.described import Described
 
-__all__ = ["LrSchedule", "resized_warmup"]
+__all__ = ["LrSchedule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +45,23 @@ class LrSchedule(Described):
     """a, in `unit`s: where the warmup counts from."""
 
     unit: str = "steps"
-    """"steps" or "tokens"."""
+    """"steps", "tokens", or "samples", as Megatron's scheduler counts."""
 
     decay_unit: str | None = None
     """The same for the decay; None is `unit`, and is left out of JSON."""
 
     def __post_init__(self) -> None:
         for unit in (self.unit, self.decay_unit or self.unit):
-            if unit not in ("steps", "tokens"):
-                raise ConfigError(f'an LR schedule counts in "steps" or "tokens", not {unit!r}')
+            if unit not in ("steps", "samples", "tokens"):
+                raise ConfigError(f'an LR schedule counts in "steps", "samples" or "tokens", not {unit!r}')
         if not (0 <= self.minimum <= self.peak and math.isfinite(self.peak)):
             raise ConfigError(f"lr minimum {self.minimum} should lie between 0 and the peak {self.peak}")
         if self.warmup < 0 or self.decay_end < 0:
             raise ConfigError("lr warmup and decay_end may not be negative")
 
-    def lr(self, *, step: int, consumed_tokens: int = 0) -> float:
-        """Learning rate of the update that makes `step`; `consumed_tokens` are those before it (unit "tokens")."""
-        positions = {"steps": step, "tokens": consumed_tokens}
+    def lr(self, *, step: int, consumed_tokens: int = 0, consumed_samples: int = 0) -> float:
+        """Learning rate of the update that makes `step`; tokens and samples are those consumed before it."""
+        positions = {"steps": step, "tokens": consumed_tokens, "samples": consumed_samples}
         elapsed = max(0, positions[self.unit] - self.anchor)
         warmed = min(1.0, elapsed / self.warmup) if self.warmup else 1.0
         return self.peak * warmed * self._decay(positions[self.decay_unit or self.unit])
@@ -85,17 +85,3 @@ class LrSchedule(Described):
     def warmup_end(self) -> int:
         """Where the warmup in force is over, in `unit`s."""
         return self.anchor + self.warmup
-
-
-def resized_warmup(tokens: int, *, start: int, global_batch_samples: int | None = None) -> int:
-    """Length of the LR warmup beside SLW: `tokens` / start samples, or / (start x global batch) iterations, rounded up.
-
-    Tokens come slowly while the sequences are short, so that a warmup counted in them would slow down; one that stays
-    as it was in samples or iterations would see too few. GPT-3 warms up over 375M tokens: 3,750,000 samples at 100.
-
-    Source: DeepSpeed's curriculum tutorial, section 2.5.
-    """
-    if tokens < 0 or start < 1 or (global_batch_samples is not None and global_batch_samples < 1):
-        raise ConfigError(f"an LR warmup of {tokens} tokens at {start} tokens per sample is none")
-    unit = start if global_batch_samples is None else start * global_batch_samples
-    return -(-tokens // unit)

@@ -2,115 +2,155 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.lr import resized_warmup
+from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
+from sentinel.vocabulary.pacing.lr import LrSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
+from sentinel.vocabulary.pacing.shortening import Shortening
+from sentinel.vocabulary.pacing.track import Position, Track
 
-__all__ = ["SlwChanges", "SlwRun", "slw_changes"]
+__all__ = ["BILLION", "SlwChanges", "SlwRun", "slw_changes", "start_for_size", "warmup_tokens"]
 
-WarmupUnit = Literal["steps", "samples", "tokens"]
+BILLION = 1e9
+"""Parameters from which on a model is one of billions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwRun:
-    """A run as it is configured without SLW."""
+    """A run as it is without this warmup, and where it is switched on."""
 
-    global_batch_samples: int
-    """Samples per step over all ranks, once any batch-size warmup is over."""
+    full_seqlen: int
+    """Tokens per sample at the full length."""
 
-    train_steps: int
-    """Optimizer steps at the full length, at which the run was to end."""
+    batch: BatchSizeSchedule
+    """Samples per step; it may warm up."""
 
-    decay_steps: int | None = None
-    """Steps in which the LR decays; None is all of train_steps."""
+    at: Position = field(default_factory=Position)
+    """Where the warmup is switched on: the position resumed from."""
 
-    lr_warmup_tokens: int | None = None
-    """X, the tokens of the LR warmup (GPT-3: 375 million); None where the run has none."""
+    seqlen: SeqlenSchedule | None = None
+    """The lengths as the run has them; None is the full length at every step."""
 
-    batch_warms_up: bool = False
-    """Whether the run has a batch-size warmup (--rampup-batch-size), which SLW takes the place of."""
+    shorten: Shortening = "truncate"
+    """How the run shortens its batches."""
 
-    validation_interval_steps: int | None = None
-    """Steps between two validations; None where there are none."""
+    lr: LrSchedule | None = None
+    """None where it is not known, and is not changed."""
+
+    total_steps: int | None = None
+    """Where the run ends by its optimizer steps."""
+
+    total_samples: int | None = None
+    """Where it ends by its samples."""
+
+    total_tokens: int | None = None
+    """Where it ends by its tokens. All None: not known, and not changed."""
+
+    counts: Literal["steps", "samples"] | None = None
+    """What an LR warmup in tokens is to count instead; None leaves it in tokens, as in the papers' GPT-3 recipes."""
+
+    @property
+    def track(self) -> Track:
+        """The steps that the run would make without this warmup."""
+        return Track(full=self.full_seqlen, batch=self.batch, seqlen=self.seqlen, shorten=self.shorten)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwChanges:
-    """The five changes, and that validations come more often, since the training loss no longer tells."""
+    """The five changes."""
 
     schedule: SeqlenSchedule
     """The warmup itself (2.1)."""
 
-    batch_samples: int
-    """The batch is the full one from the first step: no batch-size warmup beside it (2.2)."""
+    batch: BatchSizeSchedule
+    """The batch is the full one from here on: no batch-size warmup beside it (2.2)."""
 
-    remove_batch_warmup: bool
-    """Whether the run had one."""
+    total_tokens: int | None
+    """The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known."""
 
-    train_tokens: int
-    """The run ends after so many tokens (2.3): train_steps x global batch x full length."""
-
-    most_steps: int
-    """Steps that may not end it before: three times as many as without SLW."""
-
-    lr_decay_tokens: int
-    """The LR decays over so many tokens (2.4): decay_steps x global batch x full length."""
-
-    lr_warmup: int | None
-    """Length of the LR warmup in its unit (2.5); None where the run has none."""
-
-    lr_warmup_unit: WarmupUnit
-    """steps or samples: re-sized for the start length. tokens: as the GPT-3 recipes have it."""
-
-    validation_interval_steps: int | None
-    """Half of what it was; always at full length."""
-
-    def sentences(self) -> tuple[str, ...]:
-        """The changes as a person reads them."""
-        batch = f"the global batch is {self.batch_samples} samples from the first step"
-        removed = ": the batch-size warmup is removed" if self.remove_batch_warmup else ""
-        said = [
-            f"the sequence length is {self.schedule}",
-            batch + removed,
-            f"the run ends after {self.train_tokens} tokens, and not before {self.most_steps} steps otherwise",
-            f"the LR decays over {self.lr_decay_tokens} tokens",
-        ]
-        if self.lr_warmup is not None:
-            said.append(f"the LR warms up over {self.lr_warmup} {self.lr_warmup_unit}")
-        if self.validation_interval_steps is not None:
-            said.append(f"validation at {self.schedule.full} tokens every {self.validation_interval_steps} steps")
-        return tuple(said)
+    lr: LrSchedule | None
+    """The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)."""
 
 
-def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, lr_warmup_unit: WarmupUnit = "steps") -> SlwChanges:
-    """What else changes where this warmup is switched on. ConfigError where it warms nothing up.
+def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwChanges:
+    """All that changes where this warmup is switched on. ConfigError where it warms nothing up.
 
-    Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5. The papers' GPT-3 recipes (Li, Zhang & He 2022,
-    footnote 7) warm the LR up by tokens all the same: that is `lr_warmup_unit="tokens"`.
+    Where batches are shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are.
+
+    Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5.
     """
     if not schedule.warms_up:
-        raise ConfigError(f"a sequence length of {schedule} is no warmup: nothing else has to change")
-    per_step = run.global_batch_samples * schedule.full
-    decay = run.train_steps if run.decay_steps is None else run.decay_steps
-    interval = run.validation_interval_steps
-    return SlwChanges(
-        schedule=schedule,
-        batch_samples=run.global_batch_samples,
-        remove_batch_warmup=run.batch_warms_up,
-        train_tokens=run.train_steps * per_step,
-        most_steps=3 * run.train_steps,
-        lr_decay_tokens=decay * per_step,
-        lr_warmup=_lr_warmup(run, schedule, lr_warmup_unit),
-        lr_warmup_unit=lr_warmup_unit,
-        validation_interval_steps=None if interval is None else max(1, interval // 2),
-    )
+        raise ConfigError(f"a sequence length of {schedule} does not warm up: nothing has to change")
+    batch = replace(run.batch, ramp_samples=0)
+    if shorten.startswith("reshape"):
+        return SlwChanges(schedule=schedule, batch=batch, total_tokens=run.total_tokens, lr=run.lr)
+    lr = run.lr
+    if lr is not None:
+        shortened = Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten)
+        lr = _decayed_by_tokens(_resized(lr, run, shortened), run)
+    return SlwChanges(schedule=schedule, batch=batch, total_tokens=_total_tokens(run), lr=lr)
 
 
-def _lr_warmup(run: SlwRun, schedule: SeqlenSchedule, unit: WarmupUnit) -> int | None:
-    if run.lr_warmup_tokens is None or unit == "tokens":
-        return run.lr_warmup_tokens
-    batch = run.global_batch_samples if unit == "steps" else None
-    return resized_warmup(run.lr_warmup_tokens, start=schedule.start, global_batch_samples=batch)
+def warmup_tokens(run: SlwRun) -> int | None:
+    """X, the tokens that are consumed where the run's LR warmup ends; None where it is over, or there is none."""
+    lr = run.lr
+    if lr is None or not lr.warmup:
+        return None
+    positions = {"steps": run.at.step, "samples": run.at.samples, "tokens": run.at.tokens}
+    if lr.warmup_end <= positions[lr.unit]:
+        return None
+    match lr.unit:
+        case "samples":
+            return run.track.tokens_at(run.at, lr.warmup_end)
+        case "tokens":
+            return lr.warmup_end
+    return run.track.reach(run.at, step=lr.warmup_end).tokens
+
+
+def start_for_size(parameters: float | None) -> int:
+    """min_difficulty by the size of the model: 8 tokens for millions of parameters, 64 for billions; 8 if not known.
+
+    Source: DeepSpeed's curriculum tutorial, section 1.
+    """
+    return 64 if parameters is not None and parameters >= BILLION else 8
+
+
+def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
+    """The warmup ends at the first step at which the run has consumed the tokens that its own warmup takes.
+
+    The tutorial's X / min_difficulty holds while the length stays near the start; this is the same count without that
+    assumption. A warmup that is over stays as it is.
+    """
+    tokens = warmup_tokens(run)
+    if tokens is None or (lr.unit == "tokens" and run.counts is None):
+        return lr
+    end = shortened.reach(run.at, tokens=tokens)
+    if lr.unit == "tokens" and run.counts is not None:
+        lr = replace(lr, unit=run.counts, anchor=0, decay_unit="tokens")
+    return replace(lr, warmup=(end.step if lr.unit == "steps" else end.samples) - lr.anchor)
+
+
+def _decayed_by_tokens(lr: LrSchedule, run: SlwRun) -> LrSchedule:
+    """Over the tokens of its steps or samples at the full length, from the run's beginning."""
+    unit = lr.decay_unit or lr.unit
+    if not lr.decay_end or unit == "tokens":
+        return lr
+    start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
+    return replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
+
+
+def _total_tokens(run: SlwRun) -> int | None:
+    """The first of the run's ends, in tokens at the full length."""
+    ends = [run.total_tokens]
+    ends += [None if run.total_steps is None else _full_tokens(run, "steps", run.total_steps)]
+    ends += [None if run.total_samples is None else _full_tokens(run, "samples", run.total_samples)]
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _full_tokens(run: SlwRun, unit: str, count: int) -> int:
+    if unit == "samples":
+        return count * run.full_seqlen
+    return Track(full=run.full_seqlen, batch=run.batch).reach(Position(), step=count).tokens
