@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
+_UNKNOWN_S = 60.0
+"""Seconds for which the state of a job that trains well may be unknown before somebody is told."""
+
 _FRESH_S = 60.0
 """A look that took longer has waited for a filesystem: what it found first may not be so any more."""
 
@@ -238,7 +241,7 @@ class Watch:
             return
         due = look.run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
         severity: Severity = "warning" if self._policy.mode == "observe" else "critical"
-        within_s = 0.0 if due else self._patience_s
+        within_s = 0.0 if due else _UNKNOWN_S
         self._troubles.met("unknown", why, look.run.now_unix_s, severity=severity, within_s=within_s)
 
     def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
