@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,12 @@ from tests.e2e.live_trainer import attempts, build, configure, events, files, lo
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 OTHER_HOST = ("unshare", "--uts", "sh", "-c", 'hostname other-host && exec "$@"', "sh")
 OTHER_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def _nobody_may_run_python() -> bool:
+    tried = subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True, check=False)
+    return tried.returncode == 0
+
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="another account and another machine need root")
 
@@ -40,6 +48,8 @@ def run() -> Iterator[Path]:
 def test_who_can_not_see_the_job_does_nothing_to_it(
     run: Path, before: tuple[str, ...], says: str, words: tuple[str, ...]
 ) -> None:
+    if before is AS_NOBODY and not _nobody_may_run_python():
+        pytest.skip("this Python lies where another account may not enter")
     configure(run, local(run))
     with training(run) as trainer:
         there = files(run)
@@ -57,7 +67,7 @@ def test_a_fresh_journal_without_a_visible_job_is_unknown_and_a_person_is_paged(
     configure(run, local(run))
     with training(run, names=()) as trainer:
         there = files(run)
-        ran = sentinel(run, "watch", within_s=6)
+        ran = sentinel(run, "watch", within_s=15)
         assert ran.returncode == 0, ran.stderr
         rolled = sentinel(run, "rollback", "--to", "global_step20", "--yes")
         assert rolled.returncode == 1
@@ -86,7 +96,7 @@ def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_
 def test_status_by_a_colleague_says_unknown_and_not_down(run: Path) -> None:
     configure(run, local(run))
     with training(run):
-        for before in (AS_NOBODY, OTHER_HOST):
+        for before in (AS_NOBODY, OTHER_HOST) if _nobody_may_run_python() else (OTHER_HOST,):
             told = sentinel(run, "status", "--json", before=before)
             answer = json.loads(told.stdout)
             assert told.returncode == 0, told.stdout

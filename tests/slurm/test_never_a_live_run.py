@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.client import Answer, run_command
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.sample import RunStarted
-from tests.e2e.live_trainer import NAMES, attempts, build, configure, events, files, sentinel
+from tests.e2e.live_trainer import attempts, build, configure, events, files, sentinel
 from tests.slurm.cluster import Cluster, until
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -30,23 +31,29 @@ def run(cluster: Cluster) -> Iterator[Path]:
         yield build(Path(folder).resolve())
 
 
-def submitted(cluster: Cluster, run: Path, before: Sequence[str] = ()) -> str:
-    """An array that trains and is well, of the account that `before` makes of us."""
-    names = [name for name in NAMES if name == "job_id"]  # as on a node: the process can't be seen from here
-    line = f"exec {sys.executable} {run / 'trainer.py'} {run} {' '.join(names)}"
-    (run / "train.sh").write_text(f"#!/bin/bash\numask 0\n{line}\n")
-    words = [
-        *before,
-        "sbatch",
-        "--parsable",
-        "--job-name=live",
-        "--array=1-3%1",
-        f"--chdir={run}",
-        str(run / "train.sh"),
-    ]
-    array = cluster.slurm(*words, cwd=run)
-    until(lambda: len(list((run / "checkpoints").glob("global_step*"))) > 2)
-    return array
+@contextmanager
+def training(cluster: Cluster, run: Path, before: Sequence[str] = ()) -> Iterator[str]:
+    """An array of the account that `before` makes of us, and a trainer that reports its first task as its job: as on a
+    node, where its process can't be seen from here."""
+    script = run / "train.sh"
+    script.write_text("#!/bin/bash\nsleep 300\n")
+    words = ("--parsable", "--job-name=live", "--array=1-3%1", f"--chdir={run}", str(script))
+    array = cluster.slurm(*before, "sbatch", *words, cwd=run)
+    until(lambda: f"{array}_1 RUNNING" in cluster.jobs())
+    with reporting(run, f"{array}_1"):
+        yield array
+
+
+@contextmanager
+def reporting(run: Path, job: str) -> Iterator[None]:
+    line = [sys.executable, str(run / "trainer.py"), str(run), "job_id"]
+    with subprocess.Popen(line, env={"SLURM_JOB_ID": job}) as trainer:
+        try:
+            until(lambda: len(list((run / "checkpoints").glob("global_step*"))) > 2)
+            yield
+            assert trainer.poll() is None
+        finally:
+            trainer.kill()
 
 
 def is_untouched(cluster: Cluster, run: Path, there: set[str], array: str) -> None:
@@ -69,36 +76,31 @@ def test_a_job_that_the_queue_does_not_show_is_left_alone(
     cluster: Cluster, run: Path, owner: tuple[str, ...], launcher: str, says: str
 ) -> None:
     configure(run, SLURM + launcher)
-    array = submitted(cluster, run, owner)
-    there = files(run)
-    for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)):
-        ran = sentinel(run, *words, within_s=30)
-        assert says in ran.stdout + ran.stderr, (words, ran.stdout, ran.stderr)
-        assert ran.returncode == (1 if words == ("doctor",) else 2)
-    is_untouched(cluster, run, there, array)
-    configure(run, SLURM + launcher, mode="observe")
-    answer = json.loads(sentinel(run, "status", "--json").stdout)
-    if "alcie" not in launcher:  # Slurm refuses to look for a user that it does not know
-        assert answer["job"]["state"] == "alive"
-    assert answer["verdict"] != "down"
+    with training(cluster, run, owner) as array:
+        there = files(run)
+        for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)):
+            ran = sentinel(run, *words, within_s=30)
+            assert says in ran.stdout + ran.stderr, (words, ran.stdout, ran.stderr)
+            assert ran.returncode == (1 if words == ("doctor",) else 2)
+        is_untouched(cluster, run, there, array)
+        configure(run, SLURM + launcher, mode="observe")
+        answer = json.loads(sentinel(run, "status", "--json").stdout)
+        assert answer["verdict"] != "down"
+        if "alcie" not in launcher:  # Slurm refuses to look for a user that it does not know
+            assert answer["job"]["state"] == "alive"
+    cluster.slurm("scancel", array)
 
 
 def test_a_job_that_slurm_does_not_know_is_unknown_while_its_journal_grows(cluster: Cluster, run: Path) -> None:
     """As where the journal's job is another cluster's: watch, unattended, with restart_on_crash."""
     configure(run, SLURM)
-    line = [sys.executable, str(run / "trainer.py"), str(run), "job_id"]
-    with subprocess.Popen(line, env={"SLURM_JOB_ID": "987654"}) as trainer:
-        try:
-            until(lambda: len(list((run / "checkpoints").glob("global_step*"))) > 2)
-            there = files(run)
-            watched = sentinel(run, "watch", within_s=6)
-            assert watched.returncode == 0, watched.stderr
-            rolled = sentinel(run, "rollback", "--to", "global_step20", "--yes")
-            assert rolled.returncode == 1
-            assert "was written 0 s ago, but Slurm does not know job 987654" in rolled.stdout
-            assert trainer.poll() is None
-        finally:
-            trainer.kill()
+    with reporting(run, "987654"):
+        there = files(run)
+        watched = sentinel(run, "watch", within_s=15)
+        assert watched.returncode == 0, watched.stderr
+        rolled = sentinel(run, "rollback", "--to", "global_step20", "--yes")
+        assert rolled.returncode == 1
+        assert "was written 0 s ago, but Slurm does not know job 987654" in rolled.stdout
     assert there <= files(run)
     assert cluster.jobs() == []
 
