@@ -22,6 +22,9 @@ def process_facts() -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "process_start_unix_s": _process_start_unix_s(),
+        "process_start_ticks": _process_start_ticks(),
+        "boot_id": _first_line(Path("/proc/sys/kernel/random/boot_id")),
+        "pid_namespace": _pid_namespace(),
         "job_id": job_id(),
         "rollback": os.environ.get("SENTINEL_ROLLBACK"),
         "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
@@ -43,10 +46,30 @@ def job_id() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
+def _process_start_ticks() -> int:
+    """Clock ticks from the machine's boot to this process's start: unlike a time of day, no change of the clock moves
+    it."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def _process_start_unix_s() -> float:
     """When this process was started, Unix seconds, from /proc: with the pid it names the process for good."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     boot = next(
         int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
     )
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+    return boot + _process_start_ticks() / os.sysconf("SC_CLK_TCK")
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str | None:
+    """What names the namespace that this process's id counts in: a container has one of its own."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it leads to is no path
+    except OSError:
+        return None

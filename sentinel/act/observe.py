@@ -11,11 +11,13 @@ from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
 from sentinel.act.following import Following
+from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.retold import Retold
 from sentinel.act.source import RereadSource, Source
 from sentinel.act.witness import last_written
+from sentinel.act.witnessing import Witnessing
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -26,9 +28,11 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
+from sentinel.plan.alive import life_of
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
-from sentinel.vocabulary.errors import ScrapeError
+from sentinel.plan.witnesses import Life
+from sentinel.vocabulary.errors import JobStillAlive, ScrapeError
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -133,6 +137,8 @@ class Observer:
         self._references = references or References()
         self._following = Following(self._history, thresholds, planned)
         self._verified: dict[str, Checkpoint] = {}
+        self._overlap = Overlap()
+        self._witnessing = Witnessing(neighbours.state_dir, neighbours.checkpoints.folder)
 
     @property
     def started(self) -> tuple[RunStarted, ...]:
@@ -162,8 +168,30 @@ class Observer:
         events = tuple(self._near.incident_log.read())
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
-        verdict = judge(series, self._context(now_unix_s, attempt, jobs, readable), self._thresholds)
+        verdict = judge(series, self._context(attempt, run, readable), self._thresholds)
         return Look(history=self._history, series=series, run=run, verdict=verdict, events=events)
+
+    def fenced(self, spare: str | None) -> None:
+        """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone."""
+        self._near.launcher.fenced(self.started, spare)
+        known = life_of(self.witnesses(), spare=spare)
+        if known.life is not Life.GONE:
+            raise JobStillAlive(known.sentence)
+
+    def witnesses(self) -> RunState:
+        """What the witnesses say now, and nothing else of the run."""
+        return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started)))
+
+    def _witnesses(self, jobs: JobsSeen) -> dict[str, Any]:
+        attempts = self._witnessing.attempts(self._history, jobs)
+        gone_after_s = self._thresholds.gone_after_s
+        return {
+            "jobs": jobs,
+            "attempts": attempts,
+            "signs": self._witnessing.signs(attempts, jobs, self._logs(jobs), gone_after_s),
+            "gone_after_s": gone_after_s,
+            "step_time_s": step_time_s(self._history.latest),
+        }
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
@@ -205,7 +233,10 @@ class Observer:
         return RunState(
             now_unix_s=now_unix_s,
             minute_of_day=_minute_of_day(now_unix_s),
-            jobs=jobs,
+            **self._witnesses(jobs),
+            overlap=self._overlap.told(self._history),
+            newest_attempt=attempt.number if attempt else None,
+            starts_unix_s=_starts(events),
             checkpoints=checkpoints,
             latest_tag=near.checkpoints.latest(),
             disagreement=near.checkpoints.disagreement(),
@@ -221,7 +252,6 @@ class Observer:
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
-            step_time_s=step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=incidents,
             approvals=near.approvals.read(),
@@ -266,20 +296,19 @@ class Observer:
             return False
         return True
 
-    def _second_witness(self, jobs: JobsSeen) -> float | None:
-        """When the job last wrote anywhere but into its journal: a log of its, or its save folder."""
+    def _logs(self, jobs: JobsSeen) -> list[Path]:
         near = self._near
         logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
-        if near.source_log is not None:
-            logs.append(near.source_log)
-        return last_written(logs, near.checkpoints.folder)
+        return logs if near.source_log is None else [*logs, near.source_log]
 
-    def _context(self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, readable: bool) -> Context:
+    def _context(self, attempt: Attempt | None, run: RunState, readable: bool) -> Context:
+        jobs, known = run.jobs, life_of(run)
         last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
         return Context(
-            now_unix_s=now_unix_s,
-            job_alive=any(not w.pending for w in jobs.writers) if jobs.known else None,
+            now_unix_s=run.now_unix_s,
+            job_alive=_ALIVE[known.life],
+            why_unknown=known.sentence if known.life is Life.UNKNOWN else None,
             elsewhere=jobs.elsewhere,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
             job_was_seen=jobs.was_seen,
@@ -288,9 +317,17 @@ class Observer:
             finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
             last_sample_unix_s=last.time_unix_s if last else None,
             attempt_started_unix_s=started.time_unix_s if started else None,
-            second_witness_unix_s=self._second_witness(jobs),
+            second_witness_unix_s=last_written(self._logs(jobs), self._near.checkpoints.folder),
             warmup_end_step=warmup_end(started) if started else None,
         )
+
+
+_ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}
+
+
+def _starts(events: tuple[Mapping[str, Any], ...]) -> tuple[float, ...]:
+    begun = [e for e in events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+    return tuple(float(e["time_unix_s"]) for e in begun)
 
 
 def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:

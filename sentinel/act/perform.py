@@ -68,11 +68,11 @@ class Performer:
                 assert_never(action)
 
     def _fence(self, action: Action) -> None:
-        """JobStillAlive before anything moves, or a second job begins, while another than the rollback's own lives."""
+        """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
         if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | StartJob):
-            self._near.launcher.fenced(self._observer.started, action.rollback)
+            self._observer.fenced(action.rollback)
         elif isinstance(action, WriteOverrides):
-            self._near.launcher.fenced(self._observer.started, action.overrides.rollback)
+            self._observer.fenced(action.overrides.rollback)
 
     def _cut(self, action: CutTensorBoard) -> None:
         if self._near.tensorboard is not None:

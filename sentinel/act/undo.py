@@ -7,8 +7,9 @@ from itertools import count
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Neighbours, Observer
 from sentinel.durable import os_errors_named
+from sentinel.plan.alive import hindered
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
 __all__ = ["settle", "take_back", "undo_incident"]
 
@@ -55,9 +56,12 @@ def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observe
 
 @os_errors_named("a file of the run")
 def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+    if (why := hindered(observer.witnesses())) is not None:
+        raise JobStillAlive(why)
     facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
     near.launcher.stop(observer.started, None)
+    observer.fenced(None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):
         if rollback.begun and not rollback.taken_back and only in (None, rollback):
             _take_back(incident, rollback, near)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Any
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
-from sentinel.act.overlap import Overlap
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
 from sentinel.act.silence import Silence
@@ -16,6 +17,7 @@ from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.alive import UNKNOWN, hindered
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan
@@ -26,6 +28,11 @@ from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, Permanent
 __all__ = ["Watch"]
 
 log = logging.getLogger(__name__)
+
+_TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
+
+_UNKNOWN_S = 60.0
+"""Seconds for which the state of a job that trains well may be unknown before somebody is told."""
 
 _FRESH_S = 60.0
 """A look that took longer has waited for a filesystem: what it found first may not be so any more."""
@@ -56,7 +63,6 @@ class Watch:
         self._announced: tuple[VerdictKind, int | None] | None = None
         self._plateaus_told: set[int] = set()
         self._silence = Silence()
-        self._overlap = Overlap()
         self._silent_s = 0.0
         self._was_slow = False
         self.last: Look | None = None
@@ -96,7 +102,7 @@ class Watch:
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
         jobs = look.run.jobs
-        self._notice(look, None if jobs.known or jobs.elsewhere else f"nobody can say what runs: {jobs.why_unknown}")
+        self._notice(look, None if jobs.known or jobs.elsewhere else f"{UNKNOWN}: {jobs.why_unknown}")
         return done
 
     def _was_old(self, took_s: float, *, first: bool) -> bool:
@@ -215,16 +221,28 @@ class Watch:
             self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
             return
         self._troubles.over("blind", now_unix_s)
-        if (two := self._overlap.told(look.history)) is not None:
-            self._troubles.met("overlap", two, now_unix_s, severity="critical")
+        if look.run.overlap is not None:
+            self._troubles.met("overlap", look.run.overlap, now_unix_s, severity="critical")
         else:
             self._troubles.over("overlap", now_unix_s)
+        self._notice_unknown(look)
         if kind is VerdictKind.STALLED:
             self._troubles.met("stalled", look.verdict.reason, now_unix_s, severity="critical")
         else:
             self._troubles.over("stalled", now_unix_s)
         if kind is not VerdictKind.DOWN:
             self._troubles.over("down", now_unix_s)
+
+    def _notice_unknown(self, look: Look) -> None:
+        """Why nothing would be done: told at once where something is to be done, else when it lasts."""
+        why = hindered(look.run) if look.run.jobs.known else None
+        if why is None:
+            self._troubles.over("unknown", look.run.now_unix_s)
+            return
+        due = look.run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
+        severity: Severity = "warning" if self._policy.mode == "observe" else "critical"
+        within_s = 0.0 if due else _UNKNOWN_S
+        self._troubles.met("unknown", why, look.run.now_unix_s, severity=severity, within_s=within_s)
 
     def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
         self.struggles += 1
@@ -276,11 +294,20 @@ def _was_stopped_for_hanging(look: Look) -> bool:
 
 
 def _fruitless_starts(look: Look) -> int:
-    """Starts of the job since a checkpoint was last saved, or a rollback decided."""
-    saved = [c.time_unix_s for a in look.history.attempts.values() for c in a.saved]
-    decided = [r.decided_unix_s for i in look.run.incidents for r in i.rollbacks]
-    since = max([*saved, *decided], default=0.0)
-    return sum(
-        e["event"] == "intent" and e["action"]["kind"] == "start_job" and float(e["time_unix_s"]) > since
-        for e in look.events
-    )
+    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided.
+
+    What a trainer saves that was there before is no progress of theirs: an attempt counts for the last start before it.
+    """
+    decided = max((r.decided_unix_s for i in look.run.incidents for r in i.rollbacks), default=0.0)
+    starts = [e for e in look.events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+    starts = [e for e in starts if float(e["time_unix_s"]) > decided]
+    saved = [a.number for a in look.history.attempts.values() if a.saved]
+    fruitful = (n for n, e in enumerate(starts, 1) if _of_a_start(e, starts[n:], saved))
+    return len(starts) - max(fruitful, default=0)
+
+
+def _of_a_start(start: Mapping[str, Any], later: Sequence[Mapping[str, Any]], attempts: Iterable[int]) -> bool:
+    """Whether one of the attempts began after this start and before the next."""
+    first = (start["action"].get("after_attempt") or 0) + 1
+    last = later[0]["action"].get("after_attempt") or 0 if later else math.inf
+    return any(first <= number <= last for number in attempts)

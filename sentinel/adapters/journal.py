@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.sample import Record, Sample, decode
+from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, decode
 
-__all__ = ["Journals", "decode_line"]
+__all__ = ["Beginning", "Journals", "decode_line", "last_beginning"]
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{4,}\.jsonl")
 _CHUNK_BYTES = 1 << 20
+_END_BYTES = 1 << 18
 
 _PLAIN_SAMPLE = re.compile(rb'\{"kind": "sample", "[^{}\[\]\\\x00-\x1f\x7f-\xff]{1,4000}\}')
 """A sample's line as `encode` writes it: nothing nested or escaped, and no number that Python thinks too long."""
 
 _decode_sample = msgspec.json.Decoder(Sample).decode
+
+
+class Beginning(NamedTuple):
+    """The newest attempt, by the ends of its journal: quick, however long that is."""
+
+    started: RunStarted
+    finished: bool
+    """Whether it has reported its end."""
+
+    modified_unix_s: float
+    """When the journal was written last."""
+
+
+def last_beginning(state_dir: Path) -> Beginning | None:
+    """None where no attempt has reported its start. OSError when what is there can't be read."""
+    folder = state_dir / "attempts"
+    names = (p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else ()
+    for name in sorted(names, key=lambda n: int(n[:-6]), reverse=True):
+        path = folder / name
+        with path.open("rb") as file:
+            first = file.read(_END_BYTES)
+            file.seek(max(0, path.stat().st_size - _END_BYTES))
+            last = file.read(_END_BYTES)
+        started = next((r for r in _records(first) if isinstance(r, RunStarted)), None)
+        if started is not None:
+            finished = any(isinstance(r, RunFinished) for r in _records(last))
+            return Beginning(started, finished, path.stat().st_mtime)
+    return None
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    for line in data.splitlines():
+        with contextlib.suppress(LineError, UnicodeDecodeError):
+            record = decode(line.decode("utf-8"))
+            if record is not None:
+                yield record
 
 
 class Journals:

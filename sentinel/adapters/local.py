@@ -16,8 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from sentinel.adapters.processes import elsewhere, foreign_process, start_unix_s
 from sentinel.durable import os_errors_named
 from sentinel.plan.run_state import JobsSeen, WriterSeen
+from sentinel.plan.witnesses import Fate, Life
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -59,8 +61,14 @@ class LocalLauncher:
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """The run's living processes. `started` is what the attempts reported, the newest last."""
         found = self._jobs.writers(_by_hand(started))
-        writers = tuple(WriterSeen(id=f"process {w.pid}", rollback=w.rollback) for w in found)
-        return JobsSeen(writers=writers, was_seen=bool(found) or self._log.exists())
+        writers = tuple(
+            WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
+        )
+        dead = self._jobs.last_seen_dead()
+        fates: dict[str | None, Fate] = {}
+        if dead is not None:
+            fates[None] = Fate(life=Life.GONE, sentence=f"process {dead} is not there any more")
+        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self._log.exists())
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: the command is in the configuration."""
@@ -114,6 +122,8 @@ class LocalJobs:
         self._state_dir = str(state_dir.resolve())
         self._sleep = sleep
         self._children: list[subprocess.Popen[bytes]] = []
+        self._last: tuple[int, ...] = ()
+        """Processes that were seen last, while any was; some may be gone by now."""
 
     def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
         """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
@@ -136,6 +146,7 @@ class LocalJobs:
         except OSError as error:
             raise ConfigError(f"[launcher] command {command[0]!r} could not be started: {error}") from error
         self._children.append(process)
+        self._last = (process.pid,)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_DIES_AT_ONCE_S)
         return process.pid
@@ -143,9 +154,9 @@ class LocalJobs:
     def writers(self, also: tuple[str, int, float] | None = None) -> tuple[Writer, ...]:
         """The run's living processes, in the order of their ids.
 
-        `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it. Processes
-        of other users, whose environment can't be read, are not ours to find; a zombie writes nothing any more, once
-        the last of its threads has ended.
+        `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it: it is found
+        whoever's it is. Other processes of other users are not: their environment can't be read. A zombie writes
+        nothing any more, once the last of its threads has ended.
         """
         self._bury()
         found = {}
@@ -154,17 +165,23 @@ class LocalJobs:
                 continue
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
-                environment = _environment(process)
+                named = _is(process, also)
+                environment = _environment_of(process, named=named)
                 if environment is None:
                     continue
                 ours = environment.get("SENTINEL_STATE_DIR")
-                if (ours and os.path.realpath(ours) == self._state_dir) or _is(process, also):
+                if (ours and os.path.realpath(ours) == self._state_dir) or named:
                     found[process.pid] = Writer(
                         pid=process.pid,
                         started_unix_s=process.create_time(),
                         rollback=environment.get("SENTINEL_ROLLBACK"),
                     )
+        self._last = tuple(sorted(found)) or self._last
         return tuple(found[pid] for pid in sorted(found))
+
+    def last_seen_dead(self) -> int | None:
+        """A process of the run that this object saw, where none of those that it saw is there any more; else None."""
+        return None if not self._last or any(map(_is_there, self._last)) else self._last[0]
 
     def stop(self, *, grace_s: float, also: tuple[str, int, float] | None = None, spare: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
@@ -195,9 +212,10 @@ class LocalJobs:
 def _by_hand(started: Sequence[RunStarted]) -> tuple[str, int, float] | None:
     """The process that the newest attempt's journal names, for trainers that somebody else started."""
     last = started[-1] if started else None
-    if last is None or last.host is None or last.pid is None or last.process_start_unix_s is None:
+    if last is None or last.host is None or last.pid is None or elsewhere(last) is not None:
         return None
-    return last.host, last.pid, last.process_start_unix_s
+    began_unix_s = start_unix_s(last)
+    return None if began_unix_s is None else (socket.gethostname(), last.pid, began_unix_s)
 
 
 def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
@@ -218,6 +236,14 @@ def _may_be_ours(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return (proc / "stat").read_bytes().rpartition(b") ")[2].startswith(b"Z")
     return False
+
+
+def _environment_of(process: psutil.Process, *, named: bool) -> Mapping[str, str] | None:
+    """The same; empty for a process that the journal names and whose environment this account may not read."""
+    try:
+        return _environment(process)
+    except psutil.AccessDenied:
+        return {} if named else None
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str] | None:
@@ -241,6 +267,12 @@ def _is(process: psutil.Process, also: tuple[str, int, float] | None) -> bool:
     return abs(process.create_time() - also[2]) < _SAME_START_S
 
 
+def _is_there(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _group(pid: int) -> int:
     """What to signal for a process: minus its group, since launchers have children, unless the group is our own."""
     try:
@@ -251,5 +283,9 @@ def _group(pid: int) -> int:
 
 
 def _signal(whom: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    try:
         os.kill(whom, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise JobStillAlive(f"process {abs(whom)} belongs to another account, which sentinel can't stop") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
-import pwd
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 import typer
 
 from sentinel.act.observe import Look
+from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli import wiring
@@ -24,12 +25,11 @@ from sentinel.plan.applying import not_applied
 from sentinel.plan.mitigations import overrides_for
 from sentinel.plan.run_state import RunState
 from sentinel.plan.rung import Rung
-from sentinel.vocabulary.errors import ConfigError, SentinelError
+from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
-from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Finding", "doctor"]
+__all__ = ["Finding", "doctor", "insist"]
 
 Answer = Literal["ok", "note", "bad"]
 _MARKS: dict[Answer, str] = {"ok": "ok  ", "note": "note", "bad": "BAD "}
@@ -42,16 +42,34 @@ class Finding:
     answer: Answer
     what: str
     sentence: str
+    passes: bool = False
+    """Whether it may pass by itself, or is what a recovery mends: then a watch begins all the same."""
 
 
 def doctor(config: Config, *, as_json: bool) -> int:
     """All checks, one line each; 1 when something would make a recovery fail."""
     findings = [finding for check in _CHECKS for finding in _tried(check, config)]
     if as_json:
-        typer.echo(dump_json([asdict(finding) for finding in findings]))
+        told = [{"answer": f.answer, "what": f.what, "sentence": f.sentence} for f in findings]
+        typer.echo(dump_json(told))
     for finding in findings if not as_json else ():
         typer.echo(f"{_MARKS[finding.answer]}  {finding.what}: {finding.sentence}")
     return int(any(finding.answer == "bad" for finding in findings))
+
+
+def insist(config: Config) -> None:
+    """The gate of mode act: ConfigError with what the doctor finds BAD of folders, accounts, machine and launcher.
+
+    What may pass by itself (a controller that is away, too little room, a torn `latest`, a pause) is met later. The
+    run's readings and the ladder are not looked at: a journal may be long, and is read by the watch itself.
+    """
+    findings = [finding for check in _GATE for finding in _tried(check, config)]
+    wrong = [f"{f.what}: {f.sentence}" for f in findings if f.answer == "bad" and not f.passes]
+    if wrong:
+        raise ConfigError(
+            f"mode is {config.policy.mode}, and `sentinel doctor` finds BAD: {'; '.join(wrong)}. "
+            "Nothing is watched; `sentinel watch --observe` only watches"
+        )
 
 
 def _tried(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iterator[Finding]:
@@ -59,7 +77,7 @@ def _tried(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iter
     try:
         yield from check(config)
     except (SentinelError, OSError) as error:
-        yield Finding("bad", name, str(error))
+        yield Finding("bad", name, str(error), passes=isinstance(error, TemporaryError))
 
 
 def _configuration(config: Config) -> Iterator[Finding]:
@@ -73,7 +91,10 @@ def _state_folder(config: Config) -> Iterator[Finding]:
     state_dir = wiring.state_dir_of(config)
     if not state_dir.is_dir():
         yield Finding(
-            "bad", "state folder", f"{state_dir} is not there; the trainer's hook or `sentinel watch` makes it"
+            "bad",
+            "state folder",
+            f"{state_dir} is not there; the trainer's hook or `sentinel watch` makes it",
+            passes=True,
         )
         return
     yield _moves("state folder", state_dir)
@@ -88,7 +109,8 @@ def _state_folder(config: Config) -> Iterator[Finding]:
     yield _holder(state_dir)
     for name in ("PAUSED", "KILL"):
         if (state_dir / name).exists():
-            yield Finding("bad", "state folder", f"{state_dir / name} is there: nothing is done while it is")
+            there = f"{state_dir / name} is there: nothing is done while it is"
+            yield Finding("bad", "state folder", there, passes=True)
 
 
 def _holder(state_dir: Path) -> Finding:
@@ -104,10 +126,10 @@ def _save_folder(config: Config) -> Iterator[Finding]:
     checkpoints = wiring.neighbours_of(config).checkpoints
     folder = checkpoints.folder
     if not folder.is_dir():
-        yield Finding("bad", "checkpoints", f"{folder} is not there; [run] checkpoints should name the save folder")
+        absent = f"{folder} is not there; [run] checkpoints should name the save folder"
+        yield Finding("bad", "checkpoints", absent, passes=_has_not_begun(config))
         return
     yield _moves("checkpoints", folder)
-    yield _owned(folder)
     found = checkpoints.list()
     whole = [c for c in found if c.complete]
     if not whole:
@@ -115,7 +137,7 @@ def _save_folder(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("ok", "checkpoints", f"{len(whole)} of {len(found)} look whole, the last is {whole[-1].tag}")
     if (disagreement := checkpoints.disagreement()) is not None:
-        yield Finding("bad", "latest", disagreement)
+        yield Finding("bad", "latest", disagreement, passes=True)
     elif whole:
         yield Finding("ok", "latest", f"a restart resumes from {checkpoints.latest()}")
     yield from _room(config)
@@ -127,22 +149,21 @@ def _room(config: Config) -> Iterator[Finding]:
     if room is not None:
         quota = "no quota that can be seen" if room.quota_bytes is None else f"{room.quota_bytes / 1e9:.1f} GB of quota"
         left = f"{saves} more saves take {room.needed_bytes / 1e9:.2f} GB; {room.free_bytes / 1e9:.1f} GB free, {quota}"
-        yield Finding("ok" if room.problem is None else "bad", "room", room.problem or left)
+        yield Finding("ok" if room.problem is None else "bad", "room", room.problem or left, passes=True)
 
 
-def _owned(folder: Path) -> Finding:
-    owner = folder.stat().st_uid
-    if owner == os.geteuid() or os.geteuid() == 0:
-        return Finding("ok", "owner", f"{folder} belongs to {_user(owner)}")
-    sentence = f"{folder} belongs to {_user(owner)}, and sentinel runs as {_user(os.geteuid())}: run it as the owner"
-    return Finding("bad", "owner", sentence)
+def _ground(config: Config) -> Iterator[Finding]:
+    """The same check as in `watch`, `rollback` and `undo`."""
+    found = wiring.faults_of(config)
+    for fault in found:
+        yield Finding("bad", "account and machine", fault)
+    if not found:
+        yield Finding("ok", "account and machine", f"the run's files and jobs are those of {getpass.getuser()}")
 
 
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
+def _has_not_begun(config: Config) -> bool:
+    """Whether no attempt was there yet: what the trainer makes may be missing."""
+    return last_beginning(wiring.state_dir_of(config)) is None
 
 
 def _moves(what: str, folder: Path) -> Finding:
@@ -173,7 +194,7 @@ def _tensorboard(config: Config) -> Iterator[Finding]:
     if folder is None:
         yield Finding("note", "TensorBoard", "[run] tensorboard is not set: its files are left alone")
     elif not folder.is_dir():
-        yield Finding("bad", "TensorBoard", f"{folder} is not there")
+        yield Finding("bad", "TensorBoard", f"{folder} is not there", passes=_has_not_begun(config))
     else:
         yield _moves("TensorBoard", folder.parent)
 
@@ -269,7 +290,8 @@ def _slurm(config: Config) -> Iterator[Finding]:
     began = time.monotonic()
     jobs = client.jobs()
     yield Finding("ok", "Slurm", f"it answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user's")
-    known = {word.partition("_")[0] for s in _started(config) if (word := s.job_id)}
+    newest = last_beginning(wiring.state_dir_of(config))
+    known = {newest.started.job_id.partition("_")[0]} if newest is not None and newest.started.job_id else set()
     ours = [j for j in jobs if not j.ended and (j.group in known or j.name == config.launcher.job_name)]
     if not ours:
         yield Finding("note", "Slurm", "no job of this run is in the queue: what a restart needs was not tried")
@@ -279,9 +301,6 @@ def _slurm(config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", "job script", f"Slurm hands out the script of job {job.group}: {len(script.splitlines())} lines"
     )
-    mine = job.user == _user(os.geteuid()) or os.geteuid() == 0
-    sentence = f"job {job.group} belongs to {job.user}" + ("" if mine else ": only its owner can cancel it")
-    yield Finding("ok" if mine else "bad", "rights", sentence)
     scratch = wiring.state_dir_of(config) / f".doctor.{os.getpid()}.sh"
     scratch.write_text(script, encoding="utf-8")
     try:
@@ -307,9 +326,15 @@ def _look(config: Config) -> Look:
     return wiring.observer_of(config, wiring.neighbours_of(config)).look(wiring.clock())
 
 
-def _started(config: Config) -> list[RunStarted]:
-    attempts = _look(config).history.attempts.values()
-    return [a.started for a in attempts if a.started is not None]
-
-
-_CHECKS = (_configuration, _state_folder, _save_folder, _tensorboard, _journal, _ladder, _launcher, _paging)
+_GATE = (_state_folder, _save_folder, _ground, _tensorboard, _launcher)
+_CHECKS = (
+    _configuration,
+    _state_folder,
+    _save_folder,
+    _ground,
+    _tensorboard,
+    _journal,
+    _ladder,
+    _launcher,
+    _paging,
+)

@@ -31,6 +31,7 @@ __all__ = ["Wanted", "rollback", "undo"]
 
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Plans, shows, asks, and carries out. 1 when it is refused."""
+    wiring.insist_on_ground(config)
     lock = RunLock(wiring.state_dir_of(config))
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
     look, plan = _planned(parts, config, wanted)
@@ -108,6 +109,7 @@ def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
 
 def undo(config: Config, incident: str | None, *, yes: bool) -> int:
     """Takes an incident's rollbacks back, the last one first."""
+    wiring.insist_on_ground(config)
     lock = RunLock(wiring.state_dir_of(config))
     parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
     look = parts.observer.look(wiring.clock())

@@ -11,9 +11,11 @@ from sentinel.cli import wiring
 from sentinel.cli.watched import NOT_WELL
 from sentinel.config import Config
 from sentinel.judge.events import Event
+from sentinel.plan.alive import life_of
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.story import sentence
+from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["incident_json", "incidents", "shadows", "status"]
@@ -34,11 +36,13 @@ def status(config: Config, *, as_json: bool) -> int:
         "lost_steps_left": config.policy.lost_steps_budget
         - sum(r.lost_steps for i in look.run.incidents for r in i.rollbacks),
     }
+    job = life_of(look.run)
     answer = {
         "run": config.run.name,
         "mode": config.policy.mode,
         "verdict": str(look.verdict.kind),
         "reason": look.verdict.reason,
+        "job": {"state": str(job.life), "reason": job.sentence},
         "attempt": look.history.latest.number if look.history.latest else None,
         "global_step": last.global_step if last else None,
         "loss": last.loss if last else None,
@@ -57,6 +61,10 @@ def status(config: Config, *, as_json: bool) -> int:
         attempt = answer["attempt"] or "none yet"
         typer.echo(f"{config.run.name}: {look.verdict.kind}{at} (attempt {attempt}, mode {answer['mode']})")
         typer.echo(f"  {look.verdict.reason}")
+        if job.life is not Life.UNKNOWN:
+            typer.echo(f"  job {job.life}: {job.sentence}")
+        elif job.sentence != look.verdict.reason:
+            typer.echo(f"  {job.sentence}")
         if look.run.open_incident:
             typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
         typer.echo(f"  rollbacks left: {budget['rollbacks_left']}")

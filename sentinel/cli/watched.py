@@ -21,6 +21,7 @@ from sentinel.adapters.lock import RunLock
 from sentinel.adapters.own_pins import OwnPins
 from sentinel.adapters.slurm import Queues
 from sentinel.cli import exit_code_of, wiring
+from sentinel.cli.doctoring import insist
 from sentinel.cli.naming import speaking_of
 from sentinel.cli.showing import Showing
 from sentinel.config import Config
@@ -144,7 +145,7 @@ class Watched:
     def _assembled(self) -> tuple[Watch, wiring.Parts]:
         """What it is watched with, by the configuration as it is now."""
         new = self._next.pop() if self._next else self.config
-        if new != self.config:
+        if new != self.config and self._may_change_to(new):
             if self._showing is not None and self._parts is not None:
                 self._parts.paging.finish()
                 self._showing.reload(new)
@@ -155,9 +156,22 @@ class Watched:
                 self._parts.paging.start()
         return self._watching, self._parts
 
+    def _may_change_to(self, new: Config) -> bool:
+        """Whether it may be watched by this configuration from now on; else the one that it has stays."""
+        if self._parts is None or self._company.observe or new.policy.mode == "observe":
+            return True
+        try:
+            insist(new)
+        except ConfigError as error:
+            log.error("the configuration stays as it was: %s", error)
+            return False
+        return True
+
     def _assemble(self) -> tuple[Watch, wiring.Parts]:
         config, company = self.config, self._company
         policy = replace(config.policy, mode="observe") if company.observe else config.policy
+        if policy.mode != "observe":
+            insist(config)
         parts = wiring.assemble(
             config, policy, say=company.say, own=self._own, sources=company.sources, queues=company.queues
         )

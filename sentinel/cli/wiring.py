@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.act import ground
 from sentinel.act.ledger import Ledger, Say
 from sentinel.act.observe import Launcher, Neighbours, Observer
 from sentinel.act.paging import Pager, Paging
@@ -23,7 +24,7 @@ from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.journal import Journals
+from sentinel.adapters.journal import Journals, last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.paging import settings
@@ -39,6 +40,7 @@ from sentinel.cli.reading import scraped_run, source_at
 from sentinel.config import Config
 from sentinel.judge.smoothing import smoothed
 from sentinel.plan.policy import Policy
+from sentinel.vocabulary.errors import ConfigError
 
 __all__ = [
     "Parts",
@@ -48,7 +50,9 @@ __all__ = [
     "clock",
     "config_path",
     "delivering",
+    "faults_of",
     "find_config",
+    "insist_on_ground",
     "log_to_stderr",
     "neighbours_of",
     "observer_of",
@@ -165,6 +169,29 @@ def assemble(
     ledger = Ledger(append, clock, say)
     recoverer = Recoverer(observer, perform, policy, ledger)
     return Parts(near=near, observer=observer, ledger=ledger, recoverer=recoverer, paging=paging)
+
+
+def faults_of(config: Config) -> list[str]:
+    """Why sentinel may not act from here on this run, as sentences: wrong account, wrong machine, wrong `user`."""
+    near = neighbours_of(config)
+    newest = last_beginning(near.state_dir)
+    found = ground.faults(
+        kind=config.launcher.kind,
+        user=config.launcher.user,
+        state_dir=near.state_dir,
+        checkpoints=config.run.checkpoints,
+        launcher=near.launcher,
+        newest=newest,
+        silent_s=clock() - newest.modified_unix_s if newest is not None else 0.0,
+        gone_after_s=config.judge.gone_after_s,
+    )
+    return list(found)
+
+
+def insist_on_ground(config: Config) -> None:
+    """ConfigError with all of them."""
+    if wrong := faults_of(config):
+        raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

@@ -98,3 +98,10 @@ class Thresholds:
 
     Two witnesses are needed: the journal, and the log or the checkpoints. inf turns it off.
     """
+
+    gone_after_s: float = 3600.0
+    """Seconds without a new sample, log line or checkpoint file after which a run whose job can't be found is gone.
+
+    Only where nothing better is known: a job that the scheduler shows as ended, or a process that is seen dead on its
+    own machine, is gone at once. An hour is longer than a save or an evaluation lasts. inf: such a run is never gone.
+    """

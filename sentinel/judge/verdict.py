@@ -35,6 +35,9 @@ class Context:
     job_alive: bool | None
     """Whether a process of the run is alive; None where nobody could say."""
 
+    why_unknown: str | None = None
+    """Why nobody could say, as a sentence; None where somebody could, or nobody was asked."""
+
     elsewhere: bool = False
     """Whether the job is out of sight by configuration: then silence is all that can be seen of its end."""
 
@@ -139,12 +142,8 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
     if context.finished_reason is not None and not context.job_alive:
         return verdict(VerdictKind.DOWN, f"attempt {context.attempt} ended: {context.finished_reason}")
     if context.job_alive is False:
-        if context.attempt is None and not context.job_was_seen:
-            return verdict(VerdictKind.PENDING, "no attempt has begun, and no job is there")
-        if context.attempt is None:
-            return verdict(VerdictKind.DOWN, "the job is gone, and its first attempt had not begun")
-        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left")
-    if context.finished_reason is not None and context.job_alive:  # its own end, or another attempt's beginning
+        return verdict(*_gone(context))
+    if context.finished_reason is not None:  # its own end, or another attempt's beginning
         hangs = _stalled(context, thresholds, step)
         return hangs or verdict(
             VerdictKind.STARTING,
@@ -154,11 +153,22 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
         return verdict(VerdictKind.BLIND, unheard)
     if context.elsewhere and context.attempt is None:
         return verdict(VerdictKind.PENDING, "no attempt has begun")
+    if context.why_unknown is not None and _unheard(context, thresholds) is not None:
+        return verdict(VerdictKind.BLIND, context.why_unknown)
     if context.last_sample_unix_s is None:
         since = context.attempt_started_unix_s
         for_s = f" for {context.now_unix_s - since:.0f} s" if since is not None else ""
-        return verdict(VerdictKind.STARTING, f"the job is there{for_s} and has not made a step yet")
+        there = f"the job is there{for_s} and has not made a step yet"
+        return verdict(VerdictKind.STARTING, context.why_unknown or there)
     return _stalled(context, thresholds, step)
+
+
+def _gone(context: Context) -> tuple[VerdictKind, str]:
+    if context.attempt is None and not context.job_was_seen:
+        return VerdictKind.PENDING, "no attempt has begun, and no job is there"
+    if context.attempt is None:
+        return VerdictKind.DOWN, "the job is gone, and its first attempt had not begun"
+    return VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left"
 
 
 def _unheard(context: Context, thresholds: Thresholds) -> str | None:

@@ -108,6 +108,9 @@ class StartJob:
     follow_up: bool = False
     """Whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done."""
 
+    after_attempt: int | None = None
+    """The newest attempt when it was planned: what was started has a higher number. None where there was none."""
+
 
 Action = (
     VerifyCheckpoint
@@ -167,5 +170,5 @@ def describe(action: Action) -> str:
             )
         case WriteOverrides(overrides):
             return f"write overrides.json for {overrides.rollback}"
-        case StartJob(_, rollback, _):
+        case StartJob(_, rollback):
             return f"start the job again{f' as {rollback}' if rollback else ''}"

@@ -37,6 +37,10 @@ class Policy:
     start_budget: int = 3
     """Starts of the job for one rollback, and restarts after crashes in a row without a new checkpoint."""
 
+    max_starts_per_hour: int = 6
+    """Starts of the job by sentinel within an hour, for whatever reason: a bound for the case that all else is wrong. A
+    start that would be one too many waits until the hour is over."""
+
     room_for_saves: int = 2
     """Checkpoints that there has to be room for (bytes, files, quota) before the job is started again; 0 is not looked
     at."""

@@ -21,6 +21,7 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
+from sentinel.plan.alive import hindered
 from sentinel.plan.applying import not_applied
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
@@ -41,6 +42,7 @@ __all__ = [
     "Plan",
     "decide",
     "no_room",
+    "no_start",
     "onset_past",
     "plan_recovery",
     "plan_rollback",
@@ -152,15 +154,14 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     """
     ours = decision.id
     incident = decision.overrides.incident
-    if not run.jobs.known:
-        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if (why := hindered(run, spare=ours)) is not None:
+        return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in run.jobs.writers if w.rollback != ours)
     alive = len(others) < len(run.jobs.writers)
     if ours in run.started_rollbacks or alive:
         stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
-        missing = (StartJob(incident, ours),) if ours in run.jobs.incomplete else ()
-        return Plan(actions=(*stop, *missing), reason=f"{ours} has been carried out")
-    if (first := _target_in_doubt(decision, run)) is not None:
+        return _carried_out(decision, run, policy, stop)
+    if (first := _target_in_doubt(decision, run) or _no_restart(decision, run, policy)) is not None:
         return first
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
@@ -178,8 +179,24 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     if decision.restart:
         if decision.starts >= policy.start_budget:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
-        actions.append(StartJob(incident, ours))
+        actions.append(StartJob(incident, ours, after_attempt=run.newest_attempt))
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
+
+
+def _no_restart(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
+    """As no_start, before anything is stopped: a run that stands still is no better."""
+    return no_start(run, policy, decision.id) if decision.restart else None
+
+
+def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
+    """What is still missing where the decision's own job runs or has run."""
+    ours = decision.id
+    missing: tuple[StartJob, ...] = ()
+    if ours in run.jobs.incomplete:
+        if not stop and (refused := no_start(run, policy, ours)) is not None:
+            return refused
+        missing = (StartJob(decision.overrides.incident, ours, after_attempt=run.newest_attempt),)
+    return Plan(actions=(*stop, *missing), reason=f"{ours} has been carried out")
 
 
 def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
@@ -246,6 +263,8 @@ def onset_past(incident: Incident, policy: Policy) -> int | None:
     return incident.onset_samples + policy.margin_steps * incident.batch_samples
 
 
+_HOUR_S = 3600.0
+
 PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
 KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
@@ -269,6 +288,22 @@ def no_room(run: RunState) -> Plan | None:
     if run.room_problem is None:
         return None
     return Plan(refusal=f"the coming saves would find no room: {run.room_problem}", waits=True)
+
+
+def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None:
+    """The refusal to start the job now, whatever is left of the budgets; None when it may be started."""
+    if run.overlap is not None:
+        return Plan(refusal=f"nothing is started while two attempts train: {run.overlap}", waits=True)
+    if (lost := run.jobs.lost.get(rollback)) is not None:
+        return Plan(refusal=f"{lost}: it is not submitted again")
+    within = [at for at in run.starts_unix_s if at > run.now_unix_s - _HOUR_S]
+    if len(within) >= policy.max_starts_per_hour:
+        return Plan(
+            refusal=f"sentinel has started the job {len(within)} times in the last hour, and [policy] "
+            f"max_starts_per_hour is {policy.max_starts_per_hour}",
+            waits=True,
+        )
+    return None
 
 
 def unconfirmable(overrides: Overrides, baseline: Baseline, run: RunState) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
+from sentinel.plan.alive import hindered
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import KILL_FILE, PAUSED, Plan
+from sentinel.plan.recovery import KILL_FILE, PAUSED, Plan, no_start
 from sentinel.plan.run_state import Checkpoint, RunState
 
 __all__ = ["plan_hang", "plan_restart"]
@@ -31,7 +32,10 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
         incident.id if incident else None,
         current.id if current else rollback,
         follow_up=_has_saved_since(run, whole),
+        after_attempt=run.newest_attempt,
     )
+    if (refused := no_start(run, policy, start.rollback)) is not None:
+        return refused
     if not whole:
         return Plan(actions=(start,), reason="the job is gone, before its first checkpoint")
     last = whole[-1]
@@ -70,8 +74,8 @@ def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
 def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
     if run.paused or run.kill_file:
         return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
-    if not run.jobs.known:
-        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+    if (why := hindered(run)) is not None:
+        return Plan(refusal=why, waits=True)
     if restarts_spent >= policy.start_budget:
         return Plan(refusal=f"the job was started again {restarts_spent} times without getting to a new checkpoint")
     return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident
+from sentinel.plan.witnesses import AttemptSeen, Fate, Sign
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = ["Checkpoint", "JobsSeen", "RunState", "WriterSeen"]
@@ -49,6 +51,9 @@ class WriterSeen:
     pending: bool = False
     """Whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped."""
 
+    foreign: str | None = None
+    """Whose it is, as a sentence, where it is not of the account that sentinel runs as; None where it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSeen:
@@ -87,6 +92,13 @@ class JobsSeen:
     was_seen: bool = False
     """Whether there was a job of this run before, of which more may be left than processes: a log, a record."""
 
+    fates: Mapping[str | None, Fate] = field(default_factory=dict)
+    """Job id, as an attempt has reported it -> what the scheduler says of it, whoever's it is. None: the last job of
+    the run that was seen, for an attempt that reports no id."""
+
+    lost: Mapping[str | None, str] = field(default_factory=dict)
+    """Rollback (None: a restart without one) -> why a job that sentinel has submitted for it can't be found."""
+
     broken_off: str | None = None
     """How the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did
     not, or is not known."""
@@ -104,6 +116,22 @@ class RunState:
     """Local time, minutes since midnight; None where nobody asked."""
 
     jobs: JobsSeen = field(default_factory=JobsSeen)
+    attempts: tuple[AttemptSeen, ...] = ()
+    """As witnesses, in their order: the last few."""
+
+    signs: tuple[Sign, ...] = ()
+    """When the files that a trainer writes were written last."""
+
+    gone_after_s: float = math.inf
+    """See Thresholds."""
+
+    overlap: str | None = None
+    """Which two attempts train at the same time, as a sentence; None where one at most does."""
+
+    newest_attempt: int | None = None
+    starts_unix_s: tuple[float, ...] = ()
+    """When sentinel has started the job, by its own clock."""
+
     checkpoints: tuple[Checkpoint, ...] = ()
     """Ordered by global_step."""
 

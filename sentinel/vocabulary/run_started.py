@@ -27,6 +27,15 @@ class RunStarted:
     process_start_unix_s: float | None = None
     """When that process was started: with the pid it names the process for good."""
 
+    process_start_ticks: int | None = None
+    """Clock ticks from that machine's boot to the process's start: a change of the machine's clock does not move it."""
+
+    boot_id: str | None = None
+    """The machine's own name for its boot (/proc/sys/kernel/random/boot_id): two machines may have one host name."""
+
+    pid_namespace: str | None = None
+    """The namespace that `pid` counts in, as pid:[4026531836]: a container has one of its own."""
+
     job_id: str | None = None
     """The scheduler's id of the job, or None; Slurm's as squeue shows it: `4711`, or `7_2` for a task of an array."""
 

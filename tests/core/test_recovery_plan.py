@@ -158,7 +158,7 @@ def test_what_nobody_can_say_counts_as_alive() -> None:
         decide(incident(), unknown, POLICY),
         plan_restart(unknown, Policy(mode="act", restart_on_crash=True), restarts_spent=0),
     ):
-        assert plan.refusal == "nobody can say what runs: slurmctld is down"
+        assert plan.refusal == "job state unknown: slurmctld is down"
         assert plan.waits
         assert not plan.actions
         assert plan.decision is None  # it is made when something is known

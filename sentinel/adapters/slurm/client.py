@@ -117,6 +117,15 @@ class SlurmClient:
         shown = self._ask("squeue", "--all", "--noheader", "--states=all", f"--user={self.user}", f"--format={_FORMAT}")
         return tuple(_job(record) for record in shown.split("\x1e\n") if record.strip())
 
+    def jobs_by_id(self, groups: Collection[str]) -> tuple[SlurmJob, ...]:
+        """These jobs and arrays, whoever's they are, ended ones too; the controller may not know some, or any."""
+        ids = ",".join(sorted(groups))
+        command = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={ids}", f"--format={_FORMAT}")
+        answer = self._tell(*command)
+        if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
+            raise SlurmUnavailable("squeue", _last_line(answer))
+        return tuple(_job(record) for record in answer.stdout.split("\x1e\n") if record.strip())
+
     def recorded(self, group: str) -> Recorded:
         """What the job or array was submitted as. SlurmRefused when the controller does not know it any more."""
         found = self.recorded_of((group,))

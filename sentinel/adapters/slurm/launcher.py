@@ -11,6 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.named import (
+    NamedJobs,
+    fate_of_group,
+    fates_of,
+    foreign,
+    groups_of,
+    lost,
+    submitted_last,
+)
 from sentinel.adapters.slurm.preparing import Preparation, restart_of
 from sentinel.adapters.slurm.queue import Jobs, Queue
 from sentinel.adapters.slurm.recording import Recording
@@ -21,6 +30,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.plan.script_changes import CARRIED, baseline_of_script, new_scripts
 from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
+from sentinel.plan.witnesses import Fate
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -54,17 +64,18 @@ class SlurmLauncher:
         self._submissions = Submissions(settings.state_dir / "submissions")
         self._recording = Recording(client, self._shared, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
+        self._by_id = NamedJobs(client, settings.query_interval_s, clock)
         self._queue: Jobs = ()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """The run's jobs, from an answer of Slurm's that is at most query_interval_s old, longer while it is away."""
-        self._queue = self._shared.within(self._settings.query_interval_s)
+        self._queue = self._with_named(self._shared.within(self._settings.query_interval_s), started)
         if isinstance(self._queue, SlurmUnavailable):
             return JobsSeen(known=False, why_unknown=str(self._queue), prepares=True)
         jobs = self._of_run(started)
-        writers = tuple(WriterSeen(id=j.shown, rollback=_label(j), pending=j.waits) for j in jobs)
+        writers = tuple(WriterSeen(id=j.shown, rollback=_label(j), pending=j.waits, foreign=foreign(j)) for j in jobs)
         prepared = self._submissions.labels()
         return JobsSeen(
             writers=writers,
@@ -75,10 +86,32 @@ class SlurmLauncher:
             carries=CARRIED if self._settings.changes_in_script else frozenset(),
             script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             was_seen=self._records.newest() is not None,
+            fates=self._fates(started, self._queue),
+            lost=lost(self._submitted(), started, self._queue),
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
             incomplete=frozenset(label for label in prepared if self._is_incomplete(label)),
         )
+
+    def _with_named(self, queue: Jobs, started: Sequence[RunStarted], *, afresh: bool = False) -> Jobs:
+        """With the jobs that the run's attempts, records and submissions name and the user's queue does not show."""
+        if isinstance(queue, SlurmUnavailable):
+            return queue
+        newest = self._records.newest()
+        names = {*groups_of(started), *([newest] if newest else [])}
+        names |= {job for ids in self._submitted().values() for job in ids}
+        try:
+            return (*queue, *self._by_id.beside(queue, names, afresh=afresh))
+        except SlurmUnavailable as error:
+            return error
+
+    def _submitted(self) -> dict[str | None, list[str]]:
+        return submitted_last(self._records, self._submissions)
+
+    def _fates(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, Fate]:
+        newest = self._records.newest()
+        of_last: dict[str | None, Fate] = {None: fate_of_group(newest, queue)} if newest else {}
+        return of_last | fates_of(started, queue)
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Records what a later start of the run's jobs will need, and which nodes took one with them."""
@@ -250,7 +283,9 @@ class SlurmLauncher:
         return self._queue
 
     def _fresh(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
-        self._fresh_queue()
+        self._queue = self._with_named(self._fresh_queue(), started, afresh=True)
+        if isinstance(self._queue, SlurmUnavailable):
+            raise SlurmUnavailable(self._queue.call, self._queue.why)
         return self._of_run(started)
 
     def _of_run(self, started: Iterable[RunStarted]) -> tuple[SlurmJob, ...]:

@@ -131,6 +131,11 @@ class Submissions:
         """What has been prepared whole."""
         return frozenset(p.parent.name for p in self._folder.glob("[!.]*/plan.json"))
 
+    def rollbacks(self) -> list[str]:
+        """Rollbacks of which something was submitted, the last one last."""
+        found = [p.parent for p in self._folder.glob("incident-*/submitted.json")]
+        return [p.name for p in sorted(found, key=lambda p: (p / "submitted.json").stat().st_mtime_ns)]
+
     def room(self, label: str) -> Path:
         """An empty folder to prepare in; `publish` makes it the label's."""
         room = self._folder / f".{label}.{os.getpid()}.new"

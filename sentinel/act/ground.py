@@ -1,0 +1,86 @@
+"""Whether sentinel stands where it may act: the right account, on the right machine, with its own jobs in sight."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from sentinel.act.observe import Launcher
+from sentinel.adapters.journal import Beginning
+from sentinel.adapters.processes import elsewhere
+
+__all__ = ["faults"]
+
+
+def faults(
+    *,
+    kind: Literal["local", "slurm", "elsewhere"],
+    user: str | None,
+    state_dir: Path,
+    checkpoints: Path,
+    launcher: Launcher,
+    newest: Beginning | None,
+    silent_s: float,
+    gone_after_s: float,
+) -> Iterator[str]:
+    """Why nothing may be stopped, moved or started from here, as sentences that say what would be right.
+
+    `newest` is the newest attempt, `silent_s` the age of its journal; `gone_after_s`: see Thresholds.
+    """
+    if kind == "elsewhere":
+        return
+    yield from _of_owners(state_dir, checkpoints)
+    started = [newest.started] if newest is not None else []
+    if kind == "slurm" and user is not None:
+        yield from _of_user(user)
+    if kind == "local" and newest is not None and not newest.finished and silent_s < gone_after_s:
+        why = elsewhere(newest.started)
+        if why is not None:
+            yield (
+                f"attempt {newest.started.attempt} runs on {newest.started.host}, and can't be seen: {why}; "
+                f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
+            )
+    yield from dict.fromkeys(w.foreign for w in launcher.look(started).writers if w.foreign)
+
+
+def _of_user(user: str) -> Iterator[str]:
+    try:
+        number = int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        yield f"[launcher] user: there is no account {user!r} on this machine"
+        return
+    if number != os.geteuid():
+        yield (
+            f"[launcher] user is {user}, and sentinel runs as {_name(os.geteuid())}: it would not see the jobs that it "
+            f"submits; run it as {user}, or leave the key out"
+        )
+
+
+def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
+    """Of what lies in the folders, where something does: a project's folder may be a colleague's."""
+    for folder, inside in ((checkpoints, "*[0-9]"), (state_dir / "attempts", "*.jsonl")):
+        newest = max(folder.glob(inside), key=_modified_unix_s, default=folder)
+        try:
+            owner = newest.stat().st_uid
+        except OSError:
+            continue  # it is not there yet
+        if owner != os.geteuid():
+            theirs, mine = _name(owner), _name(os.geteuid())
+            yield f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}"
+
+
+def _modified_unix_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

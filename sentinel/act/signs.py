@@ -1,0 +1,114 @@
+"""When the files of a run were written last: by the clock of the filesystem that they lie on, and by what has grown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from sentinel.plan.witnesses import Sign
+
+__all__ = ["Signs"]
+
+_CHECKPOINT_FOLDERS = 2
+_CHECKPOINT_DEPTH = 3
+_FILES = 4096
+"""Files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same."""
+
+
+class Signs:
+    """Looks at modification times, and remembers what it has seen change: that no clock can falsify."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        checkpoints: Path,
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journals = state_dir / "attempts"
+        self._places = (state_dir, checkpoints)
+        self._checkpoints = checkpoints
+        self._now = now
+        self._clock = clock
+        self._seen: dict[Path, tuple[tuple[int, int], float | None]] = {}
+
+    def look(self, attempts: Iterable[int], logs: Iterable[Path], *, sure_s: float) -> tuple[Sign, ...]:
+        """The newest file of each kind. An age above `sure_s` is checked against the filesystem's own clock."""
+        found = [self._sign(self._journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts]
+        found += [self._newest(_matching(logs), sure_s, checkpoint=False)]
+        found += [self._newest(self._saved(), sure_s, checkpoint=True)]
+        return tuple(sign for sign in found if sign is not None)
+
+    def _newest(self, files: Iterable[Path], sure_s: float, *, checkpoint: bool) -> Sign | None:
+        newest = max(files, key=_modified_unix_s, default=None)
+        return None if newest is None else self._sign(newest, sure_s, checkpoint=checkpoint)
+
+    def _sign(self, path: Path, sure_s: float, *, attempt: int | None = None, checkpoint: bool = False) -> Sign | None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        age_s = self._now() - found.st_mtime
+        if age_s >= sure_s:  # it decides: a clock that is an hour ahead must not
+            age_s = min(age_s, self._by_its_own_clock(found))
+        mark, now_s = (found.st_mtime_ns, found.st_size), self._clock()
+        before = self._seen.get(path)
+        changed_s = before[1] if before is not None and before[0] == mark else (None if before is None else now_s)
+        self._seen[path] = (mark, changed_s)
+        if changed_s is not None:
+            age_s = min(age_s, now_s - changed_s)
+        return Sign(what=str(path), age_s=age_s, attempt=attempt, checkpoint=checkpoint)
+
+    def _by_its_own_clock(self, found: os.stat_result) -> float:
+        """Its age as its file server counts, by a file made there now; as this machine does where none can be."""
+        for place in self._places:
+            with contextlib.suppress(OSError):
+                if place.stat().st_dev == found.st_dev:
+                    return _made_now_unix_s(place) - found.st_mtime
+        return self._now() - found.st_mtime
+
+    def _saved(self) -> Iterator[Path]:
+        """Files of the newest checkpoints. Not the folder itself, nor `latest`: a rollback changes those."""
+        with contextlib.suppress(OSError):
+            folders = [p for p in self._checkpoints.iterdir() if p.is_dir() and not p.name.startswith(".")]
+            for folder in sorted(folders, key=_modified_unix_s)[-_CHECKPOINT_FOLDERS:]:
+                yield from _files(folder, _CHECKPOINT_DEPTH)
+
+
+def _files(folder: Path, depth: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        for number, entry in enumerate(os.scandir(folder)):
+            if number > _FILES:
+                return
+            if entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+            elif depth > 1 and entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path), depth - 1)
+
+
+def _matching(patterns: Iterable[Path]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield pattern
+        with contextlib.suppress(OSError, ValueError):
+            if "*" in pattern.name:
+                yield from pattern.parent.glob(pattern.name)
+
+
+def _modified_unix_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _made_now_unix_s(folder: Path) -> float:
+    path = folder / f".sentinel-clock.{os.getpid()}"
+    try:
+        path.write_bytes(b"\n")
+        return path.stat().st_mtime
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,102 @@
+"""A run is alive if any witness says so, gone by positive evidence alone, and unknown where they contradict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.plan.alive import hindered, life_of
+from sentinel.plan.run_state import JobsSeen, RunState, WriterSeen
+from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+
+ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
+ENDED = Fate(life=Life.GONE, sentence="Slurm shows job 7 as FAILED")
+LIKELY = Fate(life=Life.GONE, sentence="process 12 of attempt 1 on n1 is not there any more", certain=False)
+UNSEEN = Fate(life=Life.UNKNOWN, sentence="Slurm does not know job 7")
+JOB = WriterSeen(id="job 7")
+NO_JOB = JobsSeen()
+
+
+def journal(age_s: float, attempt: int = 1) -> Sign:
+    return Sign(what=f"attempts/{attempt:04d}.jsonl", age_s=age_s, attempt=attempt)
+
+
+def saved(age_s: float) -> Sign:
+    return Sign(what="global_step10/shard", age_s=age_s, checkpoint=True)
+
+
+def one(fate: Fate | None = None, **more: bool) -> tuple[AttemptSeen, ...]:
+    return (AttemptSeen(number=1, fate=fate, **more),)
+
+
+def seen(jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_time_s: float | None = None) -> RunState:
+    return RunState(
+        now_unix_s=0.0, jobs=jobs, attempts=attempts, signs=signs, gone_after_s=3600.0, step_time_s=step_time_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "life"),
+    [
+        # a job that is seen, and can be stopped
+        (seen(JobsSeen(writers=(JOB,)), one(ALIVE)), Life.ALIVE),
+        (seen(JobsSeen(writers=(JOB,)), one(), journal(1)), Life.ALIVE),
+        (seen(JobsSeen(writers=(replace(JOB, pending=True),)), one(ENDED), journal(1)), Life.GONE),
+        # positive evidence: a sample may be as young as it likes
+        (seen(NO_JOB, one(ENDED), journal(1)), Life.GONE),
+        (seen(NO_JOB, one(ENDED, finished=True), journal(0)), Life.GONE),
+        (seen(NO_JOB, one(finished=True), journal(1)), Life.GONE),
+        # evidence that could be about a namesake: a minute of silence, or five steps
+        (seen(NO_JOB, one(LIKELY), journal(59)), Life.UNKNOWN),
+        (seen(NO_JOB, one(LIKELY), journal(61)), Life.GONE),
+        (seen(NO_JOB, one(LIKELY), journal(61), step_time_s=30.0), Life.UNKNOWN),
+        (seen(NO_JOB, one(UNSEEN, finished=True), journal(59)), Life.UNKNOWN),
+        (seen(NO_JOB, one(UNSEEN, finished=True), journal(61)), Life.GONE),
+        # no evidence but silence, of all that may have been written
+        (seen(NO_JOB, one(UNSEEN), journal(3599)), Life.UNKNOWN),
+        (seen(NO_JOB, one(UNSEEN), journal(3601)), Life.GONE),
+        (seen(NO_JOB, one(UNSEEN), journal(3601), saved(5)), Life.UNKNOWN),
+        (seen(NO_JOB, one(UNSEEN), journal(3601), Sign(what="job.log", age_s=5)), Life.UNKNOWN),
+        (seen(NO_JOB, one(), journal(-7200)), Life.UNKNOWN),  # a file of the future
+        (seen(NO_JOB, (), saved(5)), Life.UNKNOWN),
+        (seen(NO_JOB, ()), Life.GONE),
+        # what contradicts the evidence
+        (seen(NO_JOB, one(ALIVE), journal(5000)), Life.UNKNOWN),  # alive, and out of the launcher's reach
+        (seen(NO_JOB, one(ENDED, grew_after_end=True), journal(61)), Life.UNKNOWN),
+        (seen(NO_JOB, one(ENDED), journal(600), saved(5)), Life.UNKNOWN),  # somebody else saves there
+        (seen(NO_JOB, one(ENDED), journal(40), saved(5)), Life.GONE),  # its own save, cut short
+        (seen(JobsSeen(writers=(JOB,)), one(UNSEEN), journal(1)), Life.UNKNOWN),  # the job that is seen is another
+        (seen(JobsSeen(known=False), one(ENDED)), Life.UNKNOWN),
+    ],
+)
+def test_what_the_witnesses_say_together(run: RunState, life: Life) -> None:
+    known = life_of(run)
+    assert known.life is life, known
+    assert known.sentence.startswith("job state unknown") is (life is Life.UNKNOWN)
+
+
+def test_the_sentence_names_the_contradiction_and_how_long_it_lasts() -> None:
+    assert life_of(seen(NO_JOB, one(UNSEEN), journal(4))).sentence == (
+        "job state unknown: attempts/0001.jsonl was written 4 s ago, but Slurm does not know job 7; sentinel does "
+        "nothing until a person has looked, or until nothing is written for 3600 s"
+    )
+
+
+def test_what_was_started_for_a_rollback_is_no_witness_against_it() -> None:
+    """Its files are fresh, and its job runs: only what came before it has to be gone."""
+    ours = WriterSeen(id="job 9", rollback="incident-1-r1")
+    attempts = (*one(ENDED), AttemptSeen(number=2, rollback="incident-1-r1", fate=ALIVE))
+    run = seen(JobsSeen(writers=(ours,)), attempts, journal(90), journal(1, 2), saved(1))
+    assert life_of(run, spare="incident-1-r1").life is Life.GONE
+    assert life_of(run).life is Life.ALIVE
+    before = replace(run, attempts=(AttemptSeen(number=1, fate=UNSEEN), attempts[1]))
+    assert life_of(replace(before, signs=(journal(1),)), spare="incident-1-r1").life is Life.UNKNOWN
+
+
+def test_a_job_of_another_account_is_alive_and_nothing_is_done_to_it() -> None:
+    theirs = replace(JOB, foreign="job 7 belongs to alice, and sentinel runs as bob: run sentinel as alice")
+    run = seen(JobsSeen(writers=(theirs,)), one(ALIVE))
+    assert life_of(run).life is Life.ALIVE
+    assert hindered(run) == theirs.foreign
+    assert hindered(seen(JobsSeen(writers=(JOB,)), one(ALIVE))) is None

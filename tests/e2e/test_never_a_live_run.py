@@ -1,0 +1,129 @@
+"""Sentinel where it must not act on a healthy run: another account, another machine, a run that it can't see."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
+
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+OTHER_HOST = ("unshare", "--uts", "sh", "-c", 'hostname other-host && exec "$@"', "sh")
+OTHER_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def _nobody_may_run_python() -> bool:
+    tried = subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="another account and another machine need root")
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """In a folder that every account may enter, which pytest's own is not."""
+    with tempfile.TemporaryDirectory(prefix="sentinel-live-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        yield build(Path(folder).resolve())
+
+
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        (AS_NOBODY, "belongs to root, and sentinel runs as nobody: run sentinel as root"),
+        (OTHER_HOST, "can't be seen: this is host other-host"),
+        (OTHER_PIDS, "it is in another pid namespace"),
+    ],
+    ids=["another account", "another machine", "another container"],
+)
+@pytest.mark.parametrize("words", [("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)])
+def test_who_can_not_see_the_job_does_nothing_to_it(
+    run: Path, before: tuple[str, ...], says: str, words: tuple[str, ...]
+) -> None:
+    if before is AS_NOBODY and not _nobody_may_run_python():
+        pytest.skip("this Python lies where another account may not enter")
+    configure(run, local(run))
+    with training(run) as trainer:
+        there = files(run)
+        ran = sentinel(run, *words, before=before, within_s=20)
+        assert says in ran.stdout + ran.stderr
+        assert ran.returncode == (1 if words == ("doctor",) else 2), ran.stderr
+        assert there <= files(run)
+        assert trainer.poll() is None
+    assert attempts(run) == 1
+    assert events(run) == []
+
+
+def test_a_fresh_journal_without_a_visible_job_is_unknown_and_a_person_is_paged(run: Path) -> None:
+    """The trainer names neither a job nor a process, and its environment says nothing: the journal alone grows."""
+    configure(run, local(run))
+    with training(run, names=()) as trainer:
+        there = files(run)
+        ran = sentinel(run, "watch", within_s=15)
+        assert ran.returncode == 0, ran.stderr
+        rolled = sentinel(run, "rollback", "--to", "global_step20", "--yes")
+        assert rolled.returncode == 1
+        assert "job state unknown: " in rolled.stdout
+        assert "0001.jsonl was written 0 s ago, but attempt 1 names neither a job nor a process" in rolled.stdout
+        answer = json.loads(sentinel(run, "status", "--json").stdout)
+        assert answer["verdict"] in ("warming_up", "healthy")
+        assert answer["job"]["state"] == "unknown"
+        assert there <= files(run)
+        assert trainer.poll() is None
+    assert attempts(run) == 1
+    assert not [e for e in events(run) if e["event"] in ("intent", "opened")]
+
+
+def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_is(run: Path) -> None:
+    configure(run, local(run), judge="gone_after_s = 4.0\nstalled_after_s = 2.0")
+    with training(run, names=()):
+        pass
+    (run / "end").unlink()
+    ran = sentinel(run, "watch", within_s=25)
+    told = [e for e in events(run) if e["event"] == "troubled" and e["topic"] == "unknown"]
+    assert attempts(run) > 1, ran.stderr
+    assert not told or "job state unknown" in told[0]["reason"]
+
+
+def test_status_by_a_colleague_says_unknown_and_not_down(run: Path) -> None:
+    configure(run, local(run))
+    with training(run):
+        for before in (AS_NOBODY, OTHER_HOST) if _nobody_may_run_python() else (OTHER_HOST,):
+            told = sentinel(run, "status", "--json", before=before)
+            answer = json.loads(told.stdout)
+            assert told.returncode == 0, told.stdout
+            assert answer["verdict"] != "down"
+            assert answer["job"]["state"] == ("alive" if before is AS_NOBODY else "unknown")
+        assert "job state unknown" in sentinel(run, "status", before=OTHER_HOST).stdout
+
+
+def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sample_is(run: Path) -> None:
+    configure(run, local(run))
+    with training(run):
+        pass
+    (run / "end").unlink()
+    with_watch = sentinel(run, "watch", within_s=8)
+    assert attempts(run) >= 2, with_watch.stderr
+    (run / "end").touch()
+    started = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+    assert [e["action"]["after_attempt"] for e in started] == list(range(1, len(started) + 1))
+
+
+def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
+    configure(run, "command = ['false']")
+    text = (run / "live.toml").read_text()
+    (run / "live.toml").write_text(text + "start_budget = 100\nmax_starts_per_hour = 2\n")
+    with training(run):
+        pass
+    ran = sentinel(run, "watch", within_s=12)
+    starts = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
+    assert len(starts) == 2
+    assert "sentinel has started the job 2 times in the last hour" in ran.stderr
