@@ -21,7 +21,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan
 from sentinel.plan.restarts import plan_hang, plan_restart
 from sentinel.plan.trouble import Severity, unsettled
-from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, TemporaryError
+from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 __all__ = ["Watch"]
 
@@ -43,8 +43,13 @@ class Watch:
         ledger: Ledger,
         settle: Callable[[tuple[Incident, ...]], None],
         own: Callable[[], None] = lambda: None,
+        paging_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`own` raises LockHeld where another sentinel has the run by now: a look may take an hour, and more."""
+        """`own` raises LockHeld where another sentinel has the run by now: a look may take an hour, and more.
+
+        `paging_problem` tells why pages can't be written; None when they can.
+        """
+        self._paging_problem = paging_problem
         self._settle = settle
         self._own = own
         self._observer = observer
@@ -117,8 +122,8 @@ class Watch:
         """A turn ended with what nobody foresaw: tried again, and told when it lasts."""
         try:
             self._struggle(f"the watch's turns fail: {error!r}", now_unix_s, self.last)
-        except OSError as failure:
-            log.error("and it can't be written down: %s", failure)
+        except (OSError, SentinelError) as failure:
+            log.error("the failure can't be recorded in the incident log: %s", failure)
 
     def _finish_undo(self, incident: Incident) -> Done | None:
         """What a person took back, and a crash cut short."""
@@ -210,6 +215,10 @@ class Watch:
             self._struggle(failure, now_unix_s, look)
         elif not unsettled(look.events, now_unix_s, within_s=self._patience_s):
             self._troubles.over("struggling", now_unix_s)
+        if (problem := self._paging_problem()) is not None:
+            self._troubles.met("paging", problem, now_unix_s, severity="critical")
+        else:
+            self._troubles.over("paging", now_unix_s)
         if kind is VerdictKind.BLIND:  # nothing is known: neither better nor worse
             within_s = self._patience_s
             self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
