@@ -60,6 +60,10 @@ class Launcher(Protocol):
         """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
         ...
 
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
+        """What a person types to start the job again, one line each; empty where that is not known."""
+        ...
+
     def keep_stacks(self, folder: Path) -> None:
         """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
         ...

@@ -49,7 +49,8 @@ class IncidentLog:
     def read(self) -> list[dict[str, Any]]:
         """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one.
 
-        A log that is as it was is not read again; of one that has grown only the new lines are parsed. It is opened for that, since NFS then asks its server how it is.
+        A log that has not changed is not read again, of one that has grown only the new lines are parsed, and one
+        whose earlier lines changed is parsed whole. It is opened to find out: NFS then asks its server.
         """
         with os_errors_named(self._path):
             try:

@@ -338,6 +338,47 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
     assert run.launcher.look(known).writers[0].rollback is None
 
 
+def test_after_an_undo_the_next_rollback_and_a_person_submit_the_whole_array_again(run: Run) -> None:
+    """An undo leaves the queue empty: how many tasks there were is known from what it has stopped."""
+    array = run.submit("--array=1-3%1", "--job-name=tr8", "--comment=Paris; 3 'x'", words=("--seed", "3"))
+    running(run, f"{array}_1")
+    known = started(f"{array}_1")
+    run.cut_short_and_again(known)
+    (second,) = set(run.jobs("%F"))
+    running(run, f"{second}_1")
+    known += started(f"{second}_1")
+    run.another().stop(known, None)  # as undo does, in a process of its own
+    assert run.jobs() == []
+    (typed,) = run.another().start_commands(known)
+    run.cluster.slurm("/bin/bash", "-c", typed, cwd=run.folder)
+    (by_hand,) = set(run.jobs("%F"))
+    running(run, f"{by_hand}_1")
+    assert run.jobs("%i %k") == [f"{by_hand}_1 Paris; 3 'x'", f"{by_hand}_[2-3%1] Paris; 3 'x'"]
+    assert run.jobs("%o")[0].endswith(".sh --seed 3")
+    run.cluster.slurm("scancel", by_hand)
+    until(lambda: not run.jobs())
+    again = run.another()
+    again.prepare("incident-2-r1", known, None)
+    again.start("incident-2", "incident-2-r1", known, follow_up=False)
+    (third,) = set(run.jobs("%F"))
+    running(run, f"{third}_1")
+    assert run.jobs() == [f"{third}_1 RUNNING", f"{third}_[2-3%1] PENDING"]
+
+
+def test_a_chain_that_was_stopped_is_told_and_submitted_as_a_chain(run: Run) -> None:
+    first = run.submit("--job-name=tr8")
+    second = run.submit("--job-name=tr8", f"--dependency=afterany:{first}")
+    running(run, first)
+    run.launcher.stop(started(first), None)
+    typed = run.another().start_commands(started(first))
+    assert len(typed) == 2
+    run.cluster.slurm("/bin/bash", "-c", "\n".join(typed), cwd=run.folder)
+    jobs = run.jobs("%A")
+    running(run, jobs[0])
+    assert run.jobs("%E")[-1] == f"afterany:{jobs[0]}(unfulfilled)"
+    assert not {first, second} & set(jobs)
+
+
 def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"\[launcher\] script"):
         run.launcher.start(None, None, [], follow_up=False)

@@ -16,11 +16,12 @@ from sentinel.adapters.slurm.queue import Jobs, Queue
 from sentinel.adapters.slurm.recording import Recording
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
+from sentinel.adapters.slurm.stopped import StoppedJobs
 from sentinel.durable import write_atomically
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.plan.script_changes import baseline_of_script, new_scripts
-from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
+from sentinel.plan.slurm_jobs import Mark, SlurmJob, Submission, jobs_of_run, mark_in, marked, resubmission
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -52,6 +53,7 @@ class SlurmLauncher:
         self._records = JobRecords(settings.state_dir / "jobs")
         self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
+        self._stopped = StoppedJobs(settings.state_dir / "jobs" / "stopped.json")
         self._recording = Recording(client, self._shared, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._queue: Jobs = ()
@@ -147,9 +149,34 @@ class SlurmLauncher:
         self._recording.insist(self._of_run(started))
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
-            last = self._preparation.last_job(self._fresh_queue(), started)
-            throttles = {job.group: self._records.throttle(job.group) for job in jobs}
-            self._preparation.prepare(label, resubmission(jobs, throttles) or (last,), overrides)
+            if jobs:
+                shape = self._shape_of(jobs)
+            elif rollback is not None:
+                shape = self._shape_before(started)
+            else:
+                shape = (self._preparation.last_job(self._fresh_queue(), started),)
+            self._preparation.prepare(label, shape, overrides)
+
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
+        """What a person types to submit the run's jobs again as they were before they were stopped, one line each."""
+        return self._preparation.commands(self._shape_before(started))
+
+    def _shape_of(self, jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
+        return resubmission(jobs, {job.group: self._records.throttle(job.group) for job in jobs})
+
+    def _shape_before(self, started: Sequence[RunStarted]) -> tuple[Submission, ...]:
+        """The shape to start in when nothing is left in the queue: of what was stopped last, or of the last job."""
+        last = self._preparation.last_job(self._fresh_queue(), started)
+        return self._stopped.shape(last.group) or self._preparation.whole(last)
+
+    def _note_shape(self, jobs: Sequence[SlurmJob]) -> None:
+        """Records the shape of jobs that are about to be cancelled; of a rollback's jobs, of what they stood in for."""
+        groups = {job.group for job in jobs}
+        if jobs and all(self._records.has(group) for group in groups):
+            labels = {mark.label if (mark := mark_in(job.comment)) else None for job in jobs}
+            label = labels.pop() if len(labels) == 1 else None
+            own = self._submissions.shape(label) if label else ()
+            self._stopped.note(groups, own or self._shape_of(jobs))
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
@@ -157,6 +184,7 @@ class SlurmLauncher:
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
         self.keep(started)
         self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
+        self._note_shape(left)
         for group in _waiting_first(left):
             self._cancel([job for job in left if job.group == group])
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
