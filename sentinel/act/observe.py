@@ -145,6 +145,11 @@ class Observer:
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
     @property
+    def newest_attempt(self) -> int | None:
+        """Number of the newest attempt that the last look found; None before the first."""
+        return max(self._history.attempts, default=None)
+
+    @property
     def stalled_after_s(self) -> float:
         """See Thresholds."""
         return self._thresholds.stalled_after_s

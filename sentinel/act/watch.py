@@ -276,20 +276,19 @@ def _given_up(look: Look, attempt: Attempt) -> bool:
 
 def _was_stopped_for_hanging(look: Look) -> bool:
     """Whether the newest attempt's job was stopped by us, since it hung."""
-    started = look.history.latest.started if look.history.latest else None
-    since = started.time_unix_s if started else 0.0
-    return any(
-        e["event"] == "intent" and e["action"].get("keep_stacks") and float(e["time_unix_s"]) > since
-        for e in look.events
-    )
+    newest = look.history.latest.number if look.history.latest else None
+    stopped = (e for e in look.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
+    return any(e.get("newest_attempt") == newest for e in stopped)
 
 
 def _fruitless_starts(look: Look) -> int:
-    """Starts of the job since a checkpoint was last saved, or a rollback decided."""
-    saved = [c.time_unix_s for a in look.history.attempts.values() for c in a.saved]
-    decided = [r.decided_unix_s for i in look.run.incidents for r in i.rollbacks]
-    since = max([*saved, *decided], default=0.0)
-    return sum(
-        e["event"] == "intent" and e["action"]["kind"] == "start_job" and float(e["time_unix_s"]) > since
-        for e in look.events
-    )
+    """Starts of the job since a checkpoint was last saved, or a rollback decided. By attempts and the log's order: the
+    trainer's clock and the daemon's may differ by minutes."""
+    saved = max((number for number, attempt in look.history.attempts.items() if attempt.saved), default=0)
+    starts = 0
+    for event in look.events:
+        if event["event"] == "decided":
+            starts = 0
+        elif event["event"] == "intent" and event["action"]["kind"] == "start_job":
+            starts += (event.get("newest_attempt") or 0) >= saved
+    return starts
