@@ -15,7 +15,7 @@ from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.retold import Retold
 from sentinel.act.source import RereadSource, Source
-from sentinel.act.witness import last_written
+from sentinel.act.witness import asks_all_to_stop, last_written
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -228,7 +228,7 @@ class Observer:
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=incidents,
             approvals=near.approvals.read(),
-            kill_file=(near.state_dir / "KILL").exists(),
+            kill_file=asks_all_to_stop(near.state_dir / "KILL"),
             paused=(near.state_dir / "PAUSED").exists(),
         )
 

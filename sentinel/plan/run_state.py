@@ -148,7 +148,7 @@ class RunState:
     """Incident -> a person's yes to what was proposed."""
 
     kill_file: bool = False
-    """Whether STATE_DIR/KILL is there: every trainer that sees it stops."""
+    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops. Sentinel's own is for one job."""
 
     paused: bool = False
     """Whether a person has said `pause`: watch, speak, do not act."""

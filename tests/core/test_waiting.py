@@ -39,7 +39,8 @@ class Watched:
     def __init__(self, *ladder: Rung, mode: Mode = "act") -> None:
         self.events: list[dict[str, Any]] = []
         ledger = Ledger(self._append, clock=lambda: 7.0, say=lambda _: None)
-        self._recoverer = Recoverer(cast("Observer", SimpleNamespace(newest_attempt=1)), self._perform, Policy(mode=mode, ladder=ladder), ledger)
+        observer = cast("Observer", SimpleNamespace(newest_attempt=1))
+        self._recoverer = Recoverer(observer, self._perform, Policy(mode=mode, ladder=ladder), ledger)
         opened = incident()
         ledger.record(
             {
