@@ -288,7 +288,7 @@ class Observer:
             job_was_seen=jobs.was_seen,
             readable=readable,
             attempt=attempt.number if attempt else None,
-            finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
+            finished_reason=attempt.end_reason if attempt else None,
             last_sample_unix_s=last.time_unix_s if last else None,
             attempt_started_unix_s=started.time_unix_s if started else None,
             second_witness_unix_s=self._second_witness(jobs),

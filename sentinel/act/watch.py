@@ -172,7 +172,7 @@ class Watch:
     def _restart(self, look: Look) -> Done | None:
         """A job that is gone without a word is started again, where the run's owner wants that."""
         attempt = look.history.latest
-        ended = attempt.finished.reason if attempt and attempt.finished else None
+        ended = attempt.end_reason if attempt else None
         hung = _was_stopped_for_hanging(look)
         broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
         asked_to = ended is not None and not ended.startswith("error") and not hung and broken_off is None
@@ -265,7 +265,7 @@ class Watch:
 
 def _ran_to_its_end(look: Look) -> bool:
     attempt = look.history.latest
-    ended = attempt is not None and attempt.finished is not None and attempt.finished.reason == "finished"
+    ended = attempt is not None and attempt.end_reason == "finished"
     return ended and not look.run.jobs.writers
 
 
