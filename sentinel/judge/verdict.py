@@ -124,8 +124,6 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
         reason = "the run reached its planned end"
         return Verdict(kind=VerdictKind.FINISHED, reason=reason, global_step=past.global_step)
-            kind=VerdictKind.FINISHED, reason="the run reached its planned end", global_step=past.global_step
-        )
     return past
 
 
