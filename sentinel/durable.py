@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,9 @@ __all__ = ["os_errors_named", "sync_folder", "write_atomically"]
 
 _FOR_A_PERSON = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 """What does not pass by itself."""
+
+_LEFT_BEHIND_NS = 3600 * 10**9
+"""Age of a temporary file whose writer was killed: no write takes that long, and one that does writes again."""
 
 
 @contextmanager
@@ -34,16 +40,47 @@ def os_errors_named(where: Path | str) -> Iterator[None]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replaces the file's content, whole or not at all, and returns when it is on the disk.
 
-    What a crash leaves beside it is overwritten by the next write: writers of one file follow one another.
+    Any number of processes may write one file at the same time: each has a temporary file of its own beside it, and
+    the last rename counts. A temporary file that a killed writer has left is removed by a later write of the file,
+    once it is an hour old.
     """
-    beside = path.with_name(f".{path.name}.new")
     with os_errors_named(path):
-        with beside.open("wb") as file:
+        try:
+            now_ns = _replace(path, content)
+        except FileNotFoundError:  # the folder is not there, or the write took so long that it was taken for a leftover
+            now_ns = _replace(path, content)
+        _remove_leftovers(path, now_ns)
+    sync_folder(path.parent)
+
+
+def _replace(path: Path, content: str | bytes) -> int:
+    """Returns the time, in ns, by the clock of the filesystem."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with beside.open("xb") as file:
             file.write(content if isinstance(content, bytes) else content.encode())
             file.flush()
             os.fsync(file.fileno())
+            now_ns = os.fstat(file.fileno()).st_mtime_ns
         beside.replace(path)
-    sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):  # the temporary name says nothing, and is another one each time
+            error.filename, error.filename2 = str(path), None
+        raise
+    return now_ns
+
+
+def _remove_leftovers(path: Path, now_ns: int) -> None:
+    """Removes old temporary files of this one file; `now_ns` is by the clock of the filesystem, as their ages are."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.new")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if ours.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # another writer has renamed or removed it meanwhile
+                    if now_ns - entry.stat(follow_symlinks=False).st_mtime_ns > _LEFT_BEHIND_NS:
+                        Path(entry.path).unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -159,10 +159,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 fed = self._fed
                 self.hook.checkpoint_saved(tag, consumed_samples=fed.samples, consumed_tokens=fed.tokens)
 
-    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-        """Reports the end that Trainer came to by itself. An error never gets here: see `_at_exit`."""
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Reports the end of train(): the planned one, or an earlier stop that a callback asked for, as for a time
+        limit. An error never gets here: see `_at_exit`."""
         with self._kept_from_training("report the end"):
-            self._end("finished")
+            at, planned = int(state.global_step), int(state.max_steps)
+            self._end("finished" if at >= planned else f"stopped: at step {at} of {planned}")
 
     def _begin(self, engine: Any, args: Any, state: Any) -> None:
         before: dict[str, Any] = {}

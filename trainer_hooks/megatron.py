@@ -73,6 +73,7 @@ class MegatronHook:
                 lr=float(self._engine.optimizer.param_groups[0]["lr"]),
                 full_seqlen=args.seq_length,
                 total_steps=args.train_iters,
+                total_tokens=getattr(args, "train_tokens", None),
                 checkpoint_interval_steps=args.save_interval,
                 settings={k: v for k, v in vars(args).items() if isinstance(v, bool | int | float | str)},
             )
@@ -92,8 +93,25 @@ class MegatronHook:
             self.hook.validation(float(loss), self._args.seq_length)
 
     def finished(self) -> None:
-        """Reports that train() came to its end."""
-        self._end("finished")
+        """Reports that train() has returned: at its planned end, or earlier, as some versions do for a time limit."""
+        reason = "finished"
+        with self._kept_from_training("tell the planned end"):
+            reason = self._end_of_training()
+        self._end(reason)
+
+    def _end_of_training(self) -> str:
+        args = self._args
+        tokens = getattr(args, "train_tokens", None)
+        samples = getattr(args, "train_samples", None)
+        made = (
+            (self._engine.global_steps, args.train_iters, "steps"),
+            (args.consumed_train_samples, samples, "samples"),
+            (args.consumed_train_tokens, tokens, "tokens"),
+        )
+        planned = [(done, limit, unit) for done, limit, unit in made if limit]
+        if not planned or any(done >= limit for done, limit, _ in planned):
+            return "finished"
+        return "stopped: at " + ", ".join(f"{done} of {limit} {unit}" for done, limit, unit in planned)
 
     def _wrap(self) -> None:
         engine = self._engine

@@ -19,14 +19,23 @@ Record = Callable[[Mapping[str, Any]], None]
 """Appends one event to the incident log, and returns when it is on the disk."""
 
 
-def execute(action: Action, incident: str | None, rollback: str | None, perform: Perform, record: Record) -> None:
+def execute(
+    action: Action,
+    incident: str | None,
+    rollback: str | None,
+    perform: Perform,
+    record: Record,
+    *,
+    newest_attempt: int | None = None,
+) -> None:
     """Performs one action of a plan, and raises what it raised.
 
     One at a time: after each, the run is looked at and planned for again, since what was true when the plan was made
     (`latest`, the checkpoints) may have moved until the job was fenced. `incident` is None for a restart after a crash.
+    `newest_attempt` is the last that was known: what a later one does has come after the action, by whatever clock.
     """
     facts = {"incident": incident, "rollback": rollback, "action": to_json(action)}
-    record({"event": "intent", **facts})
+    record({"event": "intent", **facts, "newest_attempt": newest_attempt})
     try:
         with os_errors_named("a file of the run"):
             perform(action)

@@ -88,6 +88,11 @@ class Ledger:
         self.say(f"{incident}: {reason}")
         return incident
 
+    def baseline_completed(self, incident: str, baseline: Baseline) -> None:
+        """What was missing of the incident's baseline when it was opened."""
+        self.record({"event": "baseline_completed", "incident": incident, "baseline": baseline.to_json()})
+        self.say(f"{incident}: the job script could be read: its settings complete the incident's baseline")
+
     def decided(self, incident: str, decision: Rollback) -> None:
         """A rung and its target."""
         self.record({"event": "decided", **_decision(incident, decision)})

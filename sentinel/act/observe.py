@@ -16,7 +16,7 @@ from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.retold import Retold
 from sentinel.act.source import RereadSource, Source
-from sentinel.act.witness import last_written
+from sentinel.act.witness import asks_all_to_stop, last_written
 from sentinel.act.witnessing import Witnessing
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
@@ -62,6 +62,10 @@ class Launcher(Protocol):
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
         """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
+        ...
+
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
+        """What a person types to start the job again, one line each; empty where that is not known."""
         ...
 
     def keep_stacks(self, folder: Path) -> None:
@@ -145,6 +149,11 @@ class Observer:
         """What the attempts reported at their starts, the newest last."""
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
+
+    @property
+    def newest_attempt(self) -> int | None:
+        """Number of the newest attempt that the last look found; None before the first."""
+        return max(self._history.attempts, default=None)
 
     @property
     def stalled_after_s(self) -> float:
@@ -235,7 +244,6 @@ class Observer:
             minute_of_day=_minute_of_day(now_unix_s),
             **self._witnesses(jobs),
             overlap=self._overlap.told(self._history),
-            newest_attempt=attempt.number if attempt else None,
             starts_unix_s=_starts(events),
             checkpoints=checkpoints,
             latest_tag=near.checkpoints.latest(),
@@ -255,7 +263,7 @@ class Observer:
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=incidents,
             approvals=near.approvals.read(),
-            kill_file=(near.state_dir / "KILL").exists(),
+            kill_file=asks_all_to_stop(near.state_dir / "KILL"),
             paused=(near.state_dir / "PAUSED").exists(),
         )
 
@@ -314,7 +322,7 @@ class Observer:
             job_was_seen=jobs.was_seen,
             readable=readable,
             attempt=attempt.number if attempt else None,
-            finished_reason=attempt.finished.reason if attempt and attempt.finished else None,
+            finished_reason=attempt.end_reason if attempt else None,
             last_sample_unix_s=last.time_unix_s if last else None,
             attempt_started_unix_s=started.time_unix_s if started else None,
             second_witness_unix_s=last_written(self._logs(jobs), self._near.checkpoints.folder),

@@ -20,7 +20,7 @@ from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
 from sentinel.durable import write_atomically
 from sentinel.plan.page import Page, ended, page_from_json, pages
-from sentinel.vocabulary.errors import IncidentLogError, LineError
+from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["Pager", "Paging"]
@@ -57,9 +57,12 @@ class Paging:
         self._runbook = runbook
         self._started = False
         self._failed: str | None = None
+        self._first: int | None = None
+        self._told: dict[str, int] = {}
+        self._remembered: dict[str, int] = {}
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Appends to the incident log, and pages whom it concerns. Raises what the log raises."""
+        """Appends to the incident log, and pages whom it concerns. Raises what the log raises, and nothing else."""
         self.follow()
         self._log.append(event)
         self.follow()
@@ -82,19 +85,24 @@ class Paging:
             pager.delivery.look()
         try:
             self._follow()
-        except (OSError, IncidentLogError) as error:
+        except (OSError, SentinelError) as error:
             self._say(f"pages can't be put into the outbox: {error}")
         else:
             self._failed = None
+
+    def problem(self) -> str | None:
+        """Why pages can't be written now; None when they can."""
+        return self._failed
 
     def ended(self, error: Exception, now_unix_s: float) -> None:
         """The watch ends with what no incident tells, perhaps since its log can't be read."""
         page = ended(self._run, str(error), now_unix_s, runbook=self._runbook)
         try:
-            self._put(page)
+            for pager in self._pagers:
+                self._put(page, pager)
             if self._pagers:
                 write_atomically(self._folder / "ended.json", dump_json(page.to_json()))
-        except OSError as failure:
+        except (OSError, SentinelError) as failure:
             self._say(f"pages can't be put into the outbox: {failure}")
 
     def finish(self, within_s: float = _LAST_SECONDS, *, or_when: Event | None = None) -> None:
@@ -122,44 +130,69 @@ class Paging:
             return []
 
     def _follow(self) -> None:
+        """Each channel by itself: one whose outbox can't be written holds up no other."""
         events = self._log.read()
-        told = self._told(len(events))
-        if told == len(events):
-            return
-        for number, page in pages(events, self._run, runbook=self._runbook):
-            if number >= told:
-                self._put(page)
-        self._remember(len(events))
-
-    def _put(self, page: Page) -> None:
+        if self._first is None:
+            self._first = len(events)
+        failures: list[Exception] = []
+        told = self._read_told(len(events))
+        found = list(pages(events, self._run, runbook=self._runbook)) if set(told.values()) != {len(events)} else []
         for pager in self._pagers:
-            if pager.severity == "warning" or page.severity == "critical":
-                pager.outbox.put(page)
-                pager.delivery.wake()
-
-    def _told(self, now: int) -> int:
-        """How many events were turned into pages. On the first call of all there is no past: nobody is paged for it."""
+            try:
+                for number, page in found:
+                    if number >= told[pager.name]:
+                        self._put(page, pager)
+            except (OSError, SentinelError) as error:
+                failures.append(error)
+            else:
+                told[pager.name] = len(events)
+        self._told = told
         try:
-            told = int(load_object((self._folder / "followed.json").read_text(encoding="utf-8"))["events"])
-        except (FileNotFoundError, LineError, KeyError, TypeError, ValueError):
-            self._remember(now)
-            return now
-        return told if told <= now else 0  # another log stands in the place of the one that was followed
+            if told != self._remembered:
+                self._remember(told)
+        except (OSError, SentinelError) as error:
+            failures.append(error)
+        if failures:
+            raise failures[0]
 
-    def _remember(self, events: int) -> None:
+    def _put(self, page: Page, pager: Pager) -> None:
+        if pager.severity == "warning" or page.severity == "critical":
+            pager.outbox.put(page)
+            pager.delivery.wake()
+
+    def _read_told(self, now: int) -> dict[str, int]:
+        """Channel -> how many events were turned into its pages. A channel that is new is not paged for the past."""
+        try:
+            on_disk = load_object((self._folder / "followed.json").read_text(encoding="utf-8"))["events"]
+            if isinstance(on_disk, int):  # one number for all channels, as older versions wrote it
+                on_disk = {pager.name: on_disk for pager in self._pagers}
+            read = {name: int(events) for name, events in on_disk.items()}
+        except (FileNotFoundError, LineError, KeyError, TypeError, ValueError, AttributeError):
+            read = {}
+        told = {}
+        for pager in self._pagers:
+            known = [one[pager.name] for one in (read, self._told) if pager.name in one]
+            newest = max(known, default=self._first or 0)
+            told[pager.name] = newest if newest <= now else 0  # another log stands in the place of the one followed
+        return told
+
+    def _remember(self, told: dict[str, int]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / "followed.json", dump_json({"events": events}))
+        write_atomically(self._folder / "followed.json", dump_json({"events": told}))
+        self._remembered = told
 
     def _started_again(self) -> None:
         """A watch that had ended is there again."""
         note = self._folder / "ended.json"
         try:
             page = page_from_json(load_object(note.read_text(encoding="utf-8")))
-            self._put(replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time()))
+            again = replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time())
+            for pager in self._pagers:
+                self._put(again, pager)
             note.unlink()
         except FileNotFoundError:
             return
-        except (OSError, LineError) as error:
+        except (OSError, SentinelError) as error:
             self._say(f"{note} can't be read: {error}")
 
     def _say(self, line: str) -> None:

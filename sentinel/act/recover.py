@@ -10,6 +10,7 @@ from sentinel.act.first_steps import evidence
 from sentinel.act.held import Held
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
+from sentinel.act.reported import filled
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovered import Answer
@@ -22,6 +23,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.proof import outcome, prove
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
+from sentinel.plan.run_state import JobsSeen
 from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused, TemporaryError
 
@@ -61,7 +63,7 @@ class Recoverer:
     def turn(self, incident: Incident, look: Look) -> Done | None:
         """One turn, from wherever the incident stands."""
         if incident.current is None:
-            return self._decide(incident, look)
+            return None if self._completed_baseline(incident, look) else self._decide(incident, look)
         if incident.status in ("decided", "applied"):
             return self._carry_on(incident, incident.current, look)
         return self._hold(incident, incident.current, look)
@@ -70,7 +72,8 @@ class Recoverer:
         """The plan's first action; the next turn looks again and plans for what is then still missing."""
         action = plan.actions[0]
         self._ledger.say(describe(action))
-        execute(action, incident, rollback, self._perform, self._ledger.record)
+        newest = self._observer.newest_attempt
+        execute(action, incident, rollback, self._perform, self._ledger.record, newest_attempt=newest)
 
     def carry_out(self, rollback: Rollback, now_unix_s: float) -> None:
         """Carries one decision out to its end, for a person's own rollback. PermanentError with the refusal."""
@@ -104,7 +107,7 @@ class Recoverer:
         elif plan.skip is not None:  # in every mode: nothing is done, and the next turn decides the next rung
             self._ledger.rung_skipped(incident.id, plan.skip)
         elif self._policy.mode == "observe":
-            self._shadow(incident, plan)
+            self._shadow(incident, plan, look.run.jobs)
         else:
             return self._follow(plan, incident, look)
         return None
@@ -165,9 +168,19 @@ class Recoverer:
         self._ledger.approved(incident.id, approval)
         return True
 
-    def _shadow(self, incident: Incident, plan: Plan) -> None:
+    def _completed_baseline(self, incident: Incident, look: Look) -> bool:
+        """Whether something was missing of the baseline and is on record now: Slurm was away at the alarm."""
+        completed = filled(incident.baseline, look.run.jobs.script_baseline)
+        if completed == incident.baseline:
+            return False
+        self._ledger.baseline_completed(incident.id, completed)
+        return True
+
+    def _shadow(self, incident: Incident, plan: Plan, jobs: JobsSeen) -> None:
         """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
-        if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
+        if not jobs.known and not jobs.elsewhere:
+            self._ledger.say(plan.refusal or jobs.why_unknown)
+        elif plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
             with os_errors_named("a file of the run"):
                 self._perform(plan.actions[0])
         elif not incident.shadows and (plan.decision is not None or plan.refusal is not None):
@@ -196,7 +209,7 @@ class Recoverer:
         if attempt is not None and attempt.started is not None and attempt.started.rollback == rollback.id:
             return self._prove(incident, rollback, attempt, look)
         asked = rollback.last_start_unix_s
-        made = _made_since(look.history, asked, enough=self._policy.confirm_within_steps)
+        made = _made_since(look.history, rollback.last_start_attempt)
         if made >= self._policy.confirm_within_steps:
             return self._stop(
                 incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what"
@@ -268,12 +281,11 @@ def _asked_for(rollback: Rollback, attempt: Attempt) -> tuple[str, str]:
     return "not_verified", f"attempt {attempt.number} runs; not verified: {', '.join(rollback.doubts)}"
 
 
-def _made_since(history: History, asked_unix_s: float | None, *, enough: int) -> int:
-    """Samples of the newest attempt since then; no further back than where there are enough of them."""
-    attempt = history.latest
-    if attempt is None or asked_unix_s is None:
+def _made_since(history: History, started_after: int | None) -> int:
+    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which.
+
+    By attempts, not by times: the trainer's clock and the daemon's may differ by minutes.
+    """
+    if started_after is None:
         return 0
-    made = sum(s.time_unix_s > asked_unix_s for s in attempt.samples)
-    if made >= enough or made < len(attempt.samples):
-        return made
-    return sum(s.time_unix_s > asked_unix_s for s in history.samples(attempt))
+    return sum(attempt.made for number, attempt in history.attempts.items() if number > started_after)

@@ -6,28 +6,43 @@ from itertools import count
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Neighbours, Observer
+from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.alive import hindered
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
-__all__ = ["settle", "take_back", "undo_incident"]
+__all__ = ["held_by", "settle", "take_back", "undo_incident", "undoable"]
+
+
+def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
+    """Incidents whose rollbacks can be taken back, in the order to do so: the newest first."""
+    found = [
+        i for i in incidents if i.outcome != "undone" and not i.purged and not all(r.taken_back for r in i.rollbacks)
+    ]
+    found += [i for i in incidents if i.undoing and i not in found]
+    return tuple(reversed(found))
 
 
 def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incident:
     """The incident to undo: the named one, or the last that has a rollback. ConfigError says which can be undone.
 
-    Only the last one with a rollback: what an earlier one took away lies under what came after it.
+    Only the last one with a rollback: what an earlier one took away was replaced by what came after it.
     """
-    undoable = [
-        i for i in incidents if i.outcome != "undone" and not i.purged and not all(r.taken_back for r in i.rollbacks)
-    ]
-    undoable += [i for i in incidents if i.undoing and i not in undoable]
-    if not undoable:
+    there = undoable(incidents)
+    if not there:
         raise ConfigError("there is no rollback to undo")
-    if wanted is not None and wanted != undoable[-1].id:
-        raise ConfigError(f"{wanted} can't be undone now; the last one with a rollback is {undoable[-1].id}")
-    return undoable[-1]
+    if wanted is None or wanted == there[0].id:
+        return there[0]
+    if wanted not in [i.id for i in there]:
+        raise ConfigError(f"{wanted} can't be undone; undo is possible for {', '.join(i.id for i in there)}")
+    raise ConfigError(f"{wanted} can't be undone before {there[0].id}, which is newer; `sentinel undo --all` does both")
+
+
+def held_by(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
+    """The checkpoints that the incident's rollbacks have moved into the quarantine and that undo would bring back."""
+    rooms = [checkpoints.quarantined(incident.id, r.id) for r in incident.rollbacks if not r.taken_back]
+    return tuple(tag for room in rooms for tag in room)
 
 
 def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: Ledger) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from time import monotonic
-from typing import Any
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
@@ -23,7 +23,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan
 from sentinel.plan.restarts import plan_hang, plan_restart
 from sentinel.plan.trouble import Severity, unsettled
-from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, TemporaryError
+from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 __all__ = ["Watch"]
 
@@ -50,8 +50,13 @@ class Watch:
         ledger: Ledger,
         settle: Callable[[tuple[Incident, ...]], None],
         own: Callable[[], None] = lambda: None,
+        paging_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`own` raises LockHeld where another sentinel has the run by now: a look may take an hour, and more."""
+        """`own` raises LockHeld where another sentinel has the run by now: a look may take an hour, and more.
+
+        `paging_problem` tells why pages can't be written; None when they can.
+        """
+        self._paging_problem = paging_problem
         self._settle = settle
         self._own = own
         self._observer = observer
@@ -123,8 +128,8 @@ class Watch:
         """A turn ended with what nobody foresaw: tried again, and told when it lasts."""
         try:
             self._struggle(f"the watch's turns fail: {error!r}", now_unix_s, self.last)
-        except OSError as failure:
-            log.error("and it can't be written down: %s", failure)
+        except (OSError, SentinelError) as failure:
+            log.error("the failure can't be recorded in the incident log: %s", failure)
 
     def _finish_undo(self, incident: Incident) -> Done | None:
         """What a person took back, and a crash cut short."""
@@ -173,7 +178,7 @@ class Watch:
     def _restart(self, look: Look) -> Done | None:
         """A job that is gone without a word is started again, where the run's owner wants that."""
         attempt = look.history.latest
-        ended = attempt.finished.reason if attempt and attempt.finished else None
+        ended = attempt.end_reason if attempt else None
         hung = _was_stopped_for_hanging(look)
         broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
         asked_to = ended is not None and not ended.startswith("error") and not hung and broken_off is None
@@ -216,6 +221,10 @@ class Watch:
             self._struggle(failure, now_unix_s, look)
         elif not unsettled(look.events, now_unix_s, within_s=self._patience_s):
             self._troubles.over("struggling", now_unix_s)
+        if (problem := self._paging_problem()) is not None:
+            self._troubles.met("paging", problem, now_unix_s, severity="critical")
+        else:
+            self._troubles.over("paging", now_unix_s)
         if kind is VerdictKind.BLIND:  # nothing is known: neither better nor worse
             within_s = self._patience_s
             self._troubles.met("blind", look.verdict.reason, now_unix_s, severity="warning", within_s=within_s)
@@ -274,7 +283,7 @@ class Watch:
 
 def _ran_to_its_end(look: Look) -> bool:
     attempt = look.history.latest
-    ended = attempt is not None and attempt.finished is not None and attempt.finished.reason == "finished"
+    ended = attempt is not None and attempt.end_reason == "finished"
     return ended and not look.run.jobs.writers
 
 
@@ -285,29 +294,24 @@ def _given_up(look: Look, attempt: Attempt) -> bool:
 
 def _was_stopped_for_hanging(look: Look) -> bool:
     """Whether the newest attempt's job was stopped by us, since it hung."""
-    started = look.history.latest.started if look.history.latest else None
-    since = started.time_unix_s if started else 0.0
-    return any(
-        e["event"] == "intent" and e["action"].get("keep_stacks") and float(e["time_unix_s"]) > since
-        for e in look.events
-    )
+    newest = look.history.latest.number if look.history.latest else None
+    stopped = (e for e in look.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
+    return any(e.get("newest_attempt") == newest for e in stopped)
 
 
 def _fruitless_starts(look: Look) -> int:
     """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided.
 
     What a trainer saves that was there before is no progress of theirs: an attempt counts for the last start before it.
+    By attempts and the log's order: the trainer's clock and the daemon's may differ by minutes.
     """
-    decided = max((r.decided_unix_s for i in look.run.incidents for r in i.rollbacks), default=0.0)
-    starts = [e for e in look.events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
-    starts = [e for e in starts if float(e["time_unix_s"]) > decided]
-    saved = [a.number for a in look.history.attempts.values() if a.saved]
-    fruitful = (n for n, e in enumerate(starts, 1) if _of_a_start(e, starts[n:], saved))
-    return len(starts) - max(fruitful, default=0)
-
-
-def _of_a_start(start: Mapping[str, Any], later: Sequence[Mapping[str, Any]], attempts: Iterable[int]) -> bool:
-    """Whether one of the attempts began after this start and before the next."""
-    first = (start["action"].get("after_attempt") or 0) + 1
-    last = later[0]["action"].get("after_attempt") or 0 if later else math.inf
-    return any(first <= number <= last for number in attempts)
+    begun_after: list[float] = []
+    for event in look.events:
+        if event["event"] == "decided":
+            begun_after.clear()
+        elif event["event"] == "intent" and event["action"]["kind"] == "start_job":
+            begun_after.append(event.get("newest_attempt") or 0)
+    saved = [number for number, attempt in look.history.attempts.items() if attempt.saved]
+    spans = pairwise([*begun_after, math.inf])
+    fruitful = [n for n, (after, last) in enumerate(spans, 1) if any(after < number <= last for number in saved)]
+    return len(begun_after) - max(fruitful, default=0)

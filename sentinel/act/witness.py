@@ -1,4 +1,4 @@
-"""When the job last wrote, by the modification times of what it writes."""
+"""When the job last wrote, by the modification times of what it writes; whether a person wants it stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["last_written"]
+from sentinel.vocabulary.kill_file import decode_stop_order
+
+__all__ = ["asks_all_to_stop", "last_written"]
 
 
 def last_written(logs: Iterable[Path], checkpoints: Path) -> float | None:
@@ -37,3 +39,11 @@ def _modified(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
+
+
+def asks_all_to_stop(kill_file: Path) -> bool:
+    """Whether a person has asked every trainer to stop. Sentinel's own order is for one job, and goes with it."""
+    try:
+        return decode_stop_order(kill_file.read_text(encoding="utf-8", errors="replace")) is None
+    except FileNotFoundError:
+        return False

@@ -40,6 +40,10 @@ class ElsewhereLauncher:
         """None: no job script is known."""
         return None
 
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing: how it is started is not known here."""
+        return ()
+
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:  # noqa: ARG002
         """JobStillAlive, always."""
         raise JobStillAlive(_WHY)

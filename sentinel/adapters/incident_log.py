@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ class IncidentLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: tuple[int, list[dict[str, Any]]] = (0, [])
+        self._read_digest = _digest(b"")
         self._read_of: tuple[int, ...] | None = None
 
     def append(self, event: Mapping[str, Any]) -> None:
@@ -47,7 +49,8 @@ class IncidentLog:
     def read(self) -> list[dict[str, Any]]:
         """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one.
 
-        A log that is as it was is not read again. It is opened for that, since NFS then asks its server how it is.
+        A log that has not changed is not read again, of one that has grown only the new lines are parsed, and one
+        whose earlier lines changed is parsed whole. It is opened to find out: NFS then asks its server.
         """
         with os_errors_named(self._path):
             try:
@@ -62,7 +65,7 @@ class IncidentLog:
                 data = file.read()
         seen, events = self._read
         whole = data.rfind(b"\n") + 1
-        if seen > whole:
+        if seen > whole or _digest(data[:seen]) != self._read_digest:  # it was repaired or replaced: read it anew
             seen, events = 0, []
         events = list(events)
         for number, line in enumerate(data[seen:whole].splitlines(), len(events) + 1):
@@ -70,9 +73,13 @@ class IncidentLog:
                 events.append(load_object(line.decode("utf-8", "replace")))
             except LineError as error:
                 raise IncidentLogError(f"{self._path}, line {number}: {error}") from error
-        self._read = (whole, events)
+        self._read, self._read_digest = (whole, events), _digest(data[:whole])
         self._read_of = now if whole == len(data) == status.st_size else None
         return list(events)
 
     def _whole_bytes(self) -> int:
         return self._path.read_bytes().rfind(b"\n") + 1
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -95,6 +96,14 @@ class LocalLauncher:
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
         """None: there is no job script."""
 
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
+        """The command, where it is started from, and what tells its trainer where the state folder is."""
+        if not self._command:
+            return ()
+        where, state_dir, log = (str(path) for path in (self._working_directory, self._jobs.state_dir, self._log))
+        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self._command)}"
+        return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
+
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Stops the run's processes but those of the spared rollback; JobStillAlive when some are not seen gone."""
         self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
@@ -119,7 +128,7 @@ class LocalJobs:
     """Processes of this machine that carry SENTINEL_STATE_DIR, this run's state folder, in their environment."""
 
     def __init__(self, state_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._state_dir = str(state_dir.resolve())
+        self.state_dir = str(state_dir.resolve())
         self._sleep = sleep
         self._children: list[subprocess.Popen[bytes]] = []
         self._last: tuple[int, ...] = ()
@@ -128,7 +137,7 @@ class LocalJobs:
     def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
         """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
         environment = {k: v for k, v in os.environ.items() if k not in ("SENTINEL_INCIDENT", "SENTINEL_ROLLBACK")}
-        environment |= {"SENTINEL_STATE_DIR": self._state_dir, **extra_env}
+        environment |= {"SENTINEL_STATE_DIR": self.state_dir, **extra_env}
         with os_errors_named(log_path):
             log_path.parent.mkdir(parents=True, exist_ok=True)
             log = log_path.open("ab")
@@ -170,7 +179,7 @@ class LocalJobs:
                 if environment is None:
                     continue
                 ours = environment.get("SENTINEL_STATE_DIR")
-                if (ours and os.path.realpath(ours) == self._state_dir) or named:
+                if (ours and os.path.realpath(ours) == self.state_dir) or named:
                     found[process.pid] = Writer(
                         pid=process.pid,
                         started_unix_s=process.create_time(),

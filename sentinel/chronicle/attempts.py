@@ -81,4 +81,4 @@ def _verdict(attempt: Attempt, ended: list[dict[str, Any]], incidents: tuple[Inc
         mine = attempt.started is not None and current is not None and attempt.started.rollback == current.id
         if mine and incident.outcome == "recovered":
             return "recovered"
-    return "finished" if attempt.finished and attempt.finished.reason == "finished" else "cut short"
+    return "finished" if attempt.end_reason == "finished" else "cut short"

@@ -86,6 +86,6 @@ def _keepers(config: Config) -> list[Path]:
 
 def _typed(question: str, wanted: str) -> bool:
     if not sys.stdin.isatty():
-        typer.echo("nobody is there to be asked: say --yes", err=True)
+        typer.echo("stdin is not a terminal; pass --yes to confirm", err=True)
         return False
     return str(typer.prompt(question, default="", show_default=False)).strip() == wanted

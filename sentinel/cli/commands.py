@@ -243,12 +243,13 @@ def undo(
     incident: Annotated[str | None, typer.Argument(help="The incident; default is the last one.")] = None,
     run: RunOption = None,
     config_dir: ConfigDir = RUNS,
+    every: Annotated[bool, typer.Option("--all", help="Undo every incident that can be undone, newest first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Bring back, byte for byte, what an incident's rollbacks took away. The job is stopped, and not started again."""
-    from sentinel.cli import rolling, wiring
+    from sentinel.cli import undoing, wiring
 
-    return rolling.undo(wiring.find_config(run, config_dir), incident, yes=yes)
+    return undoing.undo(wiring.find_config(run, config_dir), incident, every=every, yes=yes)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from sentinel.adapters.sources.opening import open_sources
 from sentinel.adapters.sources.source import ColumnSource
 from sentinel.cli.reading import source_at
 from sentinel.judge.events import Event
+from sentinel.judge.history import History
 from sentinel.judge.replay import Replay
 from sentinel.judge.smoothing import smoothed
 from sentinel.judge.thresholds import Thresholds
@@ -22,7 +23,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.recommended import rollback_to
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
+from sentinel.vocabulary.sample import CheckpointSaved
 
 __all__ = ["Asked", "parsed_columns", "replay_paths"]
 
@@ -89,11 +90,14 @@ def _replay(source: ColumnSource, asked: Asked, references: Sequence[Reference])
         raise ConfigError(f"{source.path}: none of its {source.unreadable} readings can be read; line {line}: {why}")
     if not asked.still_running:
         replay.end()
-    finished = [r.reason for r in source.others if isinstance(r, RunFinished)]
+    history = History()
+    for record in source.others:
+        history.push(record)
+    last = next((a.end_reason for a in reversed(history.attempts.values()) if a.finished), None)
     saved = {r.global_step for r in source.others if isinstance(r, CheckpointSaved)}
     return Replayed(
         source=source,
-        verdict=judge_past(replay.series, finished[-1] if finished else None),
+        verdict=judge_past(replay.series, last),
         events=replay.events,
         first_step=first,
         last_step=replay.series.last_step,

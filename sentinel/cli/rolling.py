@@ -1,4 +1,4 @@
-"""`rollback` and `undo`: what a person decides."""
+"""`rollback`: what a person decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from sentinel.act.following import anchor_at
 from sentinel.act.observe import Look
-from sentinel.act.undo import settle, take_back, undo_incident
+from sentinel.act.undo import settle
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import wiring
 from sentinel.cli.keeping import reading_bar
@@ -26,7 +26,7 @@ from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Wanted", "rollback", "undo"]
+__all__ = ["Wanted", "agreed", "rollback"]
 
 
 def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_json: bool) -> int:
@@ -47,7 +47,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         return 1
     if dry_run:
         return 0
-    if not yes and not _agreed("Do this?"):
+    if not yes and not agreed("Do this?"):
         return 1
     with lock, wiring.delivering(parts.paging):
         look = parts.observer.look(wiring.clock())  # what was true when the plan was shown may have moved
@@ -107,23 +107,6 @@ def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
     return 0
 
 
-def undo(config: Config, incident: str | None, *, yes: bool) -> int:
-    """Takes an incident's rollbacks back, the last one first."""
-    wiring.insist_on_ground(config)
-    lock = RunLock(wiring.state_dir_of(config))
-    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
-    look = parts.observer.look(wiring.clock())
-    chosen = undo_incident(look.run.incidents, incident)
-    typer.echo(f"undo {chosen.id}: {', '.join(r.id for r in reversed(chosen.rollbacks))}; the job is stopped first")
-    if not yes and not _agreed("Do this?"):
-        return 1
-    with lock, wiring.delivering(parts.paging):
-        chosen = undo_incident(parts.observer.look(wiring.clock()).run.incidents, chosen.id)
-        take_back(chosen, parts.near, parts.observer, parts.ledger)
-    typer.echo(f"{chosen.id} is undone; start the job again when you are ready")
-    return 0
-
-
 def _show(plan: Plan, run: RunState, incident: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(dump_json(_document(plan, run, incident)))
@@ -175,8 +158,9 @@ def _lines(actions: tuple[Action, ...]) -> list[str]:
     return [describe(action) for action in actions if not isinstance(action, VerifyCheckpoint)]
 
 
-def _agreed(question: str) -> bool:
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
     if not sys.stdin.isatty():
-        typer.echo("nobody is there to be asked: say --yes", err=True)
+        typer.echo("stdin is not a terminal; pass --yes to confirm", err=True)
         return False
     return typer.confirm(question)

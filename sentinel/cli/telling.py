@@ -53,6 +53,8 @@ def status(config: Config, *, as_json: bool) -> int:
         "incidents": [incident_json(i) for i in look.run.incidents],
         "budget": budget,
         "unreadable_lines": near.source.unreadable,
+        "latest": look.run.latest_tag,
+        "trackers_problem": look.run.disagreement,
     }
     if as_json:
         typer.echo(dump_json(answer))
@@ -67,6 +69,8 @@ def status(config: Config, *, as_json: bool) -> int:
             typer.echo(f"  {job.sentence}")
         if look.run.open_incident:
             typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
+        if look.run.disagreement is not None:
+            typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
         typer.echo(f"  rollbacks left: {budget['rollbacks_left']}")
     return int(look.verdict.kind in NOT_WELL)
 

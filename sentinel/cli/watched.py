@@ -178,7 +178,8 @@ class Watched:
         log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
         pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"), policy)
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
-        return Watch(parts.observer, parts.recoverer, pinning, policy, parts.ledger, undo, self._own), parts
+        told = (self._own, parts.paging.problem)
+        return Watch(parts.observer, parts.recoverer, pinning, policy, parts.ledger, undo, *told), parts
 
     def _own(self) -> None:
         """LockHeld where the run is another's by now: then nothing may be done."""

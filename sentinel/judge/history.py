@@ -40,6 +40,24 @@ class Attempt:
     saved: list[CheckpointSaved] = field(default_factory=list)
     finished: RunFinished | None = None
 
+    @property
+    def end_reason(self) -> str | None:
+        """How the attempt ended: "finished" only at its planned end, as far as one was reported; None while it has not.
+
+        A run may plan steps and tokens: whichever comes first is its end.
+        """
+        if self.finished is None or self.finished.reason != "finished" or self.started is None:
+            return None if self.finished is None else self.finished.reason
+        step, tokens = self.finished.global_step, self.samples[-1].consumed_tokens if self.samples else None
+        planned, planned_tokens = self.started.total_steps, self.started.total_tokens
+        short_of = [f"{planned} steps"] if planned is not None and step < planned else []
+        if planned_tokens is not None and tokens is not None and tokens < planned_tokens:
+            short_of.append(f"{planned_tokens} tokens")
+        plans = (planned is not None) + (planned_tokens is not None)
+        if not plans or len(short_of) < plans:
+            return "finished"
+        return f"stopped at step {step}, before its planned end of {' or '.join(short_of)}"
+
 
 class History:
     """All attempts, in the order of their numbers.

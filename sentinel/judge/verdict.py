@@ -54,7 +54,7 @@ class Context:
     """The newest attempt; None before the first."""
 
     finished_reason: str | None = None
-    """How the newest attempt says that it ended; None while it has not said so."""
+    """How the newest attempt ended, "finished" only at its planned end; None while it has not said that it ended."""
 
     last_sample_unix_s: float | None = None
     """When the newest attempt's last sample was made; None before its first, nan where its source has no clock."""
@@ -125,7 +125,8 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     context = Context(now_unix_s=0.0, job_alive=None, last_sample_unix_s=0.0)
     past = judge(series, context, Thresholds(stalled_after_s=math.inf))
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
-        return Verdict(kind=VerdictKind.FINISHED, reason="the run reached its end", global_step=past.global_step)
+        reason = "the run reached its planned end"
+        return Verdict(kind=VerdictKind.FINISHED, reason=reason, global_step=past.global_step)
     return past
 
 
@@ -136,7 +137,7 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
         return Verdict(kind=kind, reason=reason, global_step=step)
 
     if context.finished_reason == "finished" and not context.job_alive:
-        return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} ran to its end")
+        return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} reached its planned end")
     if context.pending:
         return verdict(VerdictKind.PENDING, "the job waits in the queue")
     if context.finished_reason is not None and not context.job_alive:

@@ -108,9 +108,6 @@ class StartJob:
     follow_up: bool = False
     """Whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done."""
 
-    after_attempt: int | None = None
-    """The newest attempt when it was planned: what was started has a higher number. None where there was none."""
-
 
 Action = (
     VerifyCheckpoint

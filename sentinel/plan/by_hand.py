@@ -10,6 +10,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback, incident_id, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
 from sentinel.plan.policy import Policy
+from sentinel.plan.price import gpu_hours, lost_steps
 from sentinel.plan.recovery import Plan, no_room, plan_rollback, unconfirmable
 from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.errors import ConfigError
@@ -50,7 +51,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         return Plan(refusal=str(error))
     if wanted.start and (unapplied := not_applied(overrides, run.baseline, run)) is not None:
         return Plan(refusal=unapplied)
-    newest = max((c.global_step for c in run.checkpoints), default=0)
+    lost = lost_steps(step, run)
     decision = Rollback(
         id=overrides.rollback,
         rung=wanted.rung or "by hand",
@@ -60,7 +61,8 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         overrides=overrides,
         changes=changes(overrides, run.baseline),
         decided_unix_s=run.now_unix_s,
-        lost_steps=max(0, newest - step),
+        lost_steps=lost,
+        lost_gpu_hours=gpu_hours(lost, run),
         unconfirmed=unconfirmable(overrides, run.baseline, run),
         in_script=run.jobs.rewrites_script,
         restart=wanted.start,

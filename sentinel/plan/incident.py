@@ -4,6 +4,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
 
     opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
                 or a person asked for a rollback, or a rollback did not take effect (`ignored`: its id)
+    baseline_completed      what its job script asks for, where Slurm did not answer when it was opened (baseline)
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     proposed    mode approve: what a person is asked to agree to, with its digest
     approved, expired       their yes (by), or that it did not come in time (digest)
@@ -11,7 +12,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
-                of a whole incident
+                of a whole incident; an intent has the newest attempt that was known (newest_attempt)
     applied     every action of the decision has been seen done
     proved      each change is confirmed by what the new attempt reports (attempt, checks)
     not_verified            no change is contradicted, and not each is confirmed (attempt, checks, not_verified)
@@ -102,6 +103,9 @@ class Rollback:
     """How often the job's start was intended."""
 
     last_start_unix_s: float | None = None
+    last_start_attempt: int | None = None
+    """The newest attempt when the job's start was last intended, 0 for none; None where that was not recorded."""
+
     attempt: int | None = None
     """The attempt that was started for it."""
 
@@ -309,13 +313,15 @@ def _of_incident(incident: Incident, kind: str, event: Mapping[str, Any]) -> Non
         incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
         incident.closed_unix_s = time_unix_s
         incident.undoing = None
+    elif kind == "baseline_completed":
+        incident.baseline = Baseline.from_json(event["baseline"])
     elif kind == "purged":
         incident.purged = True
 
 
 def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Mapping[str, Any]) -> None:
     if kind == "intent":
-        _intended(rollback, event["action"], float(event["time_unix_s"]))
+        _intended(rollback, event)
     elif kind == "applied":
         rollback.applied = True
         incident.status = "applied"
@@ -337,12 +343,14 @@ def _undone(incident: Incident, event: Mapping[str, Any]) -> None:
         rollback.taken_back |= event["rollback"] in (None, rollback.id)
 
 
-def _intended(rollback: Rollback, action: Mapping[str, Any], time_unix_s: float) -> None:
+def _intended(rollback: Rollback, event: Mapping[str, Any]) -> None:
+    action, time_unix_s = event["action"], float(event["time_unix_s"])
     if action["kind"] in _UPON_FILES:
         rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1
         rollback.last_start_unix_s = time_unix_s
+        rollback.last_start_attempt = (event["newest_attempt"] or 0) if "newest_attempt" in event else None
     elif action["kind"] == "quarantine_checkpoints":
         rollback.moved_tags = (*rollback.moved_tags, *action["tags"])
 

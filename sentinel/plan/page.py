@@ -16,7 +16,19 @@ __all__ = ["RUNBOOK", "TOPICS", "Page", "ended", "page_for", "page_from_json", "
 
 RUNBOOK = "docs/PAGING.md"
 
-TOPICS = ("divergence", "approval", "struggling", "down", "stalled", "blind", "overlap", "unknown", "ended", "test")
+TOPICS = (
+    "divergence",
+    "approval",
+    "struggling",
+    "down",
+    "stalled",
+    "blind",
+    "overlap",
+    "unknown",
+    "paging",
+    "ended",
+    "test",
+)
 """What a page is about; each has its heading on the page that `runbook` leads to."""
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {

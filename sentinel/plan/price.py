@@ -11,7 +11,7 @@ from sentinel.plan.incident import Rollback
 from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import RunState
 
-__all__ = ["Price", "gpu_hours", "price", "save_interval", "unconfirmed"]
+__all__ = ["Price", "gpu_hours", "lost_steps", "price", "save_interval", "unconfirmed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,29 @@ class Price:
 
 def price(decision: Rollback, run: RunState) -> Price:
     """What carrying the decision out costs, against waiting for one more save."""
-    last = max((c.global_step for c in run.checkpoints), default=0)
-    at = max(run.last_step or 0, last)
+    last, lost = _newest_checkpoint(run), lost_steps(decision.target_step, run)
     interval = save_interval(run)
-    left = None if interval is None else interval - (at - last) % interval
+    left = None if interval is None else interval - (_last_trained(run) - last) % interval
     return Price(
-        lost_steps=max(0, at - decision.target_step),
-        lost_gpu_hours=gpu_hours(max(0, at - decision.target_step), run),
+        lost_steps=lost,
+        lost_gpu_hours=gpu_hours(lost, run),
         steps_to_next_save=left,
         waiting_gpu_hours=None if left is None else gpu_hours(left, run),
     )
+
+
+def lost_steps(target_step: int, run: RunState) -> int:
+    """Optimizer steps that a rollback to the target throws away: from there to the newest attempt's last step."""
+    return max(0, _last_trained(run) - target_step)
+
+
+def _last_trained(run: RunState) -> int:
+    """The newest attempt's last step; its newest checkpoint's where the attempt has reported no step yet."""
+    return run.last_step if run.last_step is not None else _newest_checkpoint(run)
+
+
+def _newest_checkpoint(run: RunState) -> int:
+    return max((c.global_step for c in run.checkpoints), default=0)
 
 
 def save_interval(run: RunState) -> int | None:

@@ -27,7 +27,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.mitigations import changes, overrides_for
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import gpu_hours
+from sentinel.plan.price import gpu_hours, lost_steps
 from sentinel.plan.proof import unreported
 from sentinel.plan.run_state import Checkpoint, RunState
 from sentinel.plan.rung import Rung
@@ -170,7 +170,7 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         actions.append(StopJob(others))
     if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
         actions.append(QuarantineCheckpoints(later, incident, ours))
-    if run.latest_tag != decision.target_tag:
+    if run.latest_tag != decision.target_tag or run.disagreement is not None:
         actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
     if _tensorboard_is_past(decision.overrides.anchor, run):
         actions.append(CutTensorBoard(decision.overrides.anchor, incident, ours, run.tensorboard_git))
@@ -179,7 +179,7 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     if decision.restart:
         if decision.starts >= policy.start_budget:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
-        actions.append(StartJob(incident, ours, after_attempt=run.newest_attempt))
+        actions.append(StartJob(incident, ours))
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
 
 
@@ -195,7 +195,7 @@ def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[
     if ours in run.jobs.incomplete:
         if not stop and (refused := no_start(run, policy, ours)) is not None:
             return refused
-        missing = (StartJob(decision.overrides.incident, ours, after_attempt=run.newest_attempt),)
+        missing = (StartJob(decision.overrides.incident, ours),)
     return Plan(actions=(*stop, *missing), reason=f"{ours} has been carried out")
 
 
@@ -239,7 +239,7 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, pol
         new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
         onset_past=onset_past(incident, policy),
     )
-    newest = max((c.global_step for c in run.checkpoints), default=0)
+    lost = lost_steps(target.global_step, run)
     return Rollback(
         id=rollback,
         rung=rung.name,
@@ -249,8 +249,8 @@ def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, pol
         overrides=overrides,
         changes=changes(overrides, incident.baseline),
         decided_unix_s=run.now_unix_s,
-        lost_steps=max(0, newest - target.global_step),
-        lost_gpu_hours=gpu_hours(max(0, newest - target.global_step), run),
+        lost_steps=lost,
+        lost_gpu_hours=gpu_hours(lost, run),
         unconfirmed=unconfirmable(overrides, incident.baseline, run),
         in_script=run.jobs.rewrites_script,
     )
@@ -271,6 +271,8 @@ KILL_FILE = "the KILL file is in the state folder: a job would stop after its fi
 
 def _waits(run: RunState, policy: Policy) -> Plan | None:
     """What has to pass before anything is decided."""
+    if not run.jobs.known:  # the job's script is a part of what is decided upon
+        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
     if run.paused or run.kill_file:
         return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
     span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None

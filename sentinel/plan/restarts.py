@@ -32,7 +32,6 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
         incident.id if incident else None,
         current.id if current else rollback,
         follow_up=_has_saved_since(run, whole),
-        after_attempt=run.newest_attempt,
     )
     if (refused := no_start(run, policy, start.rollback)) is not None:
         return refused
@@ -41,12 +40,13 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     last = whole[-1]
     if last.verified is None:
         return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
-    if run.latest_tag == last.tag:
+    if run.latest_tag == last.tag and run.disagreement is None:
         return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
     where = incident.id if incident else "restart"
     point = PointLatest(last.tag, last.global_step, where, rollback or "restart")
     return Plan(
-        actions=(point, start), reason=f"`latest` says {run.latest_tag!r}, {last.tag} is the last that is whole"
+        actions=(point, start),
+        reason=f"{run.disagreement or f'`latest` says {run.latest_tag!r}'}; {last.tag} is the last that is whole",
     )
 
 

@@ -128,7 +128,6 @@ class RunState:
     overlap: str | None = None
     """Which two attempts train at the same time, as a sentence; None where one at most does."""
 
-    newest_attempt: int | None = None
     starts_unix_s: tuple[float, ...] = ()
     """When sentinel has started the job, by its own clock."""
 
@@ -186,7 +185,7 @@ class RunState:
     """Incident -> a person's yes to what was proposed."""
 
     kill_file: bool = False
-    """Whether STATE_DIR/KILL is there: every trainer that sees it stops."""
+    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops. Sentinel's own is for one job."""
 
     paused: bool = False
     """Whether a person has said `pause`: watch, speak, do not act."""

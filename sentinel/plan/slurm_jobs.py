@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-__all__ = ["Mark", "SlurmJob", "Submission", "jobs_of_run", "mark_in", "marked", "resubmission", "with_own_head"]
+__all__ = [
+    "Mark",
+    "SlurmJob",
+    "Submission",
+    "array_of",
+    "jobs_of_run",
+    "mark_in",
+    "marked",
+    "resubmission",
+    "unmarked",
+    "with_own_head",
+]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _ENDED = frozenset(
@@ -97,9 +108,13 @@ class Mark:
 
 def marked(comment: str, mark: Mark) -> str:
     """The comment with the mark: the user's own words stay, an older mark goes."""
-    own = _MARK.sub("", comment).strip()
     text = f"sentinel:{quote(mark.run, safe='')}:{quote(mark.label, safe='')}:{mark.number}"
-    return f"{own} {text}".strip()
+    return f"{unmarked(comment)} {text}".strip()
+
+
+def unmarked(comment: str) -> str:
+    """The user's own words in a job's comment."""
+    return _MARK.sub("", comment).strip()
 
 
 def mark_in(comment: str) -> Mark | None:
@@ -174,7 +189,7 @@ def resubmission(jobs: Sequence[SlurmJob], throttles: Mapping[str, int | None]) 
     return tuple(
         Submission(
             group=group,
-            array=_tasks(groups[group], throttles.get(group)),
+            array=array_of(groups[group], throttles.get(group)),
             dependency=_moved(groups[group][-1].dependency, places, places[group]),
         )
         for group in order
@@ -220,8 +235,8 @@ def _in_order(groups: dict[str, list[SlurmJob]]) -> list[str]:
     return order
 
 
-def _tasks(jobs: Sequence[SlurmJob], known_throttle: int | None) -> str:
-    """One list of indices with the throttle that was set; "" for a job that is no array."""
+def array_of(jobs: Sequence[SlurmJob], known_throttle: int | None) -> str:
+    """One list of the array's indices with the throttle that was set; "" for a job that is no array."""
     if jobs[0].array is None:
         return ""
     lists = [job.tasks.partition("%") for job in sorted(jobs, key=lambda j: (j.waits, int(j.id)))]

@@ -82,6 +82,7 @@ def _rung_failed(event: Mapping[str, Any]) -> str:
 
 _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "opened": _opened,
+    "baseline_completed": lambda _: "what the job script asks for is recorded: Slurm answers again",
     "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
     "approved": lambda e: f"approved by {e['by']}, digest {e['digest'][:12]}",
     "expired": lambda e: f"the proposal expired unanswered, digest {e['digest'][:12]}: nothing is done",

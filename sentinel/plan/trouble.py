@@ -14,10 +14,11 @@ __all__ = ["AGAIN_S", "Severity", "Trouble", "TroubleTopic", "struggling", "trou
 Severity = Literal["warning", "critical"]
 """warning: somebody should know; critical: nothing goes on before a person does something."""
 
-TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown"]
+TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown", "paging"]
 """struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
 start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts train
-at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's."""
+at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's; paging:
+pages can't be written to the outbox of a channel."""
 
 AGAIN_S = 3600.0
 """Seconds after which a struggle that lasts is told once more."""

@@ -34,7 +34,7 @@ def timeline(past: Past, asked: Asked) -> Timeline:
         replay.push(readings)
         found[readings.attempt] = tuple(replay.series.events)
     newest = past.history.latest
-    verdict = judge_past(replay.series, newest.finished.reason if newest and newest.finished else None)
+    verdict = judge_past(replay.series, newest.end_reason if newest else None)
     findings = [
         _finding(event, number, past)
         for number, events in found.items()

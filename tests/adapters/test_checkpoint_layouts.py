@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.adapters.checkpoints.shards import missing_of_deepspeed, missing_of_megatron_lm
-from sentinel.vocabulary.errors import CheckpointError, QuarantineError
+from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
 from tests.adapters.checkpoint_files import (
     deepspeed,
     digests,
@@ -249,6 +250,27 @@ def test_trackers_that_contradict_are_told(tmp_path: Path, trackers: dict[str, s
         (tmp_path / name).write_text(text)
     said = Checkpoints(tmp_path).disagreement()
     assert said is None if says is None else said is not None and said.startswith(says)
+
+
+def test_trackers_of_a_run_that_resumes_from_a_universal_checkpoint_agree(tmp_path: Path) -> None:
+    deepspeed(tmp_path, 20).rename(tmp_path / "global_step20_universal")
+    (tmp_path / "latest").write_text("global_step20_universal")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    assert Checkpoints(tmp_path).disagreement() is None
+
+
+def test_latest_is_written_after_the_trackers_that_follow_it(tmp_path: Path) -> None:
+    """Loading goes by `latest`: a crash before its end leaves the run where it was."""
+    for step in (10, 20):
+        deepspeed(tmp_path, step)
+    (tmp_path / "latest").write_text("global_step20")
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    tracker.mkdir()  # it can't be written: any call before it has come through, none after it
+    target = recognise("global_step10")
+    assert target is not None
+    with pytest.raises(FilesystemRefused, match="latest_checkpointed_iteration"):
+        Trackers(tmp_path, lambda: [target]).point(target, 10, tmp_path)
+    assert (tmp_path / "latest").read_text() == "global_step20"
 
 
 def test_a_tag_that_is_no_checkpoints_name_is_refused_everywhere(tmp_path: Path) -> None:

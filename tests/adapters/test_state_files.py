@@ -19,7 +19,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
-from sentinel.durable import os_errors_named
+from sentinel.durable import os_errors_named, write_atomically
 from sentinel.vocabulary.errors import (
     FilesystemRefused,
     FilesystemUnavailable,
@@ -142,6 +142,25 @@ def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_a
     assert watch.read() == []
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["a new file", "the same file"])
+def test_a_log_that_was_repaired_is_read_from_its_beginning(tmp_path: Path, in_place: bool) -> None:
+    """Whatever the editor did: renamed a new file over it, or wrote the same one anew; longer, too."""
+    path = tmp_path / "incidents.jsonl"
+    log = IncidentLog(path)
+    for number in range(3):
+        log.append({"event": "opened", "n": number})
+    assert [e["n"] for e in log.read()] == [0, 1, 2]
+    repaired = "".join(dump_json({"event": "repaired", "n": n}) + "\n" for n in (0, 1, 3, 4))
+    if in_place:
+        path.write_text(repaired)
+    else:
+        (tmp_path / "new").write_text(repaired)
+        (tmp_path / "new").replace(path)
+    assert [(e["event"], e["n"]) for e in log.read()] == [("repaired", n) for n in (0, 1, 3, 4)]
+    log.append({"event": "closed", "n": 5})
+    assert [e["n"] for e in log.read()] == [0, 1, 3, 4, 5]
+
+
 def test_a_line_that_makes_no_sense_in_the_incident_log_stops_everything(tmp_path: Path) -> None:
     append(tmp_path / "incidents.jsonl", '{"event": "opened"}\nrubbish\n{"event": "closed"}\n')
     with pytest.raises(IncidentLogError, match="line 2"):
@@ -160,6 +179,65 @@ def test_overrides_are_replaced_whole_and_taken_away_without_loss(tmp_path: Path
     (tmp_path / "overrides.json").write_text("{}")
     with pytest.raises(OverridesError, match="schema"):
         file.read()
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from sentinel.durable import write_atomically
+for number in range(int(sys.argv[2])):
+    write_atomically(Path(sys.argv[1]), f"{sys.argv[3]} " * 5000)
+"""
+
+
+def test_writers_of_one_file_get_no_errors_and_a_reader_finds_one_of_their_contents_whole(tmp_path: Path) -> None:
+    """Processes of their own, as `pause` or `pin` beside the daemon."""
+    path = tmp_path / "file"
+    write_atomically(path, "first " * 5000)
+    words = [[sys.executable, "-c", WRITE, str(path), "150", name] for name in ("one", "two", "three", "four")]
+    writers = [subprocess.Popen(w, stderr=subprocess.PIPE, text=True) for w in words]
+    whole = {f"{name} " * 5000 for name in ("first", "one", "two", "three", "four")}
+    read = [path.read_text()]
+    while any(writer.poll() is None for writer in writers):
+        read.append(path.read_text())
+    assert [writer.communicate()[1] for writer in writers] == [""] * 4
+    assert set(read) <= whole
+    assert len(set(read)) > 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_write_that_fails_or_was_killed_leaves_the_old_content_and_no_file_for_long(tmp_path: Path) -> None:
+    path, hour_s = tmp_path / "latest", 3600
+    write_atomically(path, "old")
+    ours, young, of_another = (
+        tmp_path / f".{name}.new" for name in ("latest.0123456789abcdef", "latest." + "f" * 16, "x")
+    )
+    for left in (ours, young, of_another, tmp_path / "latest.0123456789abcdef.new"):
+        left.write_text("hal")
+        if left != young:
+            os.utime(left, (time.time() - 2 * hour_s,) * 2)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert (path.read_text(), sorted(tmp_path.iterdir())) == ("old", before)
+    write_atomically(path, "new")
+    assert (path.read_text(), sorted(tmp_path.iterdir())) == ("new", [p for p in before if p != ours])
+
+
+def test_a_write_whose_temporary_file_was_taken_for_a_leftover_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, removed = os.fsync, []
+
+    def slow(descriptor: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.glob(".*.new"))
+            removed[0].unlink()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    write_atomically(tmp_path / "file", "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "new")]
 
 
 def test_a_second_sentinel_is_told_who_holds_the_lock(tmp_path: Path) -> None:

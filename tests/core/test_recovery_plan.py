@@ -22,8 +22,10 @@ from sentinel.plan.actions import (
     describe,
 )
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.by_hand import Wanted, plan_by_hand
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
+from sentinel.plan.price import price
 from sentinel.plan.recovery import decide, plan_recovery, plan_rollback
 from sentinel.plan.restarts import plan_restart
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
@@ -129,6 +131,38 @@ def test_what_is_counted_in_samples_alone_is_cut_too() -> None:
 
 def _cuts(action: Action) -> bool:
     return isinstance(action, CutTensorBoard)
+
+
+def test_trackers_that_disagree_are_rewritten_although_latest_names_the_target() -> None:
+    """A trainer that goes by Megatron's number would resume from another checkpoint than `latest` says."""
+    made, wrong = decision(), "the trackers disagree: latest says global_step30, latest_universal says 80"
+    right = reduce(apply, plan_rollback(made, run(), POLICY).actions[:-1], run())
+    assert [type(a) for a in plan_rollback(made, right, POLICY).actions] == [StartJob]
+    torn = replace(right, disagreement=wrong)
+    assert [type(a) for a in plan_rollback(made, torn, POLICY).actions] == [PointLatest, StartJob]
+    gone = run(jobs=JobsSeen(), incidents=(), disagreement=wrong)
+    plan = plan_restart(gone, Policy(mode="act", restart_on_crash=True), restarts_spent=0)
+    assert [type(a) for a in plan.actions] == [PointLatest, StartJob]
+    assert plan.actions[0] == PointLatest("global_step80", 80, "restart", "restart")
+    assert wrong in plan.reason
+
+
+@pytest.mark.parametrize(("last_step", "lost"), [(None, 50), (80, 50), (97, 67), (20, 0)])
+def test_a_rollback_loses_the_steps_up_to_the_last_one_trained_wherever_it_is_told(
+    last_step: int | None, lost: int
+) -> None:
+    """The newest checkpoint is at 80, the target at 30."""
+    at = run(last_step=last_step, step_time_s=36.0, world_size=1000)
+    made = decide(incident(), at, POLICY).decision
+    by_hand = plan_by_hand(Wanted(to="global_step30"), DIVERGED, at, POLICY).decision
+    assert made is not None
+    assert by_hand is not None
+    assert (made.lost_steps, by_hand.lost_steps, price(made, at).lost_steps) == (lost, lost, lost)
+    assert (made.lost_gpu_hours, by_hand.lost_gpu_hours) == (10.0 * lost, 10.0 * lost)
+    assert decide(incident(), at, replace(POLICY, lost_steps_budget=lost)).decision is not None
+    spent = incident(id="incident-0", rollbacks=[replace(made, lost_steps=1)], status="closed")
+    refused = decide(incident(), replace(at, incidents=(spent, incident())), replace(POLICY, lost_steps_budget=lost))
+    assert f"would lose {lost} steps, more than is left of the budget of {lost}" in (refused.refusal or "")
 
 
 def test_a_rollback_fences_before_it_moves_and_starts_last() -> None:

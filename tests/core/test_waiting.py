@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.by_hand import Wanted, plan_by_hand
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.policy import Mode, Policy
@@ -37,7 +39,8 @@ class Watched:
     def __init__(self, *ladder: Rung, mode: Mode = "act") -> None:
         self.events: list[dict[str, Any]] = []
         ledger = Ledger(self._append, clock=lambda: 7.0, say=lambda _: None)
-        self._recoverer = Recoverer(cast("Observer", None), self._perform, Policy(mode=mode, ladder=ladder), ledger)
+        observer = cast("Observer", SimpleNamespace(newest_attempt=1))
+        self._recoverer = Recoverer(observer, self._perform, Policy(mode=mode, ladder=ladder), ledger)
         opened = incident()
         ledger.record(
             {
@@ -108,6 +111,31 @@ def test_a_run_that_does_not_heal_gets_the_next_rung_without_a_rollback_spent() 
     assert (watched.incident.waiting, watched.incident.tried, watched.incident.rollbacks) == (None, 1, [])
     assert watched.turn(DIVERGED, last_step=291) is Done.PERSON_NEEDED
     assert watched.last["reason"] == "rung 'the model' asks for a person; its hypothesis: the model's shape is wrong"
+
+
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_a_baseline_that_lacks_the_job_script_is_completed_before_anything_is_decided(mode: Mode) -> None:
+    """Slurm did not answer at the alarm. A rung that needs what only the script says would be refused for good."""
+    watched = Watched(Rung(name="beta2", hypothesis="…", clip_grad_factor=0.5), mode=mode)
+    told = len(watched.events)
+    away = JobsSeen(known=False, why_unknown="squeue timed out after 20 s")
+    assert watched.turn(DIVERGED, jobs=away) is None
+    assert len(watched.events) == told  # neither refused nor shadowed
+    script = Baseline(clip_grad=1.0, adam_beta2=0.95, seed=77)
+    there = JobsSeen(writers=run().jobs.writers, script_baseline=script)
+    assert watched.turn(DIVERGED, jobs=there) is None
+    assert watched.last["event"] == "baseline_completed"
+    assert "job script" in (sentence(watched.last) or "")
+    known = watched.incident.baseline
+    assert (known.clip_grad, known.adam_beta2, known.seed) == (1.0, 0.95, 3)  # what the trainer reported stands
+    if mode == "act":
+        with pytest.raises(AssertionError, match="nothing is done"):  # the decision's first action
+            watched.turn(DIVERGED, jobs=there)
+        decided = next(e for e in watched.events if e["event"] == "decided")
+        assert decided["overrides"]["standing"]["clip_grad"] == 0.5
+    else:
+        watched.turn(DIVERGED, jobs=there)
+        assert (watched.last["event"], watched.last["refusal"]) == ("shadow", None)
 
 
 def test_the_rung_after_a_wait_is_decided_as_if_it_were_the_first() -> None:

@@ -52,7 +52,7 @@ _SPELLINGS = {call: (call,) for call in (*_BY_FD, "rmdir", "truncate", "creat", 
 
 _FAMILY = {spelling: call for call, spellings in _SPELLINGS.items() for spelling in spellings}
 _LINE = re.compile(r"\d+ +(\w+)\((.*)")
-_OWN_NAME = re.compile(r"\.lock\.(stale\.)?[0-9a-f]{32}")
+_OWN_NAME = re.compile(r"\.lock\.(stale\.)?[0-9a-f]{32}|\.[0-9a-f]{16}\.new$")
 """A name that is another one in each process, so that no recording can tell it."""
 
 _TOML = """\

@@ -22,7 +22,6 @@ LOG = "state/incidents.jsonl"
 SAMPLE = [
     ("rollback", "write", 3, LOG, "KILL", UNDO),  # decided, and nothing begun
     ("rollback", "rename", 1, "checkpoints/global_step60", "KILL", BY_HAND),
-    ("rollback", "open", 1, "checkpoints/.latest.new", "ENOSPC", WATCH),
     ("rollback", "rename", 1, f"tensorboard/{KEPT}", "KILL", WATCH),  # the original is gone, its part not yet there
     ("rollback", "write", 1, f"tensorboard/{STRADDLES.replace('tfevents', '.sentinel-part')}", "ENOSPC", BY_HAND),
     ("rollback", "rename", 1, f"tensorboard/{STRADDLES}", "EACCES", BY_HAND),
@@ -32,7 +31,7 @@ SAMPLE = [
     ("rollback", "unlink", 1, "state/lock", "EIO", UNDO),
     ("undo", "write", 2, LOG, "KILL", WATCH),  # taken back, and not said so
     ("undo", "rename", 1, "tensorboard-incident-1-r1/events.out.tfevents.1700000000.host.c", "KILL", BY_HAND),
-    ("undo", "fsync", 1, "checkpoints/.latest.new", "ESTALE", UNDO),
+    ("undo", "fsync", 1, "checkpoints", "ESTALE", UNDO),
     ("watch", "rename", 1, "checkpoints/global_step40", "EACCES", WATCH),
     ("watch", "utime", 1, "state/lock", "EIO", WATCH),
     ("watch", "write", 8, LOG, "ENOSPC", UNDO),

@@ -114,7 +114,7 @@ def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sam
     assert attempts(run) >= 2, with_watch.stderr
     (run / "end").touch()
     started = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
-    assert [e["action"]["after_attempt"] for e in started] == list(range(1, len(started) + 1))
+    assert [e["newest_attempt"] for e in started] == list(range(1, len(started) + 1))
 
 
 def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:

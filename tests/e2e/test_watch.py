@@ -506,15 +506,15 @@ from sentinel.vocabulary.sample import Sample, encode
 journal = Path(sys.argv[1]) / "attempts" / "0002.jsonl"
 with journal.open("x") as file:
     for step in range(41, 101):
-        sample = Sample(attempt=2, global_step=step, time_unix_s=time.time(), loss=3.0, consumed_samples=16 * step,
-                        consumed_tokens=2048 * step)
+        at = {"consumed_samples": 16 * step, "consumed_tokens": 2048 * step}
+        sample = Sample(attempt=2, global_step=step, time_unix_s=time.time() - 600, loss=3.0, **at)
         file.write(encode(sample) + "\\n")
 time.sleep(600)
 """
 
 
 def test_a_mitigation_that_is_not_confirmed_within_so_many_steps_stops_the_line(run: Path) -> None:
-    """A trainer that trains on and never says what it runs with."""
+    """A trainer that trains on and never says what it runs with; its clock is ten minutes behind the daemon's."""
     (run / "silent.py").write_text(SILENT)
     command = json.dumps([sys.executable, str(run / "silent.py"), str(run / "state")])
     edit(run, 'command = ["false"]', f"command = {command}")

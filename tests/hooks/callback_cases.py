@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from sentinel.vocabulary.sample import RunStarted, Sample, decode
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, decode
 from tests.hooks.patient import patient
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.huggingface import StabilityCallback
@@ -75,6 +75,14 @@ class TrueLoss(TrainerCallback):  # type: ignore[misc]
         self.losses[state.global_step] = float(sums[0] / sums[1])
 
 
+class OutOfTime(TrainerCallback):  # type: ignore[misc]
+    """Ends the training after its second step, as a callback for a time limit does."""
+
+    def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> Any:
+        control.should_training_stop = state.global_step >= 2
+        return control
+
+
 class Broken(StabilityCallback):
     """Loses what it counts with, so that all that it does at a step and at a save goes wrong."""
 
@@ -84,7 +92,12 @@ class Broken(StabilityCallback):
 
 
 def train(
-    folder: Path, *, steps: int, resume: bool, callback: type[StabilityCallback] = StabilityCallback
+    folder: Path,
+    *,
+    steps: int,
+    resume: bool,
+    callback: type[StabilityCallback] = StabilityCallback,
+    others: tuple[TrainerCallback, ...] = (),
 ) -> tuple[Any, TrueLoss]:
     arguments = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
@@ -113,7 +126,8 @@ def train(
     samples = 5 * arguments.per_device_train_batch_size * dist.get_world_size()  # an epoch: 3 micro-batches, then 2
     trainer = Trainer(model=model, args=arguments, train_dataset=Uneven(samples))
     true = TrueLoss(trainer)
-    trainer.add_callback(true)
+    for other in (true, *others):
+        trainer.add_callback(other)
     trainer.add_callback(callback(trainer, state_dir=folder / "state", run="uneven"))
     trainer.train(resume_from_checkpoint=resume)
     return trainer, true
@@ -134,6 +148,7 @@ def main() -> None:
         "uneven": {"folder": folder, "steps": 4, "resume": False},
         "resumed": {"folder": folder, "steps": 6, "resume": True},
         "broken": {"folder": folder / "broken", "steps": 4, "resume": False, "callback": Broken},
+        "stopped": {"folder": folder / "stopped", "steps": 4, "resume": False, "others": (OutOfTime(),)},
     }
     for case, settings in trainings.items():
         trainer, true = train(**settings)
@@ -150,6 +165,7 @@ def main() -> None:
                         "logged": {h["step"]: h["loss"] for h in trainer.state.log_history if "loss" in h},
                         "samples": [r.consumed_samples for r in told if isinstance(r, Sample)],
                         "starts": [(r.resumed_from, r.consumed_tokens) for r in told if isinstance(r, RunStarted)],
+                        "ends": [r.reason for r in told if isinstance(r, RunFinished)],
                         "said": said,
                     }
                 ),

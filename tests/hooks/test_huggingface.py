@@ -48,6 +48,13 @@ def test_a_callback_in_which_everything_goes_wrong_changes_no_loss_and_says_each
         assert about.count(what) == 1, about
 
 
+def test_a_training_that_a_callback_ended_before_its_last_step_is_not_finished(
+    uneven: dict[str, dict[str, Any]],
+) -> None:
+    assert uneven["uneven"]["ends"] == ["finished"]
+    assert uneven["stopped"]["ends"] == ["stopped: at step 2 of 4"]
+
+
 _WITHOUT_DEEPSPEED = """
 import torch
 from transformers import Trainer, TrainingArguments

@@ -77,11 +77,19 @@ def test_a_restart_has_its_parent_and_the_smallest_loss_from_the_client_state(
     assert samples[5].loss_ratio == pytest.approx(samples[5].loss / before)
 
 
-def test_an_error_is_the_reason_of_the_end(tmp_path: Path) -> None:
-    loop(tmp_path, "2", "break", fails=True)
+@pytest.mark.parametrize(
+    ("words", "fails", "reason"),
+    [
+        (("2", "break"), True, "error: RuntimeError: a node was lost"),
+        (("4", "early"), False, "stopped: at 2 of 4 steps"),
+        (("2", "early"), False, "finished"),
+    ],
+)
+def test_only_the_planned_end_is_finished(tmp_path: Path, words: tuple[str, ...], fails: bool, reason: str) -> None:
+    loop(tmp_path, *words, fails=fails)
     last = records(tmp_path)[-1]
     assert isinstance(last, RunFinished)
-    assert last.reason == "error: RuntimeError: a node was lost"
+    assert last.reason == reason
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda p: p.stem)

@@ -14,6 +14,7 @@ from sentinel.adapters.slurm.client import Answer, run_command
 from sentinel.cli.wiring import neighbours_of
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.kill_file import decode_stop_order
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
 
@@ -338,6 +339,47 @@ def test_a_crashed_job_starts_again_from_what_was_recorded(run: Run) -> None:
     assert run.launcher.look(known).writers[0].rollback is None
 
 
+def test_after_an_undo_the_next_rollback_and_a_person_submit_the_whole_array_again(run: Run) -> None:
+    """An undo leaves the queue empty: how many tasks there were is known from what it has stopped."""
+    array = run.submit("--array=1-3%1", "--job-name=tr8", "--comment=Paris; 3 'x'", words=("--seed", "3"))
+    running(run, f"{array}_1")
+    known = started(f"{array}_1")
+    run.cut_short_and_again(known)
+    (second,) = set(run.jobs("%F"))
+    running(run, f"{second}_1")
+    known += started(f"{second}_1")
+    run.another().stop(known, None)  # as undo does, in a process of its own
+    assert run.jobs() == []
+    (typed,) = run.another().start_commands(known)
+    run.cluster.slurm("/bin/bash", "-c", typed, cwd=run.folder)
+    (by_hand,) = set(run.jobs("%F"))
+    running(run, f"{by_hand}_1")
+    assert run.jobs("%i %k") == [f"{by_hand}_1 Paris; 3 'x'", f"{by_hand}_[2-3%1] Paris; 3 'x'"]
+    assert run.jobs("%o")[0].endswith(".sh --seed 3")
+    run.cluster.slurm("scancel", by_hand)
+    until(lambda: not run.jobs())
+    again = run.another()
+    again.prepare("incident-2-r1", known, None)
+    again.start("incident-2", "incident-2-r1", known, follow_up=False)
+    (third,) = set(run.jobs("%F"))
+    running(run, f"{third}_1")
+    assert run.jobs() == [f"{third}_1 RUNNING", f"{third}_[2-3%1] PENDING"]
+
+
+def test_a_chain_that_was_stopped_is_told_and_submitted_as_a_chain(run: Run) -> None:
+    first = run.submit("--job-name=tr8")
+    second = run.submit("--job-name=tr8", f"--dependency=afterany:{first}")
+    running(run, first)
+    run.launcher.stop(started(first), None)
+    typed = run.another().start_commands(started(first))
+    assert len(typed) == 2
+    run.cluster.slurm("/bin/bash", "-c", "\n".join(typed), cwd=run.folder)
+    jobs = run.jobs("%A")
+    running(run, jobs[0])
+    assert run.jobs("%E")[-1] == f"afterany:{jobs[0]}(unfulfilled)"
+    assert not {first, second} & set(jobs)
+
+
 def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"\[launcher\] script"):
         run.launcher.start(None, None, [], follow_up=False)
@@ -360,12 +402,46 @@ def test_another_users_job_is_asked_to_stop_by_the_kill_file(run: Run) -> None:
 
     run.another(run=as_somebody_else).stop(started(job), None)
     assert run.jobs() == []
-    assert (run.folder / "seen").read_text() == f"sentinel: {job} has to stop\n"
+    order = decode_stop_order((run.folder / "seen").read_text())
+    assert order is not None
+    assert (order.attempt, order.job, order.reason) == (1, job, f"job {job} has to stop, and only root can cancel it")
     assert not kill.exists()
+    assert [p.name for p in (run.state / "kill-files").iterdir()] == [f"{order.time_unix_s:.3f}-{job}.json"]
     waiting = run.submit("--hold")
     with pytest.raises(NotOurJob, match=f"job {waiting} is another user's"):
         run.another(run=as_somebody_else).stop(started(waiting), None)
     assert not kill.exists()
+
+
+@pytest.mark.parametrize("then", ["keep", "start"])
+def test_a_kill_file_of_a_stop_that_timed_out_goes_with_its_job_and_a_persons_stays(run: Run, then: str) -> None:
+    kill, end = run.state / "KILL", run.folder / "end"
+    run.write(f"until [ -e '{end}' ]; do sleep 0.2; done")  # it looks at KILL too late
+    job = run.submit("--job-name=tr8")
+    running(run, job)
+
+    def as_somebody_else(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
+        return run_command(_as_nobody(command) if command[0] == "scancel" else command, environment, timeout_s)
+
+    stopping = run.another(run=as_somebody_else, stop_grace_s=0.5)
+    with pytest.raises(JobStillAlive):
+        stopping.stop(started(job), None)
+    stopping.look(started(job))
+    stopping.keep(started(job))
+    assert decode_stop_order(kill.read_text()) is not None  # its job is alive: it goes on asking
+    end.touch()
+    until(lambda: not run.jobs())
+    if then == "keep":
+        run.launcher.look(started(job))
+        run.launcher.keep(started(job))
+    else:
+        run.launcher.start(None, None, started(job), follow_up=False)
+    assert not kill.exists()
+    assert len(list((run.state / "kill-files").iterdir())) == 1
+    kill.touch()
+    run.launcher.look(started(job))
+    run.launcher.keep(started(job))
+    assert kill.exists()
 
 
 def test_a_job_whose_script_can_not_be_had_is_watched_and_stopped_and_not_prepared_for(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from sentinel.vocabulary.errors import CheckpointError
+from trainer_hooks.data.shards import written
 from trainer_hooks.gpt.order import Reseed
 
 __all__ = ["Progress", "load", "restore_rng", "rng_state", "save"]
@@ -56,10 +57,8 @@ def save(engine: Any, folder: Path, progress: Progress) -> str:
     }
     engine.save_checkpoint(str(folder), tag=tag, client_state=client_state)
     if torch.distributed.get_rank() == 0:
-        tracker = folder / "latest_checkpointed_iteration.txt"
-        beside = tracker.with_suffix(".new")
-        beside.write_text(str(progress.step), encoding="utf-8")
-        beside.replace(tracker)
+        number = str(progress.step).encode()
+        written(folder / "latest_checkpointed_iteration.txt", lambda file: file.write(number))
     return tag
 
 

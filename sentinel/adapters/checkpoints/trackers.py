@@ -60,12 +60,13 @@ class Trackers:
         there = {named.tag: named for named in self._listed()}
         steps: dict[str, int] = {}
         for name, text in said.items():
-            tag = self._by_number(text) if name == "latest_checkpointed_iteration.txt" else text
             if not text:
                 return f"{name} is empty: writing it was cut short"
-            if tag not in there:
+            by_number = name == "latest_checkpointed_iteration.txt" and text.isascii() and text.isdigit()
+            named = [n for tag, n in there.items() if (n.global_step == int(text) if by_number else tag == text)]
+            if not named:
                 return f"{name} says {shown(text)}, and there is no such checkpoint"
-            steps[name] = there[tag].global_step
+            steps[name] = named[-1].global_step
         if len(set(steps.values())) > 1:
             told = ", ".join(f"{name} says {shown(said[name])}" for name in steps)
             return f"the trackers disagree: {told}"

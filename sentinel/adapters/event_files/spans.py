@@ -20,7 +20,7 @@ import numpy as np
 from sentinel.adapters.event_files.events import Axis, Events, read_events
 from sentinel.adapters.event_files.frames import EventFile, Problem
 from sentinel.durable import write_atomically
-from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor
 
@@ -154,7 +154,7 @@ class Index:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, dump_json({"schema": _SCHEMA, "files": _encoded(self._spans)}))
-        except OSError:  # it only saves reading: a state folder that is full or belongs to somebody else is no harm
+        except (OSError, SentinelError):  # the index only saves reading: a full or unwritable state folder is no harm
             return
 
 

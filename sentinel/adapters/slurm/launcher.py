@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.kill_file import KillFile
 from sentinel.adapters.slurm.named import (
     NamedJobs,
     fate_of_group,
@@ -25,21 +26,20 @@ from sentinel.adapters.slurm.queue import Jobs, Queue
 from sentinel.adapters.slurm.recording import Recording
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
-from sentinel.durable import write_atomically
+from sentinel.adapters.slurm.shapes import Shapes
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.plan.script_changes import CARRIED, baseline_of_script, new_scripts
-from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked, resubmission
+from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
 from sentinel.plan.witnesses import Fate
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
+from sentinel.vocabulary.kill_file import StopOrder
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["SlurmLauncher"]
 
 log = logging.getLogger(__name__)
-
-_KILL_MARK = "sentinel"
 
 
 class SlurmLauncher:
@@ -62,9 +62,12 @@ class SlurmLauncher:
         self._records = JobRecords(settings.state_dir / "jobs")
         self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
+        self._kill_file = KillFile(settings.state_dir)
         self._recording = Recording(client, self._shared, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
+        stopped = settings.state_dir / "jobs" / "stopped.json"
+        self._shapes = Shapes(stopped, self._records, self._submissions, self._preparation)
         self._queue: Jobs = ()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
@@ -117,7 +120,10 @@ class SlurmLauncher:
         """Records what a later start of the run's jobs will need, and which nodes took one with them."""
         self._recording.keep(self._of_run(started))
         ours = {word.partition("_")[0] for s in started if (word := s.job_id)}
-        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
+        if isinstance(self._queue, SlurmUnavailable):
+            return
+        queue = self._queue
+        self._kill_file.withdraw(_alive(queue))
         self._recording.note_failed_nodes([job for job in queue if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
@@ -181,9 +187,17 @@ class SlurmLauncher:
         self._recording.insist(self._of_run(started))
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
-            last = self._preparation.last_job(self._fresh_queue(), started)
-            throttles = {job.group: self._records.throttle(job.group) for job in jobs}
-            self._preparation.prepare(label, resubmission(jobs, throttles) or (last,), overrides)
+            if jobs:
+                shape = self._shapes.of(jobs)
+            elif rollback is not None:
+                shape = self._shapes.before(self._fresh_queue(), started)
+            else:
+                shape = (self._preparation.last_job(self._fresh_queue(), started),)
+            self._preparation.prepare(label, shape, overrides)
+
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
+        """What a person types to submit the run's jobs again as they were before they were stopped, one line each."""
+        return self._preparation.commands(self._shapes.before(self._fresh_queue(), started))
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
@@ -191,15 +205,16 @@ class SlurmLauncher:
         left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
         self.keep(started)
         self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
+        self._shapes.note(left)
         for group in _waiting_first(left):
-            self._cancel([job for job in left if job.group == group])
+            self._cancel([job for job in left if job.group == group], started)
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
         while not self._is_gone(started, spare, or_raise=self._clock() > end):
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
-        self._take_back_kill()
+        self._kill_file.withdraw(_alive(self._fresh_queue()))
 
-    def _cancel(self, group: Sequence[SlurmJob]) -> None:
+    def _cancel(self, group: Sequence[SlurmJob], started: Sequence[RunStarted]) -> None:
         """Cancels a job or an array. Another user's is asked to stop by the KILL file, which its trainer looks at."""
         log.info("cancelling %s", ", ".join(job.shown for job in group))
         try:
@@ -208,14 +223,14 @@ class SlurmLauncher:
             if any(job.waits for job in group):
                 raise  # it would begin as soon as the KILL file is taken away
             log.warning("job %s is %s's: it is asked to stop by the KILL file", group[0].shown, group[0].user)
-            write_atomically(self._settings.state_dir / "KILL", f"{_KILL_MARK}: {group[0].shown} has to stop\n")
-
-    def _take_back_kill(self) -> None:
-        """Once the job is gone: the next one would stop at the KILL file as well. A person's own stays."""
-        path = self._settings.state_dir / "KILL"
-        with contextlib.suppress(FileNotFoundError):
-            if path.read_text(encoding="utf-8", errors="replace").startswith(_KILL_MARK):
-                path.unlink()
+            self._kill_file.ask(
+                StopOrder(
+                    time_unix_s=time.time(),
+                    attempt=started[-1].attempt if started else None,
+                    job=group[0].group,
+                    reason=f"job {group[0].shown} has to stop, and only {group[0].user} can cancel it",
+                )
+            )
 
     def _is_gone(self, started: Sequence[RunStarted], spare: str | None, *, or_raise: bool) -> bool:
         try:
@@ -236,6 +251,7 @@ class SlurmLauncher:
         Looks before each submission: sbatch may have submitted and lost its reply.
         """
         label = self._label_to_start(rollback, started)
+        self._kill_file.withdraw(_alive(self._fresh_queue()))
         here = self._marked(self._fresh_queue(), label)
         before = self._submissions.submitted(label) if here else {}  # all gone: the whole of it again
         extra = {"SENTINEL_STATE_DIR": str(self._settings.state_dir)}
@@ -316,6 +332,10 @@ def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
     """Jobs and whole arrays in the order to cancel them: none begins because the one before it has ended."""
     groups = dict.fromkeys(job.group for job in jobs)
     return sorted(groups, key=lambda group: any(not job.waits for job in jobs if job.group == group))
+
+
+def _alive(queue: Iterable[SlurmJob]) -> set[str]:
+    return {job.group for job in queue if not job.ended}
 
 
 def _label(job: SlurmJob) -> str | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.checking import check_script
-from sentinel.adapters.slurm.client import SlurmClient
+from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.plan.job_script.syntax import to_bytes
 from sentinel.plan.script_changes import new_scripts
-from sentinel.plan.slurm_jobs import SlurmJob, Submission, mark_in, with_own_head
+from sentinel.plan.slurm_jobs import SlurmJob, Submission, mark_in, unmarked, with_own_head
 from sentinel.plan.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
@@ -22,6 +23,8 @@ from sentinel.vocabulary.sample import RunStarted
 __all__ = ["Preparation", "restart_of"]
 
 log = logging.getLogger(__name__)
+
+_NEVER_SEEN = "no job of this run was ever seen in Slurm; [launcher] script can name what to submit"
 
 
 class Preparation:
@@ -47,7 +50,7 @@ class Preparation:
         SlurmRefused when bash or Slurm would not have them; ScriptRefused, ConfigError for what can't be changed.
         """
         changed = overrides if self._settings.changes_in_script else None
-        room = self._submissions.room(label)
+        room, shape = self._submissions.room(label), submissions
         if changed is not None:
             submissions = with_own_head(submissions)
         prepared = [self._made_ready(number, one, room, changed) for number, one in enumerate(submissions)]
@@ -56,14 +59,52 @@ class Preparation:
                 if script is not None:
                     check_script(script, room / f"{one.number}.original.sh")
             self._client.test(one.arguments, one.script, one.script_arguments)
-        self._submissions.publish(label, room, prepared)
+        self._submissions.publish(label, room, prepared, shape)
 
     def original(self, group: str) -> str:
         """The run's own script behind a job: what it was before any rollback changed it."""
+        return self.original_file(group).read_bytes().decode("utf-8", "surrogateescape")
+
+    def original_file(self, group: str) -> Path:
+        """Where that script is kept."""
         recorded, _ = self._records.recorded(group)
         mark = mark_in(recorded.comment)
-        before = self._submissions.original(mark.label, mark.number) if mark else None
-        return before if before is not None else self._records.script(group)
+        before = self._submissions.original_file(mark.label, mark.number) if mark else None
+        return before or self._records.script_file(group)
+
+    def whole(self, last: Submission) -> tuple[Submission, ...]:
+        """The job with all that was submitted with it: the array's other tasks, what its rollback was submitted for."""
+        if not last.group:
+            return (last,)
+        mark = mark_in(self._records.recorded(last.group)[0].comment)
+        shape = self._submissions.shape(mark.label) if mark else ()
+        return shape or (replace(last, array=self._records.array(last.group)),)
+
+    def commands(self, submissions: Sequence[Submission]) -> tuple[str, ...]:
+        """What a person types to submit these: the run's own scripts, with nothing changed. One line each."""
+        named = f"SENTINEL_STATE_DIR={shlex.quote(str(self._settings.state_dir))}"
+        lines = []
+        for number, one in enumerate(submissions):
+            words = ["sbatch", "--parsable", *self._words(one)]
+            dependency = one.dependency.format(*(f"$job{n}" for n in range(number)))
+            line = f"{named} {shlex.join(words[:2])}" + (f' --dependency="{dependency}"' if dependency else "")
+            line = f"{line} {shlex.join(words[2:])}"
+            lines.append(f"job{number}=$({line})" if len(submissions) > 1 else line)
+        return tuple(lines)
+
+    def _words(self, submission: Submission) -> list[str]:
+        """sbatch's options, the script and its arguments."""
+        more = self._settings.sbatch_arguments
+        if not submission.group:
+            if self._settings.script is None:
+                raise ConfigError(_NEVER_SEEN)
+            where = self._settings.working_directory or Path.cwd()
+            return [f"--chdir={where}", *more, str(self._settings.script)]
+        recorded, _ = self._records.recorded(submission.group)
+        own = unmarked(recorded.comment)
+        comment = [f"--comment={own}"] if own else []
+        script = str(self.original_file(submission.group))
+        return [*_arguments(recorded, submission), *comment, *more, script, *recorded.script_arguments]
 
     def _write(self, number: int, group: str, room: Path, changed: Overrides | None) -> tuple[Path, Path | None]:
         """The script, and the one for later starts, where they are two."""
@@ -90,9 +131,7 @@ class Preparation:
         more = list(self._settings.sbatch_arguments)
         if not submission.group:
             if self._settings.script is None:
-                raise ConfigError(
-                    "no job of this run was ever seen in Slurm; [launcher] script can name what to submit"
-                )
+                raise ConfigError(_NEVER_SEEN)
             script.write_bytes(self._settings.script.read_bytes())
             return Prepared(
                 number=number,
@@ -109,13 +148,9 @@ class Preparation:
         script, later = self._write(number, submission.group, room, changed)
         if later is not None:  # a requeue would do once more what is done once
             recorded = replace(recorded, properties=replace(recorded.properties, requeue=False))
-        arguments = recorded.properties.arguments()
-        arguments += [f"--output={recorded.output}"] if recorded.output else []
-        arguments += [f"--error={recorded.error}"] if recorded.error else []
-        arguments += [f"--array={submission.array}"] if submission.array else []
         return Prepared(
             number=number,
-            arguments=(*arguments, *more),
+            arguments=(*_arguments(recorded, submission), *more),
             script=script,
             later=later,
             script_arguments=recorded.script_arguments,
@@ -135,18 +170,24 @@ class Preparation:
         """The newest job that was seen of the run, with one task if it was an array's; without a group if none was."""
         group = self._records.newest()
         if group is None:
-            ended = {job.group: job for job in queue}
             known = [word.partition("_")[0] for s in started if (word := s.job_id)]
-            found = next((ended[i] for i in reversed(known) if i in ended), None)
-            if found is None:
+            there = {job.group for job in queue}
+            group = next((known_group for known_group in reversed(known) if known_group in there), None)
+            if group is None:
                 return Submission(group="")
-            self._records.keep(
-                found.group, self._client.script(found.group), self._client.recorded(found.group), found.tasks
-            )
-            group = found.group
+            members = [job for job in queue if job.group == group]
+            self._records.keep(group, self._client.script(group), self._client.recorded(group), members)
         _, seen = self._records.recorded(group)
         ran = [word.partition("_")[2] for s in started if (word := s.job_id or "").startswith(f"{group}_")]
         return Submission(group=group, array=ran[-1] if ran else seen)
+
+
+def _arguments(recorded: Recorded, submission: Submission) -> list[str]:
+    """For sbatch, without comment and dependency."""
+    arguments = recorded.properties.arguments()
+    arguments += [f"--output={recorded.output}"] if recorded.output else []
+    arguments += [f"--error={recorded.error}"] if recorded.error else []
+    return arguments + ([f"--array={submission.array}"] if submission.array else [])
 
 
 def restart_of(group: str | None) -> str:

@@ -32,18 +32,18 @@ class Recording:
 
         What can't be recorded (another user's script) is said once: a run can be watched without it.
         """
-        for job in self._missing(jobs):
+        for group, members in self._missing(jobs).items():
             try:
-                self._record(job)
+                self._record(group, members)
             except SlurmRefused as error:
-                if job.group not in self._said:
+                if group not in self._said:
                     log.warning("%s; it could not be started again", error)
-                self._said.add(job.group)
+                self._said.add(group)
 
     def insist(self, jobs: Iterable[SlurmJob]) -> None:
         """The same where it has to be. SlurmRefused when Slurm does not hand something out."""
-        for job in self._missing(jobs):
-            self._record(job)
+        for group, members in self._missing(jobs).items():
+            self._record(group, members)
 
     def note_failed_nodes(self, jobs: Iterable[SlurmJob]) -> None:
         """A node that took a job with it is down now, and may be up again when the next job is placed."""
@@ -51,14 +51,16 @@ class Recording:
             if job.state == "NODE_FAIL" and job.nodes and not self._failures.knows(job.id):
                 self._failures.note(job.id, self._failed_under(job))
 
-    def _missing(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
-        """One of each that is not recorded, a running task before the waiting ones."""
-        groups = {job.group: job for job in sorted(jobs, key=lambda job: not job.waits)}
-        return [job for group, job in groups.items() if not self._records.has(group)]
+    def _missing(self, jobs: Iterable[SlurmJob]) -> dict[str, list[SlurmJob]]:
+        """Of each job or array that is not recorded all that is there, those that run last."""
+        groups: dict[str, list[SlurmJob]] = {}
+        for job in sorted(jobs, key=lambda job: not job.waits):
+            groups.setdefault(job.group, []).append(job)
+        return {group: members for group, members in groups.items() if not self._records.has(group)}
 
-    def _record(self, job: SlurmJob) -> None:
-        script, recorded = self._client.script(job.group), self._queue.recorded(job.group)
-        self._records.keep(job.group, script, recorded, job.tasks)
+    def _record(self, group: str, members: list[SlurmJob]) -> None:
+        script, recorded = self._client.script(group), self._queue.recorded(group)
+        self._records.keep(group, script, recorded, members)
 
     def _failed_under(self, job: SlurmJob) -> tuple[str, ...]:
         if not re.search(r"[\[,]", job.nodes):

@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.adapters.slurm.client import Recorded
 from sentinel.durable import sync_folder, write_atomically
+from sentinel.plan.slurm_jobs import SlurmJob, Submission, array_of
 from sentinel.plan.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -36,15 +37,26 @@ class JobRecords:
         """The last job that was recorded; None when there is none."""
         return next(reversed(self.groups()), None)
 
-    def keep(self, group: str, script: str, recorded: Recorded, tasks: str) -> None:
-        """Writes a job down. `tasks` are those of its array that were seen; "" for none."""
+    def keep(self, group: str, script: str, recorded: Recorded, members: Sequence[SlurmJob]) -> None:
+        """Writes a job down. `members` are what was seen of it, several for an array; the last one's task stands for it
+        where a job is started alone."""
+        seen = {"tasks": members[-1].tasks, "array": array_of(members, recorded.properties.array_throttle)}
         self._folder.mkdir(exist_ok=True)
         write_atomically(self._folder / f"{group}.sh", script.encode("utf-8", "surrogateescape"))
-        write_atomically(self._folder / f"{group}.json", dump_json(asdict(recorded) | {"tasks": tasks}, indent=2))
+        write_atomically(self._folder / f"{group}.json", dump_json(asdict(recorded) | seen, indent=2))
+
+    def script_file(self, group: str) -> Path:
+        """Where the batch script is kept, as Slurm had spooled it."""
+        return self._folder / f"{group}.sh"
 
     def script(self, group: str) -> str:
         """The batch script, as Slurm had spooled it."""
-        return (self._folder / f"{group}.sh").read_bytes().decode("utf-8", "surrogateescape")
+        return self.script_file(group).read_bytes().decode("utf-8", "surrogateescape")
+
+    def array(self, group: str) -> str:
+        """All tasks of the array that were there when it was recorded, with their throttle; "" for no array."""
+        data = load_object((self._folder / f"{group}.json").read_text(encoding="utf-8"))
+        return str(data.get("array", data["tasks"]))
 
     def throttle(self, group: str) -> int | None:
         """How many tasks of the array may run at once, as it was when it was recorded; None for no limit."""
@@ -56,6 +68,7 @@ class JobRecords:
         try:
             data = load_object(path.read_text(encoding="utf-8"))
             tasks = data.pop("tasks")
+            data.pop("array", None)
             return _recorded(data), tasks
         except (LineError, KeyError, TypeError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
@@ -144,13 +157,14 @@ class Submissions:
         room.mkdir(parents=True)
         return room
 
-    def publish(self, label: str, room: Path, prepared: Sequence[Prepared]) -> None:
-        """Makes the folder with its scripts the label's, whole."""
+    def publish(self, label: str, room: Path, prepared: Sequence[Prepared], shape: Sequence[Submission]) -> None:
+        """Makes the folder with its scripts the label's, whole. `shape`: of the jobs that it stands in for."""
         rows = [
             asdict(one) | {"script": one.script.name, "later": one.later.name if one.later else None}
             for one in prepared
         ]
-        write_atomically(room / "plan.json", dump_json({"submissions": rows}, indent=2))
+        document = {"submissions": rows, "shape": [asdict(one) for one in shape]}
+        write_atomically(room / "plan.json", dump_json(document, indent=2))
         room.rename(self._folder / label)
         sync_folder(self._folder)
 
@@ -163,10 +177,25 @@ class Submissions:
         except (LineError, KeyError, TypeError, OSError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
 
-    def original(self, label: str, number: int) -> str | None:
-        """The run's own script that a rollback's was made from; None where that was not changed."""
+    def shape(self, label: str) -> tuple[Submission, ...]:
+        """The shape of the jobs that the label's stand in for; empty where it was not recorded."""
+        path = self._folder / label / "plan.json"
+        try:
+            return tuple(Submission(**row) for row in load_object(path.read_text(encoding="utf-8")).get("shape", ()))
+        except FileNotFoundError:
+            return ()
+        except (LineError, TypeError) as error:
+            raise SlurmRefused(f"{path} can't be read: {error}") from error
+
+    def original_file(self, label: str, number: int) -> Path | None:
+        """Where the run's own script is that a rollback's was made from; None where that was not changed."""
         path = self._folder / label / f"{number}.original.sh"
-        return path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else None
+        return path if path.exists() else None
+
+    def original(self, label: str, number: int) -> str | None:
+        """What is in it."""
+        path = self.original_file(label, number)
+        return path.read_bytes().decode("utf-8", "surrogateescape") if path else None
 
     def difference(self, label: str) -> str | None:
         """How the rollback's first script differs from the run's own, as a diff; None where that was not changed."""

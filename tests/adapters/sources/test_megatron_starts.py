@@ -195,11 +195,13 @@ def test_an_argument_is_no_proof_of_what_a_checkpoint_brings_back() -> None:
 def test_an_attempt_of_a_log_belongs_to_the_rollback_whose_job_writes() -> None:
     first, second = starts(records_of("megatron", TWO_LIVES))
     rollback = decision(first, seed=43)
-    rollback.last_start_unix_s = 100.0
+    rollback.last_start_unix_s, rollback.last_start_attempt = 100.0, 1
     jobs = JobsSeen(writers=(WriterSeen(id="7", rollback="incident-1-r1"),))
     incidents = [incident_with(rollback)]
-    assert rollback_of(replace(second, time_unix_s=101.0), jobs, incidents) == "incident-1-r1"
-    assert rollback_of(replace(second, time_unix_s=99.0), jobs, incidents) is None
+    for by_the_logs_clock_unix_s in (99.0, 101.0):  # which is not the daemon's
+        at = {"time_unix_s": by_the_logs_clock_unix_s}
+        assert rollback_of(replace(second, **at), jobs, incidents) == "incident-1-r1"
+        assert rollback_of(replace(second, **at, attempt=1), jobs, incidents) is None
     assert rollback_of(second, jobs, incidents) == "incident-1-r1"  # no clock: it resumed from the target
     assert rollback_of(first, jobs, incidents) is None
     assert rollback_of(second, JobsSeen(writers=(WriterSeen(id="7", rollback=None),)), incidents) is None

@@ -1,0 +1,67 @@
+"""The trainer's clock and the daemon's may be minutes apart: attempts and the log's order tell what came first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sentinel.act.observe import Look
+from sentinel.act.recover import _made_since
+from sentinel.act.watch import _fruitless_starts, _was_stopped_for_hanging
+from sentinel.judge.history import History
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
+
+DAEMON_UNIX_S = 1_000_000.0
+START: dict[str, Any] = {"event": "intent", "action": {"kind": "start_job"}}
+STOP_HUNG: dict[str, Any] = {"event": "intent", "action": {"kind": "stop_job", "keep_stacks": True}}
+
+
+def history(clock_s: float, *, steps: Mapping[int, int], saved: tuple[int, ...] = ()) -> History:
+    """Attempts with so many steps each, all from before the daemon's own events, by a trainer's clock that is wrong."""
+    at = DAEMON_UNIX_S - 60.0 + clock_s
+    records: list[Record] = []
+    for attempt, made in steps.items():
+        records.append(RunStarted(attempt=attempt, time_unix_s=at))
+        records += [Sample(attempt=attempt, global_step=n, time_unix_s=at, loss=3.0) for n in range(1, made + 1)]
+        if attempt in saved:
+            records.append(CheckpointSaved(attempt=attempt, global_step=made, time_unix_s=at, tag=f"global_step{made}"))
+    told = History()
+    for record in records:
+        told.push(record)
+    return told
+
+
+def look(told: History, *events: dict[str, Any]) -> Look:
+    timed = tuple({**event, "time_unix_s": DAEMON_UNIX_S} for event in events)
+    return cast("Look", SimpleNamespace(history=told, events=timed))
+
+
+CLOCKS = pytest.mark.parametrize("clock_s", [-600.0, 0.0, 600.0], ids=["behind", "right", "ahead"])
+
+
+@CLOCKS
+def test_steps_from_before_a_start_are_none_that_were_made_since(clock_s: float) -> None:
+    assert _made_since(history(clock_s, steps={1: 200}), 1) == 0
+    assert _made_since(history(clock_s, steps={1: 200, 2: 3}), 1) == 3
+    assert _made_since(history(clock_s, steps={1: 7}), 0) == 7
+    assert _made_since(history(clock_s, steps={1: 200, 2: 3}), None) == 0
+
+
+@CLOCKS
+def test_starts_are_fruitless_until_an_attempt_that_came_after_them_has_saved(clock_s: float) -> None:
+    twice = [{**START, "newest_attempt": 1}, {**START, "newest_attempt": 2}]
+    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}, saved=(1,)), *twice)) == 2
+    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 2)), *twice)) == 1
+    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 3)), *twice)) == 0
+    decided = [*twice, {"event": "decided"}, {**START, "newest_attempt": 2}]
+    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}), *decided)) == 1
+
+
+@CLOCKS
+def test_the_attempt_that_was_stopped_for_hanging_is_known_by_its_number(clock_s: float) -> None:
+    told = history(clock_s, steps={1: 5, 2: 5})
+    assert _was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 2}))
+    assert not _was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 1}))

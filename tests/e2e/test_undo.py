@@ -1,0 +1,71 @@
+"""Undo after several rollbacks: in which order, what is said of the others, and how the job starts again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kill_points import build, incidents, line, live
+
+TO_40, TO_20 = (("rollback", "--to", f"global_step{step}", "--yes", "--no-start") for step in (40, 20))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("runs").resolve() / "run", ill=False)
+
+
+@pytest.fixture
+def run(built: Path, tmp_path: Path) -> Path:
+    """60 steps, rolled back to step 40, then to step 20."""
+    folder = tmp_path.resolve() / "run"
+    shutil.copytree(built, folder)
+    for words in (TO_40, TO_20):
+        sentinel(folder, *words)
+    return folder
+
+
+def sentinel(folder: Path, *words: str, expect: int = 0) -> str:
+    ran = subprocess.run(line(folder, words), capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == expect, ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def tags(folder: Path) -> list[str]:
+    return sorted(p.name for p in (folder / "checkpoints").glob("global_step*"))
+
+
+def test_undo_of_the_newer_says_what_the_older_one_holds_and_how_it_comes_back(run: Path, built: Path) -> None:
+    said = sentinel(run, "undo", "--yes")
+    assert tags(run) == ["global_step20", "global_step40"]
+    assert "undo incident-2: incident-2-r1; brings back global_step40" in said
+    held = "incident-1 holds global_step60, which stay in its quarantine; `sentinel undo incident-1` brings them back"
+    assert said.count(held) == 2  # before the question and at the end
+    said = sentinel(run, "undo", "incident-1", "--yes")
+    assert "stay in its quarantine" not in said
+    assert live(run) == live(built)
+
+
+def test_undo_of_all_is_the_newest_first_and_gives_the_run_back_as_it_was(run: Path, built: Path) -> None:
+    refused = sentinel(run, "undo", "incident-1", "--yes", expect=2)
+    assert "incident-1 can't be undone before incident-2, which is newer; `sentinel undo --all` does both" in refused
+    assert "pass either incident-1 or --all" in sentinel(run, "undo", "incident-1", "--all", expect=2)
+    said = sentinel(run, "undo", "--all", "--yes")
+    assert said.index("undo incident-2") < said.index("undo incident-1")
+    assert live(run) == live(built)
+    assert [i.outcome for i in incidents(run)] == ["undone", "undone"]
+    assert "no rollback to undo" in sentinel(run, "undo", "--all", "--yes", expect=2)
+
+
+def test_undo_tells_the_command_that_starts_the_job_again(run: Path) -> None:
+    text = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(text.replace('["false"]', '["sh", "-c", "echo in $SENTINEL_STATE_DIR"]'))
+    said = sentinel(run, "undo", "--all", "--yes").splitlines()
+    typed = said[said.index("the job is not started; this starts it again:") + 1]
+    subprocess.run(["/bin/sh", "-c", typed], check=True, timeout=60, cwd="/")
+    assert (run / "state" / "job.log").read_text() == f"in {run / 'state'}\n"
+    assert shlex.split(typed)[0] == "cd"
