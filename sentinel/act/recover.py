@@ -19,7 +19,7 @@ from sentinel.plan.approval import Approval, digest_of
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof import outcome, prove
+from sentinel.plan.proof import prove
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
 from sentinel.plan.waiting import has_not_healed
@@ -197,18 +197,17 @@ class Recoverer:
     def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look) -> Done | None:
         """Settles what the new attempt shows of each change, once it has made its first steps.
 
-        At once where its start report already contradicts one, or no step is to be expected any more.
+        Earlier where no step is to be expected any more.
         """
         found = evidence(look.history, attempt, before=incident.attempt)
         if found is None:
             return None
-        checks = prove(rollback, found, incident.baseline)
         waited_s = look.run.now_unix_s - found.started.time_unix_s
         over = waited_s > self._policy.confirm_within_s or attempt.finished is not None
         over |= look.run.jobs.known and not look.run.jobs.writers
-        enough = len(found.samples) >= FIRST_STEPS or over
-        if not enough and outcome(checks) is not Proof.CONTRADICTED:
+        if len(found.samples) < FIRST_STEPS and not over:
             return None
+        checks = prove(rollback, found, incident.baseline)
         if self._ledger.proof(rollback, attempt.number, checks) is not Proof.CONTRADICTED:
             return None
         wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
