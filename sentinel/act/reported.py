@@ -51,7 +51,12 @@ def baseline_of(started: RunStarted | None) -> Baseline:
         skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
         moments_reset_steps=started.moments_reset_steps,
         free=None if started.free is None else Free.from_json(started.free),
+        from_arguments=tuple(_BASELINE_KEYS.get(name, name) for name in started.from_arguments or ()),
     )
+
+
+_BASELINE_KEYS = {"gradient_clipping": "clip_grad", "lr_schedule": "lr"}
+"""Field of RunStarted -> that of Baseline, where they differ."""
 
 
 def _read(from_json: Callable[[dict[str, Any]], T], told: dict[str, Any] | None) -> T | None:
@@ -78,7 +83,8 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
     if script is None:
         return reported
     gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
-    return replace(reported, **gaps)
+    asked_for = [name for name, value in gaps.items() if value is not None]
+    return replace(reported, **gaps, from_arguments=(*reported.from_arguments, *asked_for))
 
 
 def step_time_s(attempt: Attempt | None) -> float | None:
