@@ -202,8 +202,8 @@ class Recoverer:
         found = evidence(look.history, attempt, before=incident.attempt)
         if found is None:
             return None
-        waited_s = look.run.now_unix_s - found.started.time_unix_s
-        over = waited_s > self._policy.confirm_within_s or attempt.finished is not None
+        since = max(rollback.last_start_unix_s or 0.0, found.started.time_unix_s)  # two clocks; the second may be nan
+        over = look.run.now_unix_s - since > self._policy.confirm_within_s or attempt.finished is not None
         over |= look.run.jobs.known and not look.run.jobs.writers
         if len(found.samples) < FIRST_STEPS and not over:
             return None
