@@ -136,10 +136,11 @@ class Rung:
     """fp16: the loss scale to start from, once; None leaves the checkpoint's."""
 
     environment: tuple[str, ...] = ()
-    """Free-form, for trainers other than the reference one: variables as "NAME=value", which it has to echo."""
+    """Free-form, for trainers other than the reference one: variables as "NAME=value". The trainer has to echo them."""
 
     options: tuple[str, ...] = ()
-    """Free-form: options of the trainer as "--flag=value", which it has to echo."""
+    """Free-form: options of the trainer as "--flag=value". One that names a known setting (--learning_rate, …) is
+    proved by what the trainer reports of that setting; any other the trainer has to echo."""
 
     wait_steps: int | None = None
     """Change nothing and watch for so many more steps whether the run heals; a rung of its own. None does not wait."""
