@@ -83,8 +83,7 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
     if script is None:
         return reported
     gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
-    asked_for = [name for name, value in gaps.items() if value is not None]
-    return replace(reported, **gaps, from_arguments=(*reported.from_arguments, *asked_for))
+    return replace(reported, **gaps)
 
 
 def step_time_s(attempt: Attempt | None) -> float | None:

@@ -55,7 +55,7 @@ class Baseline:
     moments_reset_steps: tuple[int, ...] | None = None
     free: Free | None = None
     from_arguments: tuple[str, ...] = ()
-    """Fields of this that were read from the trainer's arguments or its job script, not from what it runs with."""
+    """Fields of this that were read from the trainer's arguments, not from what it runs with."""
 
     def to_json(self) -> dict[str, Any]:
         """As `opened` records it."""

@@ -48,7 +48,7 @@ def of_first_steps(
 def _lr(lr: LrSchedule, evidence: Evidence) -> OfSteps | None:
     """Where the schedule counts steps: it gives the learning rate of each."""
     seen = dict(evidence.learning_rates())
-    if not seen or "tokens" in (lr.unit, lr.decay_unit):
+    if not seen or {lr.unit, lr.decay_unit or lr.unit} != {"steps"}:
         return None
     for step, value in seen.items():
         if not same(value, lr.lr(step=step), _PRINTED):

@@ -230,6 +230,7 @@ def _ranges(started: RunStarted) -> list[list[Any]] | None:
 def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
+    changed = changed_keys(overrides, baseline)
     never = "the trainer has never reported the one that it runs with"
     silent = {
         "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
@@ -256,7 +257,6 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
         for key, field in (_ALSO_PACED | _REPORTED_AS).items()
     }
     said = {what: sentence for what, (is_silent, sentence) in silent.items() if is_silent}
-    changed = changed_keys(overrides, baseline)
     for key, field in _REPORTED_AS.items():
         if key in changed and getattr(standing, key) is not None and key in baseline.from_arguments:
             said[field] = f"{field}: only {_ARGUMENT}"
