@@ -20,7 +20,7 @@ from sentinel.plan.approval import Approval, digest_of
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof import outcome, prove
+from sentinel.plan.proof import prove
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
 from sentinel.plan.run_state import JobsSeen
@@ -227,18 +227,17 @@ class Recoverer:
     def _prove(self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look) -> Done | None:
         """Settles what the new attempt shows of each change, once it has made its first steps.
 
-        At once where its start report already contradicts one, or no step is to be expected any more.
+        Earlier where no step is to be expected any more.
         """
         found = evidence(look.history, attempt, before=incident.attempt)
         if found is None:
             return None
-        checks = prove(rollback, found, incident.baseline)
-        waited_s = look.run.now_unix_s - found.started.time_unix_s
-        over = waited_s > self._policy.confirm_within_s or attempt.finished is not None
+        since = max(rollback.last_start_unix_s or 0.0, found.started.time_unix_s)  # two clocks; the second may be nan
+        over = look.run.now_unix_s - since > self._policy.confirm_within_s or attempt.finished is not None
         over |= look.run.jobs.known and not look.run.jobs.writers
-        enough = len(found.samples) >= FIRST_STEPS or over
-        if not enough and outcome(checks) is not Proof.CONTRADICTED:
+        if len(found.samples) < FIRST_STEPS and not over:
             return None
+        checks = prove(rollback, found, incident.baseline)
         if self._ledger.proof(rollback, attempt.number, checks) is not Proof.CONTRADICTED:
             return None
         wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)

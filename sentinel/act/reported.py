@@ -51,7 +51,12 @@ def baseline_of(started: RunStarted | None) -> Baseline:
         skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
         moments_reset_steps=started.moments_reset_steps,
         free=None if started.free is None else Free.from_json(started.free),
+        from_arguments=tuple(_BASELINE_KEYS.get(name, name) for name in started.from_arguments or ()),
     )
+
+
+_BASELINE_KEYS = {"gradient_clipping": "clip_grad", "lr_schedule": "lr"}
+"""Field of RunStarted -> that of Baseline, where they differ."""
 
 
 def _read(from_json: Callable[[dict[str, Any]], T], told: dict[str, Any] | None) -> T | None:

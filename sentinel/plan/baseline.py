@@ -65,6 +65,8 @@ class Baseline:
 
     moments_reset_steps: tuple[int, ...] | None = None
     free: Free | None = None
+    from_arguments: tuple[str, ...] = ()
+    """Fields of this that were read from the trainer's arguments, not from what it runs with."""
 
     def to_json(self) -> dict[str, Any]:
         """As `opened` records it."""
@@ -74,6 +76,7 @@ class Baseline:
             "skipped": None if self.skipped is None else [r.to_json() for r in self.skipped],
             "moments_reset_steps": self.moments_reset_steps,
             "free": self.free.to_json() if self.free else None,
+            "from_arguments": self.from_arguments,
         }
 
     @classmethod
@@ -87,6 +90,7 @@ class Baseline:
             skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
             moments_reset_steps=None if resets is None else tuple(resets),
             free=None if free is None else Free.from_json(free),
+            from_arguments=tuple(data.get("from_arguments") or ()),
         )
 
 

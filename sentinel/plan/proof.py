@@ -208,7 +208,7 @@ def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
     if free == Free():
         return
     echoed = evidence.started.free
-    added = [option for option in free.options if option not in before.options]
+    added = _added(free, before)
     for setting, flag, value in named_settings(added):
         wanted = wanted_number(value)
         if wanted is None:
@@ -230,6 +230,7 @@ def _ranges(started: RunStarted) -> list[list[Any]] | None:
 def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
+    changed = changed_keys(overrides, baseline)
     never = "the trainer has never reported the one that it runs with"
     silent = {
         "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
@@ -256,14 +257,27 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
         for key, field in (_ALSO_PACED | _REPORTED_AS).items()
     }
     said = {what: sentence for what, (is_silent, sentence) in silent.items() if is_silent}
+    for key, field in _REPORTED_AS.items():
+        if key in changed and getattr(standing, key) is not None and key in baseline.from_arguments:
+            said[field] = f"{field}: only {_ARGUMENT}"
+    for setting, flag, _ in named_settings(_added(standing.free, baseline.free)):
+        if setting in _REPORTED_AS and (getattr(baseline, setting) is None or setting in baseline.from_arguments):
+            said[f"{flag} ({setting})"] = f"{flag}: {never if getattr(baseline, setting) is None else _ARGUMENT}"
     for schedule, first in (("lr_schedule", "lr of the first step"), ("seqlen_schedule", "seqlen of the first step")):
         if schedule in said:
             said[first] = said[schedule]
     return said
 
 
+_ARGUMENT = "the trainer's argument is known, and a checkpoint can bring the old value back"
+
+
+def _added(free: Free | None, before: Free | None) -> list[str]:
+    """The options that are new."""
+    return [option for option in (free or Free()).options if option not in (before or Free()).options]
+
+
 def _has_unknown(free: Free | None, before: Free | None) -> bool:
     """Whether a free-form change is there that only the trainer's echo can confirm."""
-    now, old = free or Free(), before or Free()
-    unnamed = [o for o in now.options if o not in old.options and setting_of(o.partition("=")[0]) is None]
-    return bool(unnamed) or dict(now.environment) != dict(old.environment)
+    unnamed = [option for option in _added(free, before) if setting_of(option.partition("=")[0]) is None]
+    return bool(unnamed) or dict((free or Free()).environment) != dict((before or Free()).environment)

@@ -139,10 +139,11 @@ class Rung:
     """fp16: the loss scale to start from, once; None leaves the checkpoint's."""
 
     environment: tuple[str, ...] = ()
-    """Free-form, for trainers other than the reference one: variables as "NAME=value", which it has to echo."""
+    """Free-form, for trainers other than the reference one: variables as "NAME=value". The trainer has to echo them."""
 
     options: tuple[str, ...] = ()
-    """Free-form: options of the trainer as "--flag=value", which it has to echo."""
+    """Free-form: options of the trainer as "--flag=value". One that names a known setting (--learning_rate, …) is
+    proved by what the trainer reports of that setting; any other the trainer has to echo."""
 
     remove_options: tuple[str, ...] = ()
     """Free-form: options that the trainer no longer gets, as "--fp16": the option goes with all of its values."""

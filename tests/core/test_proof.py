@@ -14,6 +14,7 @@ from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
 from sentinel.plan.proof_value import Proof
+from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import (
     Adaptive,
@@ -412,3 +413,14 @@ def test_what_stays_as_it_was_has_to_stay_and_need_not_be_shown_again() -> None:
     assert outcome(prove(decision, Evidence(started=started), before)) is Proof.CONFIRMED
     lost = replace(started, adam_beta2=0.95)
     assert outcome(prove(decision, Evidence(started=lost), before)) is Proof.CONTRADICTED
+
+
+def test_the_plan_says_beforehand_which_settings_only_an_argument_shows() -> None:
+    free = Free(options=("--clip-grad=0.3", "--weight-decay=0.1", "--adam-beta1=0.8"))
+    overrides = replace(OVERRIDES, standing=Standing(adam_beta2=0.95, free=free), once=None)
+    told = Baseline(adam_beta2=0.999, clip_grad=1.0, adam_beta1=0.9, from_arguments=("adam_beta2", "clip_grad"))
+    said = unreported(overrides, told)
+    assert list(said) == ["adam_beta2", "--clip-grad (clip_grad)", "--weight-decay (weight_decay)"]
+    assert said["--clip-grad (clip_grad)"].endswith("and a checkpoint can bring the old value back")
+    assert unreported(replace(overrides, standing=Standing(adam_beta2=0.999)), told) == {}
+    assert Baseline.from_json(load_object(dump_json(told.to_json()))) == told

@@ -155,6 +155,7 @@ def test_the_callback_tells_of_evaluations_checkpoints_and_the_end(gpt2: Path) -
     assert all((gpt2 / "checkpoints" / r.tag).is_dir() and recognise(r.tag) for r in saved)
     start = starts(gpt2)[0]
     assert (start.seed, start.total_steps, start.checkpoint_interval_steps, start.full_seqlen) == (7, 6, 4, 64)
+    assert (start.trainer, start.applies) == ("Hugging Face's Trainer (StabilityCallback)", ())
     assert isinstance(told[-1], RunFinished)
     assert told[-1].reason == "finished"
 
