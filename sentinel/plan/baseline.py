@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.vocabulary.overrides import Free
@@ -66,6 +66,13 @@ class Baseline:
     moments_reset_steps: tuple[int, ...] | None = None
     free: Free | None = None
 
+    by_script: tuple[str, ...] = ()
+    """The fields that the trainer has not reported, and that its job script shows."""
+
+    def without_script(self) -> Baseline:
+        """What the trainer itself has reported."""
+        return replace(self, **dict.fromkeys(self.by_script), by_script=()) if self.by_script else self
+
     def to_json(self) -> dict[str, Any]:
         """As `opened` records it."""
         return {
@@ -74,6 +81,7 @@ class Baseline:
             "skipped": None if self.skipped is None else [r.to_json() for r in self.skipped],
             "moments_reset_steps": self.moments_reset_steps,
             "free": self.free.to_json() if self.free else None,
+            "by_script": list(self.by_script),
         }
 
     @classmethod
@@ -87,6 +95,7 @@ class Baseline:
             skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
             moments_reset_steps=None if resets is None else tuple(resets),
             free=None if free is None else Free.from_json(free),
+            by_script=tuple(data.get("by_script") or ()),
         )
 
 

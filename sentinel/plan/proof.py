@@ -230,6 +230,7 @@ def _ranges(started: RunStarted) -> list[list[Any]] | None:
 def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
+    baseline = baseline.without_script()
     never = "the trainer has never reported the one that it runs with"
     silent = {
         "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
@@ -266,4 +267,4 @@ def _has_unknown(free: Free | None, before: Free | None) -> bool:
     """Whether a free-form change is there that only the trainer's echo can confirm."""
     now, old = free or Free(), before or Free()
     unnamed = [o for o in now.options if o not in old.options and setting_of(o.partition("=")[0]) is None]
-    return bool(unnamed) or dict(now.environment) != dict(old.environment)
+    return bool(unnamed) or dict(now.environment) != dict(old.environment) or set(now.removed) != set(old.removed)
