@@ -238,7 +238,7 @@ def test_the_default_ladder_is_carried_by_a_script_with_a_batch_ramp_as_it_is(ru
 
 
 def test_slw_from_the_ladder_is_what_bigscience_wrote_by_hand() -> None:
-    """tr8b: a curriculum in the here-document, no batch ramp, end and decay by tokens, a warmup of 3_750_000 samples."""
+    """tr8b: a curriculum in the here-document, no batch ramp, end and decay by tokens, warmup of 3_750_000 samples."""
     by_hand = Rung(name="by hand", hypothesis="…", target="scratch", seqlen_start=64, seqlen_total_steps=36_000)
     made = decided(by_hand, TR8, Anchor(global_step=0, consumed_samples=0, consumed_tokens=0))
     told = read_text(new_scripts(TR8, made).first.text).facts
