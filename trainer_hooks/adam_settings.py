@@ -82,7 +82,14 @@ def facts(engine: Any) -> dict[str, Any]:
         "gradient_clipping": gradient_clipping(engine),
         "precision": computes_in,
         "loss_scale": loss_scale(engine.optimizer) if computes_in == "fp16" else None,
+        "parameters": _parameters(engine),
     }
+
+
+def _parameters(engine: Any) -> int | None:
+    """Of the whole model; None where a rank has a part of it alone (tensor, pipeline and expert parallelism)."""
+    split = any(getattr(engine, name, None) for name in ("mpu", "is_pipe_parallel", "has_moe_layers"))
+    return None if split else sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
 
 
 def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:

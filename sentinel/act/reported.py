@@ -47,6 +47,7 @@ def baseline_of(started: RunStarted | None) -> Baseline:
         weight_decay=started.weight_decay,
         clip_grad=started.gradient_clipping,
         precision=started.precision,
+        parameters=started.parameters,
         loss_scale=started.loss_scale,
         skipped=None if skipped is None else tuple(SkippedRange.from_json(r) for r in skipped),
         moments_reset_steps=started.moments_reset_steps,
@@ -83,7 +84,8 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
     if script is None:
         return reported
     gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
-    return replace(reported, **gaps)
+    shown = tuple(name for name, value in gaps.items() if value is not None and name != "lr_from_start")
+    return replace(reported, **gaps, by_script=shown)
 
 
 def step_time_s(attempt: Attempt | None) -> float | None:

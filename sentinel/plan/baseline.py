@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.vocabulary.overrides import Free
@@ -68,6 +68,13 @@ class Baseline:
     from_arguments: tuple[str, ...] = ()
     """Fields of this that were read from the trainer's arguments, not from what it runs with."""
 
+    by_script: tuple[str, ...] = ()
+    """The fields that the trainer has not reported, and that its job script shows."""
+
+    def without_script(self) -> Baseline:
+        """What the trainer itself has reported."""
+        return replace(self, **dict.fromkeys(self.by_script), by_script=()) if self.by_script else self
+
     def to_json(self) -> dict[str, Any]:
         """As `opened` records it."""
         return {
@@ -77,6 +84,7 @@ class Baseline:
             "moments_reset_steps": self.moments_reset_steps,
             "free": self.free.to_json() if self.free else None,
             "from_arguments": self.from_arguments,
+            "by_script": list(self.by_script),
         }
 
     @classmethod
@@ -91,6 +99,7 @@ class Baseline:
             moments_reset_steps=None if resets is None else tuple(resets),
             free=None if free is None else Free.from_json(free),
             from_arguments=tuple(data.get("from_arguments") or ()),
+            by_script=tuple(data.get("by_script") or ()),
         )
 
 

@@ -217,7 +217,7 @@ def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
         found = find(setting, wanted, evidence)
         yield Check(what=f"{flag} ({setting})", expected=wanted, reported=found.seen, found=found.answer, why=found.why)
     unknown = any(setting_of(option.partition("=")[0]) is None for option in added)
-    others = unknown or dict(free.environment) != dict(before.environment)
+    others = unknown or dict(free.environment) != dict(before.environment) or set(free.removed) != set(before.removed)
     if others or echoed is not None:
         yield Check(what="free", expected=free.to_json(), reported=echoed, changed=others)
 
@@ -231,6 +231,7 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
     changed = changed_keys(overrides, baseline)
+    baseline = baseline.without_script()
     never = "the trainer has never reported the one that it runs with"
     silent = {
         "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
@@ -279,5 +280,6 @@ def _added(free: Free | None, before: Free | None) -> list[str]:
 
 def _has_unknown(free: Free | None, before: Free | None) -> bool:
     """Whether a free-form change is there that only the trainer's echo can confirm."""
-    unnamed = [option for option in _added(free, before) if setting_of(option.partition("=")[0]) is None]
-    return bool(unnamed) or dict((free or Free()).environment) != dict((before or Free()).environment)
+    now, old = free or Free(), before or Free()
+    unnamed = [o for o in _added(free, before) if setting_of(o.partition("=")[0]) is None]
+    return bool(unnamed) or dict(now.environment) != dict(old.environment) or set(now.removed) != set(old.removed)

@@ -119,6 +119,9 @@ class RunStarted:
     precision: str | None = None
     """What the model computes in: fp32, bf16 or fp16."""
 
+    parameters: int | None = None
+    """Parameters of the whole model; None where nothing knows all of them."""
+
     loss_scale: float | None = None
     """fp16: the loss scale that the first step will be taken with; None where there is none."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.plan.job_script.given import given
+from sentinel.plan.lint.reading import read_text
 from sentinel.plan.mitigations import changes, overrides_for
 from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.plan.script_changes import baseline_of_script, new_scripts
@@ -24,13 +25,18 @@ from sentinel.vocabulary.pacing import (
     FixedRoot,
     MetricSchedule,
     Mixed,
+    Position,
     RandomLtdSchedule,
     SeqlenSchedule,
+    Track,
     staircase,
 )
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
+TR8 = SCRIPT.replace("GLOBAL_BATCH=512", "GLOBAL_BATCH=2048")
+"""With tr8-104B's batch; the ramp from 16 by 16 over 6 million samples, the warmup and the decay are tr8's already."""
+
 GROWING = BatchSizeSchedule(start=16, full=512, increment=16, ramp_samples=9)
 DROPPING = RandomLtdSchedule(start=128, full=2048, total_steps=9)
 PACED = CurriculumSchedule(
@@ -192,6 +198,58 @@ def test_a_free_variable_and_option_are_set_where_they_are() -> None:
         "SAVE_INTERVAL=100",
         "--eval-interval 200",
     }
+
+
+@pytest.mark.parametrize("target", [0, 1000, 3000, 6210, 9000])
+@pytest.mark.parametrize("rung", DEFAULT_LADDER, ids=lambda rung: rung.name)
+def test_the_default_ladder_is_carried_by_a_script_with_a_batch_ramp_as_it_is(rung: Rung, target: int) -> None:
+    """tr8's ramp and warmup; 6210 and 3000 are what its people rolled back to, at 9000 the warmup is over."""
+    own = baseline_of_script(TR8)
+    assert own.batch_size is not None
+    at = Track(full=2048, batch=own.batch_size).reach(Position(), step=target)
+    anchor = Anchor(global_step=target, consumed_samples=at.samples, consumed_tokens=at.tokens)
+    made = decided(rung, TR8, anchor)
+    text = new_scripts(TR8, made).first.text
+    now = baseline_of_script(text)
+    lr, seqlen = made.standing.lr, made.standing.seqlen
+    assert lr is not None
+    assert now.lr is not None
+    assert own.lr is not None
+    assert (now.lr.unit, now.lr.warmup, now.lr.decay_end) == (lr.unit, lr.warmup, lr.decay_end)
+    if rung.seqlen_start is None:
+        assert text.count("--rampup-batch-size") == 1
+        assert lr.warmup == own.lr.warmup * (rung.lr_warmup_factor or 1)
+        return
+    assert seqlen is not None
+    assert now.batch_size is not None
+    assert not now.batch_size.warms_up
+    assert now.total_tokens == made.standing.total_tokens == 300_000_000 * 2048
+    assert now.total_samples == 900_000_000
+    assert now.seqlen is not None
+    for step in range(target + 1, (seqlen.end_step or 0) + 20, 37):
+        assert now.seqlen.seqlen(step) == seqlen.seqlen(step), step
+    if at.samples >= 216_320:
+        assert lr.warmup == 216_320
+        return
+    track = Track(full=2048, batch=now.batch_size, seqlen=seqlen)
+    end = track.reach(at, samples=lr.warmup)
+    assert end.samples == lr.warmup
+    assert 0 <= end.tokens - 216_320 * 2048 < 2048 * seqlen.seqlen(end.step)
+
+
+def test_slw_from_the_ladder_is_what_bigscience_wrote_by_hand() -> None:
+    """tr8b: a curriculum in the here-document, no batch ramp, end and decay by tokens, warmup of 3_750_000 samples."""
+    by_hand = Rung(name="by hand", hypothesis="…", target="scratch", seqlen_start=64, seqlen_total_steps=36_000)
+    made = decided(by_hand, TR8, Anchor(global_step=0, consumed_samples=0, consumed_tokens=0))
+    told = read_text(new_scripts(TR8, made).first.text).facts
+    assert told.rampup_batch_size is None
+    assert (told.train_tokens, told.lr_decay_tokens) == (300_000_000 * 2048, 126_953_125 * 2048)
+    assert told.lr_decay_samples is None
+    assert told.lr_warmup_samples == pytest.approx(3_750_000, rel=0.05)
+    theirs = FixedLinear(start=64, full=2048, total_steps=36_000)
+    ours = baseline_of_script(new_scripts(TR8, made).first.text).seqlen
+    assert ours is not None
+    assert all(ours.seqlen(step) == theirs.seqlen(step) for step in range(1, 36_500, 11))
 
 
 def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None:

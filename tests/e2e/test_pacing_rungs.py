@@ -19,6 +19,7 @@ from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback, fold
 from sentinel.plan.proof import prove
 from sentinel.plan.proof_value import Proof
+from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
@@ -26,8 +27,10 @@ from tests.hooks.trainer import SMALL, command
 
 FULL, BATCH, AT, STEPS = 32, 4, 6, 14
 WORDS = (*SMALL, "--steps", str(STEPS), "--save-interval", str(AT), "--validate-every", "2", "--run", "small")
+WORDS = (*WORDS, "--lr-warmup", str(AT + 3))
 
 RUNGS: dict[str, dict[str, Any]] = {
+    "linear": {"seqlen_start": "by_size", "seqlen_total_steps": 6},
     "root": {"seqlen_start": 8, "seqlen_pacing": "fixed_root", "seqlen_total_steps": 6, "seqlen_shorten": "reshape"},
     "adaptive": {"seqlen_start": 8, "seqlen_pacing": "adaptive"},
     "custom": {"seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "users_own:by_fours"},
@@ -130,7 +133,7 @@ def test_each_of_them_counts_from_the_checkpoint_that_was_gone_back_to(
     first: dict[str, Sample] = {}
     for rung in PERFORMED:
         made = [r for r in Journals(runs.root / rung / "state").poll() if isinstance(r, Sample) and r.attempt == 2]
-        assert [s.global_step for s in made] == list(range(AT + 1, STEPS + 1))
+        assert [s.global_step for s in made][: STEPS - AT] == list(range(AT + 1, STEPS + 1))
         first[rung] = made[0]
     lengths = {rung: first[rung].seqlen for rung in ("root", "adaptive", "custom", "mixed")}
     assert lengths == {"root": 16, "adaptive": 8, "custom": 8, "mixed": 8}
@@ -139,6 +142,34 @@ def test_each_of_them_counts_from_the_checkpoint_that_was_gone_back_to(
     share = first["voc"].curriculum_share
     assert share is not None
     assert share < 0.6
+
+
+def test_slw_is_five_changes_on_the_reference_trainer_too(performed: tuple[Runs, dict[str, str]]) -> None:
+    """The length, the end and the LR's decay by tokens, its warmup re-sized; the batch had no ramp."""
+    runs, _ = performed
+    before, after = starts(runs.root / "linear")
+    assert before.parameters is not None
+    assert before.parameters < 10**9
+    made = {
+        r.global_step: r
+        for r in Journals(runs.root / "linear" / "state").poll()
+        if isinstance(r, Sample) and r.attempt == 2
+    }
+    lengths = [made[step].seqlen for step in sorted(made)]
+    assert (lengths[0], lengths[-1]) == (8, FULL)
+    assert (after.total_steps, after.total_tokens) == (None, STEPS * BATCH * FULL)
+    seen = made[max(made)].consumed_tokens or 0
+    assert max(made) > STEPS  # short steps take fewer tokens
+    assert 0 <= seen - STEPS * BATCH * FULL < BATCH * FULL
+    own, lr = (LrSchedule.from_json(started.lr_schedule or {}) for started in (before, after))
+    assert (lr.decay_unit, lr.decay_end) == ("tokens", STEPS * BATCH * FULL)
+    x = own.warmup * BATCH * FULL  # the tokens of the run's own warmup
+    assert 0 <= (made[lr.warmup].consumed_tokens or 0) - x < BATCH * FULL
+    assert (made[lr.warmup - 1].consumed_tokens or 0) < x
+    for step, sample in made.items():
+        tokens = AT * BATCH * FULL if step == AT + 1 else made[step - 1].consumed_tokens or 0
+        assert sample.lr == pytest.approx(lr.lr(step=step, consumed_tokens=tokens))
+        assert step > own.warmup or sample.lr < own.lr(step=step)
 
 
 def test_a_function_that_the_trainer_does_not_find_ends_it_before_its_first_step(

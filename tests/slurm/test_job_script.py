@@ -52,6 +52,16 @@ def overrides(number: int, *, peak: float = 3e-5, seed: int | None = 7) -> Overr
     return Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing, once=once)
 
 
+UNCARRIED = """[[policy.ladder]]
+name = "SLW from 60"
+hypothesis = "long sequences are too much"
+seqlen_start = 60
+seqlen_total_steps = 100
+
+"""
+"""A rung that the script can't carry: the JSON's lengths are multiples of 8."""
+
+
 class Run:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
@@ -176,6 +186,8 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     (folder / "state-of-before").rename(folder / "state")
     _says_nothing_of_its_schedules(folder / "state" / "attempts" / "0001.jsonl")
     for_slurm(folder, changes_in_script=True)
+    text = (folder / "demo.toml").read_text()
+    (folder / "demo.toml").write_text(text.replace("[[policy.ladder]]", f"{UNCARRIED}[[policy.ladder]]", 1))
     array = run.submit("--array=1-3%1", "--job-name=demo")
     assert value(run.got(f"{array}_1"), "--seed") == "43"
     words = ("--to", "global_step40", "--rung", "reseed", "--dry-run", "--run", str(folder / "demo.toml"))
@@ -190,6 +202,9 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     assert head != array
     assert value(run.got(f"{head}_1"), "--seed") == "44"
     (incident,) = incidents(folder)
+    (skip,) = incident.skips
+    assert (skip.rung, "sequence lengths should be multiples of 8" in skip.reason) == ("SLW from 60", True)
+    assert incident.rollbacks[0].rung != skip.rung
     assert "one-shot changes of incident-1-r1" in incident.rollbacks[0].unconfirmed
     page = folder / "report.html"
     words = ("-o", str(page), "--run", str(folder / "demo.toml"))
