@@ -17,7 +17,7 @@ from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.alive import UNKNOWN, hindered
+from sentinel.plan.alive import hindered
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan
@@ -102,7 +102,7 @@ class Watch:
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
         jobs = look.run.jobs
-        self._notice(look, None if jobs.known or jobs.elsewhere else f"{UNKNOWN}: {jobs.why_unknown}")
+        self._notice(look, None if jobs.known or jobs.elsewhere else f"job state unknown: {jobs.why_unknown}")
         return done
 
     def _was_old(self, took_s: float, *, first: bool) -> bool:

@@ -151,7 +151,7 @@ def _room(config: Config) -> Iterator[Finding]:
 
 def _ground(config: Config) -> Iterator[Finding]:
     """The same check as in `watch`, `rollback` and `undo`."""
-    found = wiring.faults_of(config)
+    found = list(dict.fromkeys(wiring.faults_of(config)))
     for fault in found:
         yield Finding("bad", "account and machine", fault)
     if not found:

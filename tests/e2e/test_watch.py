@@ -494,7 +494,9 @@ def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Pat
     )
     assert "no job is there" in sentinel(tmp_path, "status").stdout  # nobody has started it yet: nothing is done
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "job.log").write_text("loading …\n")
+    log = tmp_path / "state" / "job.log"
+    log.write_text("loading …\n")
+    os.utime(log, (0, 0))  # a young one could be a live job's
     assert "its first attempt had not begun" in sentinel(tmp_path, "watch").stderr
     assert max(losses(tmp_path)) == 20
 
