@@ -73,6 +73,7 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
     attempts = _of_others(run, spare)
     begun = {*(a.rollback for a in run.attempts), *(w.rollback for w in run.jobs.writers)}
     ours = spare is not None and spare in begun
+    explained = visible or any(w.rollback == spare and not w.pending for w in run.jobs.writers)
     anybodys = [] if ours or visible else [sign for sign in run.signs if sign.attempt is None]
     for place, attempt in enumerate(attempts):
         fate = attempt.fate
@@ -80,8 +81,8 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
             if not visible:
                 yield f"{fate.sentence}, and the launcher finds no job of the run that it could stop"
             continue
-        if visible and fate is None:
-            continue
+        if explained and fate is None:
+            continue  # it names nothing, and a job is there that may have written it
         own = [sign for sign in run.signs if sign.attempt == attempt.number]
         signs = [*own, *(anybodys if place == 0 else [])]
         needed_s = _quiet_needed_s(attempt, run, newest=place == 0)

@@ -439,7 +439,7 @@ def test_watch_pins_the_last_healthy_checkpoint_by_itself(tmp_path: Path) -> Non
     words = ("--steps", "120", "--save-interval", "10", "--run", "small")
     (tmp_path / "demo.toml").write_text(
         '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
-        "[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\n"
+        "[launcher]\ncommand = ['false']\n[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\n"
     )
     train(tmp_path, *words)
     sentinel(tmp_path, "watch")
