@@ -46,6 +46,8 @@ TABLES = {
 }
 REFUSERS = (
     "_stop",
+    "Known",
+    "Fault",
     "PermanentError",
     "QuarantineError",
     "CheckpointError",

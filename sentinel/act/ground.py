@@ -12,7 +12,13 @@ from sentinel.act.observe import Launcher
 from sentinel.adapters.journal import Beginning
 from sentinel.adapters.processes import elsewhere
 
-__all__ = ["faults"]
+__all__ = ["Fault", "faults"]
+
+
+class Fault(str):
+    """A sentence that says why sentinel may not act from here."""
+
+    __slots__ = ()
 
 
 def faults(
@@ -39,21 +45,21 @@ def faults(
     if kind == "local" and newest is not None and not newest.finished and silent_s < gone_after_s:
         why = elsewhere(newest.started)
         if why is not None:
-            yield (
+            yield Fault(
                 f"attempt {newest.started.attempt} runs on {newest.started.host}, and can't be seen: {why}; "
                 f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
             )
-    yield from dict.fromkeys(w.foreign for w in launcher.look(started).writers if w.foreign)
+    yield from (Fault(w.foreign) for w in launcher.look(started).writers if w.foreign)
 
 
 def _of_user(user: str) -> Iterator[str]:
     try:
         number = int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
     except KeyError:
-        yield f"[launcher] user: there is no account {user!r} on this machine"
+        yield Fault(f"[launcher] user: there is no account {user!r} on this machine")
         return
     if number != os.geteuid():
-        yield (
+        yield Fault(
             f"[launcher] user is {user}, and sentinel runs as {_name(os.geteuid())}: it would not see the jobs that it "
             f"submits; run it as {user}, or leave the key out"
         )
@@ -69,7 +75,7 @@ def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
             continue  # it is not there yet
         if owner != os.geteuid():
             theirs, mine = _name(owner), _name(os.geteuid())
-            yield f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}"
+            yield Fault(f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}")
 
 
 def _modified_unix_s(path: Path) -> float:

@@ -18,6 +18,10 @@ _FILES = 4096
 """Files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same."""
 
 
+_CLOCK_KNOWN_S = 600.0
+"""Seconds for which the difference between two clocks is taken to be the same."""
+
+
 class Signs:
     """Looks at modification times, and remembers what it has seen change: that no clock can falsify."""
 
@@ -34,13 +38,20 @@ class Signs:
         self._checkpoints = checkpoints
         self._now = now
         self._clock = clock
+        self._ahead: dict[int, tuple[float, float]] = {}
         self._seen: dict[Path, tuple[tuple[int, int], float | None]] = {}
 
     def look(self, attempts: Iterable[int], logs: Iterable[Path], *, sure_s: float) -> tuple[Sign, ...]:
         """The newest file of each kind. An age above `sure_s` is checked against the filesystem's own clock."""
-        found = [self._sign(self._journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts]
-        found += [self._newest(_matching(logs), sure_s, checkpoint=False)]
-        found += [self._newest(self._saved(), sure_s, checkpoint=True)]
+        newest = [
+            self._newest(_matching(logs), sure_s, checkpoint=False),
+            self._newest(self._saved(), sure_s, checkpoint=True),
+        ]
+        return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in newest if sign is not None))
+
+    def of_journals(self, attempts: Iterable[int], *, sure_s: float) -> tuple[Sign, ...]:
+        """Of each attempt's journal, where there is one."""
+        found = (self._sign(self._journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts)
         return tuple(sign for sign in found if sign is not None)
 
     def _newest(self, files: Iterable[Path], sure_s: float, *, checkpoint: bool) -> Sign | None:
@@ -65,11 +76,21 @@ class Signs:
 
     def _by_its_own_clock(self, found: os.stat_result) -> float:
         """Its age as its file server counts, by a file made there now; as this machine does where none can be."""
+        return self._now() + self._ahead_s(found.st_dev) - found.st_mtime
+
+    def _ahead_s(self, device: int) -> float:
+        """How far the clock of that filesystem is ahead of this machine's; 0 where nothing can be made there."""
+        known = self._ahead.get(device)
+        if known is not None and self._clock() - known[1] < _CLOCK_KNOWN_S:
+            return known[0]
+        ahead_s = 0.0
         for place in self._places:
             with contextlib.suppress(OSError):
-                if place.stat().st_dev == found.st_dev:
-                    return _made_now_unix_s(place) - found.st_mtime
-        return self._now() - found.st_mtime
+                if place.stat().st_dev == device:
+                    ahead_s = _made_now_unix_s(place) - self._now()
+                    break
+        self._ahead[device] = (ahead_s, self._clock())
+        return ahead_s
 
     def _saved(self) -> Iterator[Path]:
         """Files of the newest checkpoints. Not the folder itself, nor `latest`: a rollback changes those."""

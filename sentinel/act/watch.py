@@ -17,12 +17,14 @@ from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.alive import UNKNOWN, hindered
+from sentinel.plan.alive import hindered, life_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.recovery import Plan
 from sentinel.plan.restarts import plan_hang, plan_restart
+from sentinel.plan.run_state import RunState
 from sentinel.plan.trouble import Severity, unsettled
+from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 __all__ = ["Watch"]
@@ -107,7 +109,7 @@ class Watch:
             self._ledger.stopped(incident, str(error))
             return Done.PERSON_NEEDED
         jobs = look.run.jobs
-        self._notice(look, None if jobs.known or jobs.elsewhere else f"{UNKNOWN}: {jobs.why_unknown}")
+        self._notice(look, None if jobs.known or jobs.elsewhere else f"job state unknown: {jobs.why_unknown}")
         return done
 
     def _was_old(self, took_s: float, *, first: bool) -> bool:
@@ -244,7 +246,7 @@ class Watch:
 
     def _notice_unknown(self, look: Look) -> None:
         """Why nothing would be done: told at once where something is to be done, else when it lasts."""
-        why = hindered(look.run) if look.run.jobs.known else None
+        why = self._hindered(look.run) if look.run.jobs.known else None
         if why is None:
             self._troubles.over("unknown", look.run.now_unix_s)
             return
@@ -252,6 +254,13 @@ class Watch:
         severity: Severity = "warning" if self._policy.mode == "observe" else "critical"
         within_s = 0.0 if due else _UNKNOWN_S
         self._troubles.met("unknown", why, look.run.now_unix_s, severity=severity, within_s=within_s)
+
+    def _hindered(self, run: RunState) -> str | None:
+        """Who only watches may watch another account's job."""
+        known = life_of(run)
+        if self._policy.mode == "observe":
+            return known.sentence if known.life is Life.UNKNOWN else None
+        return hindered(run)
 
     def _struggle(self, reason: str, now_unix_s: float, look: Look | None) -> None:
         self.struggles += 1

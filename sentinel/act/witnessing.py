@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,10 +40,11 @@ class Witnessing:
         self, attempts: Sequence[AttemptSeen], jobs: JobsSeen, logs: Sequence[Path], gone_after_s: float
     ) -> tuple[Sign, ...]:
         """When files were written last; nothing where the jobs that are seen explain them anyway."""
-        visible = any(not writer.pending for writer in jobs.writers)
-        if visible and all(a.fate is None or a.fate.life is Life.ALIVE for a in attempts):
-            return ()
-        return self._signs.look([a.number for a in attempts], logs, sure_s=min(_LATE_S, gone_after_s))
+        doubtful = [a for a in attempts if not _is_settled(a)]
+        if any(not writer.pending for writer in jobs.writers):
+            return self._signs.of_journals([a.number for a in doubtful if a.fate is not None], sure_s=_LATE_S)
+        sure_s = min(_LATE_S, gone_after_s) if doubtful or not attempts else math.inf
+        return self._signs.look([a.number for a in attempts], logs, sure_s=sure_s)
 
     def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
         started = attempt.started
@@ -63,6 +65,14 @@ class Witnessing:
         if self._clock() - since_s < _LATE_S:
             self._ended[attempt.number] = (since_s, attempt.made)
         return attempt.made > made
+
+
+def _is_settled(attempt: AttemptSeen) -> bool:
+    """Whether its life or its end is known whatever its files say."""
+    fate = attempt.fate
+    if fate is None:
+        return attempt.finished
+    return fate.life is Life.ALIVE or (fate.life is Life.GONE and fate.certain and not attempt.grew_after_end)
 
 
 def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:

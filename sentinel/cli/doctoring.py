@@ -21,10 +21,13 @@ from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.durable import os_errors_named
+from sentinel.plan.alive import life_of
 from sentinel.plan.applying import not_applied
 from sentinel.plan.mitigations import overrides_for
 from sentinel.plan.run_state import RunState
 from sentinel.plan.rung import Rung
+from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
@@ -75,8 +78,9 @@ def insist(config: Config) -> None:
 def _tried(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iterator[Finding]:
     name = check.__name__.strip("_").replace("_", " ")
     try:
-        yield from check(config)
-    except (SentinelError, OSError) as error:
+        with os_errors_named("a file of the run"):
+            yield from check(config)
+    except SentinelError as error:
         yield Finding("bad", name, str(error), passes=isinstance(error, TemporaryError))
 
 
@@ -154,7 +158,7 @@ def _room(config: Config) -> Iterator[Finding]:
 
 def _ground(config: Config) -> Iterator[Finding]:
     """The same check as in `watch`, `rollback` and `undo`."""
-    found = wiring.faults_of(config)
+    found = list(dict.fromkeys(wiring.faults_of(config)))
     for fault in found:
         yield Finding("bad", "account and machine", fault)
     if not found:
@@ -232,7 +236,9 @@ def _journal(config: Config) -> Iterator[Finding]:
     answer: Answer = "ok" if theirs == mine else "note"
     yield Finding(answer, "versions", f"the hook's is {theirs or 'not reported'}, {same} the daemon's ({mine})")
     if look.run.jobs.known and not look.run.jobs.writers:
-        yield Finding("note", "job", "none of the run's is there now")
+        known = life_of(look.run)
+        unknown = known.life is Life.UNKNOWN
+        yield Finding("bad" if unknown else "note", "job", known.sentence if unknown else "none is there now")
     elif look.run.jobs.known:
         yield Finding("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in look.run.jobs.writers))
     else:

@@ -81,7 +81,8 @@ class Launcher:
     the long form, with its value behind a "="."""
 
     user: str | None = None
-    """slurm: whose jobs to look at; default is the user that sentinel runs as."""
+    """slurm: whose jobs to look at, in mode observe; default is the account that sentinel runs as, and to act it has to
+    be that one."""
 
     exclude_after_failures: int = 2
     """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""

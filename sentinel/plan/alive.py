@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.run_state import RunState
 from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
 
-__all__ = ["UNKNOWN", "Known", "hindered", "life_of"]
-
-UNKNOWN = "job state unknown"
-"""How each sentence begins that says why nothing is done."""
+__all__ = ["Known", "hindered", "life_of"]
 
 _SETTLE_S = 60.0
 """Seconds without a sign of life that an end needs which is likely, and not certain."""
@@ -41,15 +37,19 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
     """
     jobs = run.jobs
     if not jobs.known:
-        return Known(Life.UNKNOWN, f"{UNKNOWN}: {jobs.why_unknown}")
+        return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
     others = [w for w in jobs.writers if spare is None or w.rollback != spare]
     running = [w.id for w in others if not w.pending]
     doubt = next(_doubts(run, spare, visible=bool(running)), None)
     if doubt is not None:
-        until = "" if math.isinf(run.gone_after_s) else f", or until nothing is written for {run.gone_after_s:.0f} s"
-        return Known(Life.UNKNOWN, f"{UNKNOWN}: {doubt}; sentinel does nothing until a person has looked{until}")
+        after_s = run.gone_after_s
+        return Known(
+            Life.UNKNOWN,
+            f"job state unknown: {doubt}; nothing is done until that is resolved, or no file is written "
+            f"for {after_s:g} s",
+        )
     if running:
-        return Known(Life.ALIVE, f"{', '.join(running)} may write")
+        return Known(Life.ALIVE, " and ".join(running))
     newest = next(iter(_of_others(run, spare)), None)
     why = newest.fate.sentence if newest is not None and newest.fate is not None else "no job of the run is seen"
     return Known(Life.GONE, why)
@@ -73,6 +73,7 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
     attempts = _of_others(run, spare)
     begun = {*(a.rollback for a in run.attempts), *(w.rollback for w in run.jobs.writers)}
     ours = spare is not None and spare in begun
+    explained = visible or any(w.rollback == spare and not w.pending for w in run.jobs.writers)
     anybodys = [] if ours or visible else [sign for sign in run.signs if sign.attempt is None]
     for place, attempt in enumerate(attempts):
         fate = attempt.fate
@@ -80,8 +81,8 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
             if not visible:
                 yield f"{fate.sentence}, and the launcher finds no job of the run that it could stop"
             continue
-        if visible and fate is None:
-            continue
+        if explained and fate is None:
+            continue  # it names nothing, and a job is there that may have written it
         own = [sign for sign in run.signs if sign.attempt == attempt.number]
         signs = [*own, *(anybodys if place == 0 else [])]
         needed_s = _quiet_needed_s(attempt, run, newest=place == 0)

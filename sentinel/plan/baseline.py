@@ -73,7 +73,8 @@ class Baseline:
 
     def without_script(self) -> Baseline:
         """What the trainer itself has reported."""
-        return replace(self, **dict.fromkeys(self.by_script), by_script=()) if self.by_script else self
+        unsaid: dict[str, Any] = dict.fromkeys(self.by_script)
+        return replace(self, **unsaid, by_script=()) if unsaid else self
 
     def to_json(self) -> dict[str, Any]:
         """As `opened` records it."""

@@ -65,6 +65,8 @@ def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
         return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
     if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
         return refused
+    if (refused := no_start(run, policy, None)) is not None:
+        return refused
     if run.jobs.prepares and not run.jobs.restart_prepared:
         return Plan(actions=(PrepareJob(None, None),), reason="its restart is prepared")
     stop = StopJob(tuple(w.id for w in run.jobs.writers), keep_stacks=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.alive import life_of
 from sentinel.plan.incident import Incident, Wait
 from sentinel.plan.run_state import RunState
 from sentinel.plan.rung import Rung
+from sentinel.plan.witnesses import Life
 
 __all__ = ["begin_wait", "has_not_healed"]
 
@@ -18,7 +20,7 @@ def begin_wait(rung: Rung, steps: int, incident: Incident, run: RunState) -> Wai
 
 def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
     """Why the wait is over without having helped, as a sentence; None while it lasts."""
-    if run.jobs.known and not run.jobs.writers:
+    if not run.jobs.writers and life_of(run).life is Life.GONE:
         return f"the job is gone before step {wait.until_step}: {verdict.reason}"
     if verdict.kind is VerdictKind.DIVERGED and run.last_step is not None and run.last_step >= wait.until_step:
         return f"still diverged at step {run.last_step}: {verdict.reason}"

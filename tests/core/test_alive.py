@@ -78,8 +78,8 @@ def test_what_the_witnesses_say_together(run: RunState, life: Life) -> None:
 
 def test_the_sentence_names_the_contradiction_and_how_long_it_lasts() -> None:
     assert life_of(seen(NO_JOB, one(UNSEEN), journal(4))).sentence == (
-        "job state unknown: attempts/0001.jsonl was written 4 s ago, but Slurm does not know job 7; sentinel does "
-        "nothing until a person has looked, or until nothing is written for 3600 s"
+        "job state unknown: attempts/0001.jsonl was written 4 s ago, but Slurm does not know job 7; nothing is "
+        "done until that is resolved, or no file is written for 3600 s"
     )
 
 

@@ -55,6 +55,9 @@ _LINE = re.compile(r"\d+ +(\w+)\((.*)")
 _OWN_NAME = re.compile(r"\.lock\.(stale\.)?[0-9a-f]{32}|\.[0-9a-f]{16}\.new$")
 """A name that is another one in each process, so that no recording can tell it."""
 
+_SCRATCH = re.compile(r"\.(sentinel-)?doctor\.\d+|\.sentinel-clock\.\d+")
+"""What is tried before a watch begins, and taken away again: nothing of the run."""
+
 _TOML = """\
 [run]
 name = "small"
@@ -190,6 +193,8 @@ def record(folder: Path, words: Sequence[str]) -> list[Point]:
         if not path.startswith(f"{folder}/"):
             continue
         name = path.removeprefix(f"{folder}/")
+        if _SCRATCH.search(name):
+            continue
         own = _OWN_NAME.search(name) is not None
         seen[call, name] += 1
         if _changes_nothing(call, match[2]):

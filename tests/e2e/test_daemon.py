@@ -64,7 +64,11 @@ def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_tha
     configure(tmp_path)
     with watch(tmp_path) as process:
         read_until(process, "watching a in mode observe, every 5 s")
-        configure(tmp_path, "[watch]\npoll_interval_s = 0.5\n[policy]\nmode = 'approve'\n")
+        able = "[launcher]\ncommand = ['true']\n"
+        configure(tmp_path, "[policy]\nmode = 'act'\n")
+        process.send_signal(signal.SIGHUP)
+        assert "[launcher] command is empty" in read_until(process, "`sentinel doctor` finds BAD")
+        configure(tmp_path, f"{able}[watch]\npoll_interval_s = 0.5\n[policy]\nmode = 'approve'\n")
         process.send_signal(signal.SIGHUP)
         read_until(process, "watching a in mode approve, every 0.5 s")
         configure(tmp_path, "[policy]\nmode = 'pray'\n")

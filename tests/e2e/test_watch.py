@@ -439,7 +439,7 @@ def test_watch_pins_the_last_healthy_checkpoint_by_itself(tmp_path: Path) -> Non
     words = ("--steps", "120", "--save-interval", "10", "--run", "small")
     (tmp_path / "demo.toml").write_text(
         '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
-        "[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\n"
+        "[launcher]\ncommand = ['false']\n[watch]\npoll_interval_s = 0.2\n[policy]\nmode = 'act'\n"
     )
     train(tmp_path, *words)
     sentinel(tmp_path, "watch")
@@ -494,7 +494,9 @@ def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Pat
     )
     assert "no job is there" in sentinel(tmp_path, "status").stdout  # nobody has started it yet: nothing is done
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "job.log").write_text("loading …\n")
+    log = tmp_path / "state" / "job.log"
+    log.write_text("loading …\n")
+    os.utime(log, (0, 0))  # a young one could be a live job's
     assert "its first attempt had not begun" in sentinel(tmp_path, "watch").stderr
     assert max(losses(tmp_path)) == 20
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +17,10 @@ from sentinel.vocabulary.numbers import dump_json
 from tests.adapters.checkpoint_files import deepspeed
 
 
-def journal(folder: Path, losses: list[float], last_unix_s: float) -> None:
+def journal(folder: Path, losses: list[float], last_unix_s: float, host: str = "another-node") -> None:
     """A run's journal as a trainer on another machine has written it up to a moment, one step a second."""
     begun = last_unix_s - len(losses)
-    started = {"host": "another-node", "pid": 4711, "process_start_unix_s": begun - 5, "world_size": 1}
+    started = {"host": host, "pid": 4711, "process_start_unix_s": begun - 5, "world_size": 1}
     lines = [{"kind": "run_started", "attempt": 1, "time_unix_s": begun, **started}]
     for step, loss in enumerate(losses, start=1):
         position = {"consumed_samples": 8 * step, "consumed_tokens": 1024 * step, "seqlen": 128, "lr": 1e-4}
@@ -58,7 +60,10 @@ def test_what_samples_say_is_the_verdict(tmp_path: Path, losses: list[float], an
 
 
 def test_a_job_that_is_expected_to_be_here_and_is_not_is_down(tmp_path: Path) -> None:
-    journal(tmp_path, WELL, time.time())
+    """On the machine that the journal names; on another one its absence says nothing."""
+    journal(tmp_path, WELL, time.time(), host=socket.gethostname())
+    two_minutes_ago = time.time() - 120.0
+    os.utime(tmp_path / "state" / "attempts" / "0001.jsonl", (two_minutes_ago, two_minutes_ago))
     assert "no process is left" in look(configured(tmp_path, "local")).stderr
 
 
