@@ -16,6 +16,7 @@ from typing import Literal
 import typer
 
 from sentinel.act.observe import Look
+from sentinel.act.witness import asks_all_to_stop
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli import wiring
@@ -83,9 +84,11 @@ def _state_folder(config: Config) -> Iterator[Finding]:
     finally:
         shutil.rmtree(scratch)
     yield _holder(state_dir)
-    for name in ("PAUSED", "KILL"):
-        if (state_dir / name).exists():
+    for name, there in (("PAUSED", (state_dir / "PAUSED").exists()), ("KILL", asks_all_to_stop(state_dir / "KILL"))):
+        if there:
             yield Finding("bad", "state folder", f"{state_dir / name} is there: nothing is done while it is")
+    if (state_dir / "KILL").exists() and not asks_all_to_stop(state_dir / "KILL"):
+        yield Finding("note", "state folder", f"sentinel asks a job to stop by {state_dir / 'KILL'}, until it is gone")
 
 
 def _holder(state_dir: Path) -> Finding:
