@@ -42,7 +42,7 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
 def held_by(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
     """The checkpoints that the incident's rollbacks have moved into the quarantine and that undo would bring back."""
     rooms = [checkpoints.quarantined(incident.id, r.id) for r in incident.rollbacks if not r.taken_back]
-    return tuple(tag for room in rooms for tag in room)
+    return tuple(dict.fromkeys(tag for room in rooms for tag in room))
 
 
 def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.adapters.checkpoints.shards import missing_of_deepspeed, missing_of_megatron_lm
 from sentinel.adapters.checkpoints.trackers import Trackers
+from sentinel.cli import telling
 from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
 from tests.adapters.checkpoint_files import (
     deepspeed,
@@ -25,6 +27,7 @@ from tests.adapters.checkpoint_files import (
     torch_dist,
     universal,
 )
+from tests.adapters.test_one_sentinel_acts import diverged_run
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
 MAKERS: dict[str, Callable[..., Path]] = {
@@ -271,6 +274,17 @@ def test_latest_is_written_after_the_trackers_that_follow_it(tmp_path: Path) -> 
     with pytest.raises(FilesystemRefused, match="latest_checkpointed_iteration"):
         Trackers(tmp_path, lambda: [target]).point(target, 10, tmp_path)
     assert (tmp_path / "latest").read_text() == "global_step20"
+
+
+def test_status_tells_that_trackers_disagree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = diverged_run(tmp_path)  # latest says global_step20
+    (tmp_path / "c" / "latest_checkpointed_iteration.txt").write_text("10")
+    says = "the trackers disagree: latest says global_step20, latest_checkpointed_iteration.txt says 10"
+    telling.status(config, as_json=False)
+    assert f"checkpoints: {says}; a rollback or a restart rewrites the trackers" in capsys.readouterr().out
+    telling.status(config, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["latest"], told["trackers_problem"]) == ("global_step20", says)
 
 
 def test_a_tag_that_is_no_checkpoints_name_is_refused_everywhere(tmp_path: Path) -> None:

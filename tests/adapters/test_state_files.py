@@ -354,6 +354,41 @@ def test_a_lock_of_another_host_holds_until_its_lease_is_over(tmp_path: Path) ->
         pass
 
 
+@pytest.mark.parametrize(("silent_s", "taken"), [(60.0, False), (180.0, True)])
+def test_a_lock_of_another_host_is_taken_over_after_two_minutes(tmp_path: Path, silent_s: float, taken: bool) -> None:
+    """The lease that is used, and that the runbook names."""
+    (tmp_path / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "token": "away"}))
+    at_s = (tmp_path / "lock").stat().st_mtime - silent_s
+    os.utime(tmp_path / "lock", (at_s, at_s))
+    assert (RunLock(tmp_path).held_by() is None) is taken
+    if taken:
+        with RunLock(tmp_path):
+            pass
+    else:
+        with pytest.raises(LockHeld, match="elsewhere"), RunLock(tmp_path):
+            pass
+
+
+def test_a_lock_that_another_took_over_in_the_same_moment_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a stale lock and its removal another process may have removed it and made its own."""
+    alive = dump_json({**of_this_process(tmp_path), "token": "quicker"})
+    (tmp_path / "lock").write_text(dump_json({**load_object(alive), "pid": 2**22 - 1, "token": "dead"}))
+    rename = Path.rename
+
+    def quicker(path: Path, destination: Path) -> Path:
+        if path.name == "lock" and "dead" in path.read_text():
+            path.write_text(alive)
+        return rename(path, destination)
+
+    monkeypatch.setattr(Path, "rename", quicker)
+    with pytest.raises(LockHeld, match=f"process {os.getpid()}"), RunLock(tmp_path):
+        pass
+    assert (tmp_path / "lock").read_text() == alive
+    assert [p.name for p in tmp_path.iterdir()] == ["lock"]
+
+
 def test_who_lost_the_lock_may_do_nothing_more(tmp_path: Path) -> None:
     with RunLock(tmp_path) as lock:
         (tmp_path / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "start": 0.0, "token": "other"}))

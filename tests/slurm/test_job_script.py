@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.plan.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
@@ -176,7 +177,10 @@ def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays
 
 
 def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged: Path, tmp_path: Path) -> None:
-    """From the verdict to what the trainer gets: a run that has diverged, whose job takes options."""
+    """From the verdict to what the trainer gets: a run that has diverged, whose job takes options.
+
+    Slurm does not answer at the alarm, and the script is read before anything is decided.
+    """
     folder = tmp_path / "run"
     shutil.copytree(diverged, folder, symlinks=True)
     shutil.rmtree(folder / "seen", ignore_errors=True)
@@ -194,7 +198,10 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     dry = subprocess.run([*SENTINEL, "rollback", *words], capture_output=True, text=True, timeout=120, check=False)
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "-    --seed 43 \\\n+    --seed 44 \\" in dry.stdout
+    cluster.stop_controller()
     with running(*SENTINEL, "watch", "--run", folder / "demo.toml", folder=folder, name="watch") as watch:
+        until(lambda: incidents(folder))
+        cluster.start_controller()
         until(lambda: handed_in(folder) or watch.poll() is not None)
         watch.terminate()
         assert watch.wait(60) == 0, (folder / "watch.log").read_text()[-2000:]
@@ -205,6 +212,9 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     (skip,) = incident.skips
     assert (skip.rung, "sequence lengths should be multiples of 8" in skip.reason) == ("SLW from 60", True)
     assert incident.rollbacks[0].rung != skip.rung
+    kinds = [e["event"] for e in IncidentLog(folder / "state" / "incidents.jsonl").read()]
+    assert kinds.index("opened") < kinds.index("baseline_completed") < kinds.index("decided")
+    assert incident.baseline.seed == 43
     assert "one-shot changes of incident-1-r1" in incident.rollbacks[0].unconfirmed
     page = folder / "report.html"
     words = ("-o", str(page), "--run", str(folder / "demo.toml"))

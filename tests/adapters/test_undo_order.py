@@ -1,0 +1,83 @@
+"""Undo of an incident with several rollbacks: the newest first, since each took away what the one before had made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.act.ledger import Ledger
+from sentinel.act.observe import Observer
+from sentinel.act.undo import held_by, take_back
+from sentinel.cli.wiring import neighbours_of
+from sentinel.config import load_config
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Incident, Rollback
+from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+
+AT = Anchor(global_step=10)
+
+
+def rollback(number: int, *moved: str) -> Rollback:
+    name = f"incident-1-r{number}"
+    return Rollback(
+        id=name,
+        rung="reseed",
+        hypothesis="…",
+        target_tag="global_step10",
+        target_step=10,
+        overrides=Overrides(incident="incident-1", rollback=name, anchor=AT, standing=Standing()),
+        changes=(),
+        decided_unix_s=1.0,
+        lost_steps=20,
+        begun=True,
+        moved_tags=moved,
+    )
+
+
+def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\ncommand = ["true"]\n'
+    )
+    (tmp_path / "s").mkdir()
+    near = neighbours_of(load_config(tmp_path / "a.toml"))
+
+    def saved(step: int, by: str) -> None:
+        tag = tmp_path / "c" / f"global_step{step}"
+        tag.mkdir(parents=True)
+        (tag / "by").write_text(by)
+        (tmp_path / "c" / "latest").write_text(tag.name)
+
+    def rolled_back(one: Rollback) -> None:
+        near.checkpoints.quarantine(one.moved_tags, incident="incident-1", rollback=one.id)
+        near.checkpoints.point_latest("global_step10", 10, incident="incident-1", rollback=one.id)
+        near.overrides.write(one.overrides)
+
+    for step in (10, 20, 30):
+        saved(step, "the run")
+    first, second = rollback(1, "global_step20", "global_step30"), rollback(2, "global_step20")
+    rolled_back(first)
+    saved(20, "the first restart")
+    rolled_back(second)
+    saved(20, "the second restart")
+    incident = Incident(
+        id="incident-1",
+        opened_unix_s=1.0,
+        attempt=1,
+        onset_range=(15, 16),
+        alarm_step=30,
+        onset_tokens=None,
+        best_mean=None,
+        reason="…",
+        led_by=(),
+        baseline=Baseline(),
+        rollbacks=[first, second],
+    )
+    assert held_by(incident, near.checkpoints) == ("global_step20", "global_step30")
+    ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
+    take_back(incident, near, Observer(near, Thresholds()), ledger)
+    there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}
+    assert there == {f"global_step{step}": "the run" for step in (10, 20, 30)}
+    assert (tmp_path / "c" / "latest").read_text() == "global_step30"
+    assert near.overrides.read() is None
+    kept = {path.read_text() for path in (tmp_path / "c" / ".sentinel-quarantine").rglob("by")}
+    assert kept == {"the first restart", "the second restart"}
