@@ -214,6 +214,7 @@ class Observer:
             baseline=filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
+            ill_spans=self._following.ill_spans,
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             step_time_s=step_time_s(attempt),
             world_size=attempt.started.world_size if attempt and attempt.started else None,

@@ -68,6 +68,13 @@ class Thresholds:
     2^7, below what any run trains with.
     """
 
+    outright_factor: float = 100.0
+    """Times its level that two losses running must be to be a divergence at once, without patience.
+
+    Of the labelled curves the highest that came back by itself was 6.4 times its level. Only
+    above `hopeless_loss`: a loss that is almost 0 moves by such factors. inf turns it off.
+    """
+
     warmup_tolerance: float = 0.10
     """How far above its best the loss may climb (share) while the learning rate rises where it has never been.
 
