@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ step. One that takes longer is not waited for again; its sample is made when it 
 _LAST_PATIENCE_S = 10.0
 """The same once training is finished: no step is held up any more, and what has not come by then is lost."""
 
+_ATTACHED = "_sentinel_hook"
+"""The engine's attribute that holds its hook."""
+
 INTERVAL_STEPS = 10
 """Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
 the gradients as well, or send a number per block."""
@@ -67,6 +70,7 @@ def attach(
     interval_steps: int = INTERVAL_STEPS,
     address: str = "127.0.0.1",
     port: int = 0,
+    announce: str | None = None,
     exporter: ExporterSettings | None = None,
 ) -> Hook:
     """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize; nothing else in the loop changes.
@@ -76,8 +80,17 @@ def attach(
     `on_sample` is given each sample on rank 0, once it is there: at the step's end on a CPU, one or two steps later
     with CUDA, whose results nothing waits for. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was
     not given it. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and
-    `port`; `exporter` replaces both, and has TLS and the rest (docs/EXPORTER.md). Never raises.
+    `port`, and Prometheus is told `announce` as its name; `exporter` replaces the three, and has TLS and the rest
+    (docs/EXPORTER.md). Never raises. An engine that has an open hook keeps it: that one is returned, with a warning.
     """
+    attached = getattr(engine, _ATTACHED, None)
+    if isinstance(attached, Hook) and not attached.closed:
+        log.warning(
+            "attach was called twice on one engine: attempt %s goes on, the second call changes nothing; close the "
+            "first hook before you attach another",
+            attached.attempt,
+        )
+        return attached
     where = state_dir or os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / run
     hook = Hook(
         engine,
@@ -88,8 +101,10 @@ def attach(
         on_sample=on_sample,
         interval_steps=interval_steps,
     )
-    hook.open(exporter or ExporterSettings(address=address, port=port))
+    hook.open(exporter or ExporterSettings(address=address, port=port, announce=announce))
     hook.wrap(mpu)
+    with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
+        setattr(engine, _ATTACHED, hook)
     return hook
 
 
@@ -135,6 +150,11 @@ class Hook:
         self._started = False
         self._closed = False
         self._patience_s = _PATIENCE_S
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end has been reported."""
+        return self._closed
 
     def open(self, settings: ExporterSettings) -> None:
         """Mints the attempt and starts the exporter, on rank 0."""

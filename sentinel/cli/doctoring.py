@@ -219,7 +219,7 @@ def _ladder(config: Config) -> Iterator[Finding]:
     """Whether each rung could be carried out with what the trainer has reported."""
     baseline = _look(config).run.baseline
     anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
-    for rung in config.policy.ladder:
+    for rung in (rung for rung in config.policy.ladder if rung.restarts):
         try:
             overrides_for(rung, baseline, incident="doctor", rollback="doctor", anchor=anchor, new_seed=1)
         except ConfigError as error:

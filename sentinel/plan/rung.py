@@ -148,6 +148,11 @@ class Rung:
     page: bool = False
     """Stop here and ask for a person, with the hypothesis; a rung of its own, and as a rule the last."""
 
+    @property
+    def restarts(self) -> bool:
+        """Whether the rung starts the job again: one that waits or asks for a person does not."""
+        return not self.page and self.wait_steps is None
+
     def __post_init__(self) -> None:
         set_keys = [f.name for f in fields(self) if getattr(self, f.name) != f.default and f.name not in _NAMING]
         if not set_keys:
