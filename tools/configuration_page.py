@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sentinel.config import Config, field_docs
+from sentinel.vocabulary.ranges import ranges_of
 
 __all__ = ["page"]
 
@@ -38,7 +39,7 @@ def page() -> str:
 
 def _sections(name: str, cls: type[Any], *, several: bool = False) -> Iterator[str]:
     """One table of the file, and those inside it that can be there several times."""
-    hints, docs = typing.get_type_hints(cls), field_docs(cls)
+    hints, docs, ranges = typing.get_type_hints(cls), field_docs(cls), ranges_of(cls)
     heading = f"[[{name}]]" if several else f"[{name}]"
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     inner: list[tuple[str, type[Any]]] = []
@@ -48,7 +49,8 @@ def _sections(name: str, cls: type[Any], *, several: bool = False) -> Iterator[s
             inner.append((f"{name}.{f.name}", typing.cast("type[Any]", item)))
             rows.append(f"| `{f.name}` | tables, see below |  | {_cell(docs.get(f.name, ''))} |")
         else:
-            rows.append(f"| `{f.name}` | {_type(hints[f.name])} | {_default(f)} | {_cell(docs.get(f.name, ''))} |")
+            kind = ", ".join((_type(hints[f.name]), *([str(ranges[f.name])] if f.name in ranges else [])))
+            rows.append(f"| `{f.name}` | {kind} | {_default(f)} | {_cell(docs.get(f.name, ''))} |")
     about = inspect.cleandoc(cls.__doc__ or "").replace("\n\n", "\n")
     yield "\n".join((f"## `{heading}`\n", _plain(about), "", *rows, ""))
     for inner_name, inner_cls in inner:

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ step. One that takes longer is not waited for again; its sample is made when it 
 _LAST_PATIENCE_S = 10.0
 """The same once training is finished: no step is held up any more, and what has not come by then is lost."""
 
+_ATTACHED = "_sentinel_hook"
+"""The engine's attribute that holds its hook."""
+
 INTERVAL_STEPS = 10
 """Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
 the gradients as well, or send a number per block."""
@@ -67,6 +70,7 @@ def attach(
     interval_steps: int = INTERVAL_STEPS,
     address: str = "127.0.0.1",
     port: int = 0,
+    announce: str | None = None,
     exporter: ExporterSettings | None = None,
     applies: Iterable[str] | None = None,
     trainer: str | None = None,
@@ -80,9 +84,18 @@ def attach(
     not given it. `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a
     start, () for a trainer that applies none: sentinel then refuses a change that would be ignored; None does not say.
     `trainer` is what its sentences call the trainer. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN.
-    /metrics listens at `address` and `port`; `exporter` replaces both, and has TLS and the rest (docs/EXPORTER.md).
-    Never raises.
+    /metrics listens at `address` and `port`, and Prometheus is told `announce` as its name; `exporter` replaces the
+    three, and has TLS and the rest (docs/EXPORTER.md). Never raises. An engine that has an open hook keeps it: that one
+    is returned, with a warning.
     """
+    attached = getattr(engine, _ATTACHED, None)
+    if isinstance(attached, Hook) and not attached.closed:
+        log.warning(
+            "attach was called twice on one engine: attempt %s goes on, the second call changes nothing; close the "
+            "first hook before you attach another",
+            attached.attempt,
+        )
+        return attached
     where = state_dir or os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / run
     hook = Hook(
         engine,
@@ -94,8 +107,10 @@ def attach(
         interval_steps=interval_steps,
         declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
     )
-    hook.open(exporter or ExporterSettings(address=address, port=port))
+    hook.open(exporter or ExporterSettings(address=address, port=port, announce=announce))
     hook.wrap(mpu)
+    with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
+        setattr(engine, _ATTACHED, hook)
     return hook
 
 
@@ -143,6 +158,11 @@ class Hook:
         self._started = False
         self._closed = False
         self._patience_s = _PATIENCE_S
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end has been reported."""
+        return self._closed
 
     def open(self, settings: ExporterSettings) -> None:
         """Mints the attempt and starts the exporter, on rank 0."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from sentinel.judge.history import Attempt, History
+from sentinel.judge.ill_spans import IllSpan, IllSpans
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
@@ -15,7 +16,8 @@ __all__ = ["Following", "anchor_at"]
 
 
 class Following:
-    """What the watch needs of each sample once: the judge's series, and where the data stood at the checkpoints.
+    """What the watch needs of each sample once: the judge's series, where the readings were ill, and where the data
+    stood at the checkpoints.
 
     A look takes what is new. The line is gone through from its beginning where it has become another one (a new
     attempt, or the report of how it began), and where a checkpoint is listed whose step was taken too long ago to be at
@@ -33,6 +35,7 @@ class Following:
         """
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
+        self._ill_spans = IllSpans(thresholds, planned)
 
     def compare_with(self, references: Sequence[Reference]) -> None:
         """What the references are from now on."""
@@ -44,11 +47,16 @@ class Following:
         if self._history.latest is None:
             self._expected.update(steps)
 
+    @property
+    def ill_spans(self) -> tuple[IllSpan, ...]:
+        """Steps of the line of descent at which its readings were ill."""
+        return self._ill_spans.spans
+
     def take(self, record: Record) -> None:
         """The next record, once the history has it."""
         attempt = self._history.attempts[record.attempt]
         if isinstance(record, Sample) and self._followed == _known_of(attempt):
-            self.series.push(record)
+            _push(record, self.series, self._ill_spans)
             self._note(record, self._positions)
         elif isinstance(record, Sample) and attempt is not self._history.latest:
             self._expected.discard(record.global_step)  # an ancestor's late word, which was looked for in vain
@@ -89,14 +97,21 @@ class Following:
 
     def _begin(self, attempt: Attempt, samples: Iterable[Sample]) -> None:
         series, positions = Series(self._thresholds, (), self._planned, self._references), dict[int, Anchor]()
+        ill_spans = IllSpans(self._thresholds, self._planned)
         for sample in samples:
-            series.push(sample)
+            _push(sample, series, ill_spans)
             self._note(sample, positions)
         self.series, self._positions, self._followed = series, positions, _known_of(attempt)
+        self._ill_spans = ill_spans
 
     def _note(self, sample: Sample, positions: dict[int, Anchor]) -> None:
         if sample.global_step in self._expected:
             positions[sample.global_step] = anchor_at(sample)
+
+
+def _push(sample: Sample, series: Series, ill_spans: IllSpans) -> None:
+    series.push(sample)
+    ill_spans.push(sample, well=series.alarm is None and series.episode is None)
 
 
 def anchor_at(sample: Sample) -> Anchor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
+from typing import overload
 
 import typer
 
@@ -28,7 +30,11 @@ def init(
     launcher: str | None,
     metrics_address: str | None,
 ) -> int:
-    """Writes the configuration; asks for the address with Slurm, where there is somebody to ask."""
+    """Writes the configuration; asks for the address with Slurm, where there is somebody to ask.
+
+    `checkpoints` counts from the current folder, as any path on a command line. Where SENTINEL_STATE_DIR is set the
+    trainer's hook writes there, so it becomes the run's state folder.
+    """
     if not name or "/" in name or name.startswith("."):
         raise ConfigError(f"{name!r} is not a name for a run: it becomes a file's name under {config_dir}")
     if launcher not in (None, "local", "slurm", "elsewhere"):
@@ -38,13 +44,30 @@ def init(
         raise ConfigError(f"{path} is there already; nothing was changed")
     if metrics_address is None and launcher == "slurm":
         metrics_address = _ask() if sys.stdin.isatty() else _ONLY_HERE
-    text = template(name, checkpoints=checkpoints, command=command, launcher=launcher)
+    text = template(
+        name,
+        checkpoints=_from(config_dir, checkpoints),
+        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or None),
+        command=command,
+        launcher=launcher,
+    )
     config_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
     if metrics_address is not None:
         typer.echo(f"in the trainer: attach(engine, run={json.dumps(name)}, address={json.dumps(metrics_address)})")
     return 0
+
+
+@overload
+def _from(folder: Path, typed: str) -> str: ...
+@overload
+def _from(folder: Path, typed: str | None) -> str | None: ...
+def _from(folder: Path, typed: str | None) -> str | None:
+    """A path that counts from where it was typed, as the configuration in the folder has it."""
+    if typed is None or Path(typed).is_absolute():
+        return typed
+    return os.path.relpath(typed, folder)
 
 
 def _ask() -> str:

@@ -31,7 +31,7 @@ app = typer.Typer(
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(help="The run's name.")],
-    checkpoints: Annotated[str, typer.Option(help="The trainer's save folder.")] = "checkpoints",
+    checkpoints: Annotated[str, typer.Option(help="The trainer's save folder, from here.")] = "checkpoints",
     command: Annotated[list[str] | None, typer.Option(help="One word of the trainer's command; repeat it.")] = None,
     launcher: Annotated[str | None, typer.Option(help="local, slurm, elsewhere: how the job is started.")] = None,
     metrics_address: Annotated[

@@ -40,7 +40,11 @@ def compare_runs(
         raise ConfigError(f"{twice[0]} is named twice")
     if plot is not None and plot.suffix not in _PICTURES:
         raise ConfigError(f"a picture is a {' or '.join(_PICTURES)} file, not {plot.name!r}")
-    runs = [_curve(name, columns, config_dir, by) for name in names]
+    read = [_curve(name, columns, config_dir, by) for name in names]
+    runs = [curve for curve, _ in read]
+    notes = [f"{curve.name}: {note}" for curve, told in read for note in told]
+    for note in notes:
+        typer.echo(f"warning: {note}", err=True)
     found = compare(runs)
     if plot is not None:
         from sentinel.chronicle.comparison_picture import draw_comparison  # matplotlib takes a while to import
@@ -49,13 +53,14 @@ def compare_runs(
         draw_comparison(runs, by=_axis(by), path=plot)
         typer.echo(f"wrote {plot}", err=as_json)
     if as_json:
-        typer.echo(dump_json({"by": by} | asdict(found)))
+        typer.echo(dump_json({"by": by} | asdict(found) | {"notes": notes}))
     else:
         Console().print(_table(found, by))
     return 0
 
 
-def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> Reference:
+def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> tuple[Reference, list[str]]:
+    """The run's smoothed loss, and what has to be known of how it was read."""
     source = source_named(name, columns, config_dir)
     source.fields = (*COLUMNS, "consumed_tokens")
     axis = "consumed_tokens" if by == "tokens" else "global_step"
@@ -65,20 +70,33 @@ def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> R
             "says nothing of consumed tokens: compare by step" if by == "tokens" and source.samples else "is too short"
         )
         raise ConfigError(f"{name} {what}")
-    return curve
+    return curve, list(source.notes)
 
 
 def _table(found: Comparison, by: By) -> Table:
     table = Table(title="Loss at the same " + _axis(by), caption=_last_word(found, by))
     table.add_column(_axis(by), justify="right")
-    for run in found.runs:
-        table.add_column(run, justify="right")
-    for run in found.runs[1:]:
-        table.add_column(f"{run} / {found.runs[0]}", justify="right")
+    heads = _heads(found.runs)
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for head in heads[1:]:
+        table.add_column(f"{head} / {heads[0]}", justify="right", overflow="fold")
     for row in found.rows:
         cells = [*(_cell(loss, ".4f") for loss in row.losses), *(_cell(ratio, ".3f") for ratio in row.ratios[1:])]
         table.add_row(f"{row.at:,}", *cells)
     return table
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """The names without the folders at their beginning and the parts at their end that all have: what differs."""
+    parts = [Path(name).parts for name in names]
+    shortest = min(len(each) for each in parts)
+    first = next((i for i in range(shortest - 1) if len({each[i] for each in parts}) > 1), shortest - 1)
+    last = next(
+        (i for i in range(shortest - 1 - first) if len({each[-1 - i] for each in parts}) > 1), shortest - 1 - first
+    )
+    heads = [str(Path(*each[first : len(each) - last])) for each in parts]
+    return heads if len(set(heads)) == len(names) else list(names)
 
 
 def _last_word(found: Comparison, by: By) -> str:

@@ -75,6 +75,9 @@ def _document(path: str, read: Read, findings: Sequence[Finding]) -> dict[str, A
 
 
 def _show(path: str, read: Read, findings: Sequence[Finding]) -> None:
+    if read.format == "not understood":
+        typer.echo(f"{path}: not understood: {read.unread[0].why}")
+        return
     counts = [f"{n} {s}{'s' * (n != 1)}" for s in ("error", "warning", "note") if (n := _count(findings, s))]
     known = _known(read.facts)
     typer.echo(f"{path} ({read.format}): {', '.join(counts) or 'nothing to say'}; {len(known)} facts known")

@@ -24,7 +24,7 @@ from sentinel.config import Launcher as Settings
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.job_script.given import given
 from sentinel.plan.lint import Facts
-from sentinel.plan.lint.reading import read_command, read_text
+from sentinel.plan.lint.reading import Read, read_command, read_text
 from sentinel.tune.command import OWN_TRAINER, Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.picture import draw
 from sentinel.tune.probe import LOG, Probe
@@ -34,6 +34,7 @@ from sentinel.tune.task import Task, task_of
 from sentinel.tune.tuner import Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["search", "tune_slw"]
 
@@ -82,14 +83,40 @@ def _facts(config: Config) -> tuple[str, Facts]:
     if launcher.kind == "local":
         if not launcher.command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
-        return "", read_command(launcher.command, config.run.name).facts
+        read = read_command(launcher.command, config.run.name)
+        _refuse_unshortened(config, read, "[launcher] command")
+        return "", read.facts
     if launcher.script is None:
         raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
     try:
         text = launcher.script.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise ConfigError(f"{launcher.script}: {error.strerror}") from error
-    return text, read_text(text, config.run.name).facts
+    read = read_text(text, config.run.name)
+    _refuse_unshortened(config, read, str(launcher.script))
+    return text, read.facts
+
+
+def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
+    """ConfigError where every probe would train at full length: an answer about a pacing that nothing has taken."""
+    if read.program == OWN_TRAINER or _has_shortened(config):
+        return
+    if read.format == "not understood":
+        raise ConfigError(
+            f"{where}: {read.program} can't be shortened: it takes no options that sentinel knows, and no attempt of "
+            "the run has reported a seqlen_schedule; see docs/TUNING.md for the trainers that can"
+        )
+    if not config.launcher.changes_in_script:
+        raise ConfigError(
+            f"{where}: {read.program} takes its sequence lengths from options, and sentinel may not change them: "
+            '[launcher] kind = "slurm" with changes_in_script = true lets it'
+        )
+
+
+def _has_shortened(config: Config) -> bool:
+    """Whether an attempt of the run has reported a sequence length schedule that it trains with."""
+    records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
+    return any(isinstance(r, RunStarted) and r.seqlen_schedule is not None for r in records)
 
 
 def _probe(config: Config, task: Task, facts: Facts, text: str, life: Life, folder: Path) -> Probe:

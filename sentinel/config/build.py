@@ -1,4 +1,4 @@
-"""build(cls, data) -> a frozen dataclass from a TOML table, checked field by field against its annotations."""
+"""build(cls, data) -> a frozen dataclass from a TOML table, checked by its fields' types and ranges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import out_of_range, ranges_of
 
 __all__ = ["build"]
 
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 def build(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """The dataclass of a table; `where` is what errors call it, "" the whole file. ConfigError lists the right keys."""
-    hints = typing.get_type_hints(cls)
+    hints, ranges = typing.get_type_hints(cls), ranges_of(cls)
     table = f"[{where}]" if where else "the file"
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key in data:
@@ -27,7 +28,10 @@ def build(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     values = {}
     for name, f in known.items():
         if name in data:
-            values[name] = _value(hints[name], data[name], f"{where}.{name}" if where else name)
+            key = f"{where}.{name}" if where else name
+            values[name] = _value(hints[name], data[name], key)
+            if name in ranges and (problem := out_of_range(ranges[name], values[name], key)) is not None:
+                raise ConfigError(problem)
         elif f.default is MISSING and f.default_factory is MISSING:
             raise ConfigError(f"{table} needs the key {name!r}")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from sentinel.adapters.exposition.settings import Metrics
@@ -15,6 +15,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
 __all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
 
@@ -39,7 +40,7 @@ class Run:
     """Other runs that this one should not be slower than at the same step: their runs/NAME.toml, or a log, a journal, a
     table, as `sentinel replay` reads them. 20 % above one is said as a plateau, and leads to nothing else."""
 
-    planned_steps: tuple[int, ...] = ()
+    planned_steps: Annotated[tuple[int, ...], AT_LEAST_0] = ()
     """Steps at which something changes on purpose that the trainer does not report (other data, another stage): the
     loss may rise by 25 % there before it counts."""
 
@@ -61,7 +62,7 @@ class Launcher:
     log: Path | None = None
     """Where the job's output is appended; default STATE_DIR/job.log."""
 
-    stop_grace_s: float = 60.0
+    stop_grace_s: Annotated[float, AT_LEAST_0] = 60.0
     """local: seconds between asking the job to end (SIGTERM) and making it (SIGKILL). slurm: seconds that one attempt
     waits for a cancelled job to be gone before it looks again; COMPLETING can last minutes."""
 
@@ -84,13 +85,13 @@ class Launcher:
     """slurm: whose jobs to look at, in mode observe; default is the account that sentinel runs as, and to act it has to
     be that one."""
 
-    exclude_after_failures: int = 2
+    exclude_after_failures: Annotated[int, AT_LEAST_1] = 2
     """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""
 
-    query_interval_s: float = 15.0
+    query_interval_s: Annotated[float, AT_LEAST_0] = 15.0
     """slurm: seconds between two queries; doubled up to 300 while Slurm does not answer."""
 
-    slurm_timeout_s: float = 20.0
+    slurm_timeout_s: Annotated[float, POSITIVE] = 20.0
     """slurm: seconds that one of its commands may take."""
 
 
@@ -127,10 +128,10 @@ class Source:
     ca_file: Path | None = None
     """prometheus: certificates to trust beside the system's, PEM."""
 
-    timeout_s: float = 10.0
+    timeout_s: Annotated[float, POSITIVE] = 10.0
     """prometheus: seconds that one answer may take."""
 
-    lookback_s: float = 86_400.0
+    lookback_s: Annotated[float, Range(least=60, below=math.inf)] = 86_400.0
     """prometheus: how far back a watch that begins reads, in seconds; a day. What is older it does not know of."""
 
     def __post_init__(self) -> None:
@@ -146,15 +147,13 @@ class Source:
             raise ConfigError("user and password_file belong together")
         if self.user is not None and self.token_file is not None:
             raise ConfigError("token_file, or user and password_file: one of them")
-        if not 0 < self.timeout_s < math.inf or not 60 <= self.lookback_s < math.inf:
-            raise ConfigError("timeout_s should be above 0, and lookback_s a minute or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """The `[watch]` table: the loop's own pace."""
 
-    poll_interval_s: float = 5.0
+    poll_interval_s: Annotated[float, POSITIVE] = 5.0
     """Seconds between two looks at the run."""
 
 

@@ -16,10 +16,19 @@ from sentinel.plan.rung import Rung
 __all__ = ["field_docs", "template"]
 
 
-def template(name: str, *, checkpoints: str, command: tuple[str, ...] = (), launcher: str | None = None) -> str:
+def template(
+    name: str,
+    *,
+    checkpoints: str,
+    state_dir: str | None = None,
+    command: tuple[str, ...] = (),
+    launcher: str | None = None,
+) -> str:
     """A commented configuration that loads: every key with its default, its unit and its meaning."""
     lines = ["# What sentinel knows about this run. Keys that are commented out show their defaults.", ""]
     given: dict[str, Any] = {"run.name": name, "run.checkpoints": checkpoints}
+    if state_dir is not None:
+        given["run.state_dir"] = state_dir
     if command:
         given["launcher.command"] = list(command)
     if launcher is not None:

@@ -1,4 +1,4 @@
-"""Divergences that need no band to be known: nan in its disguises, updates that are all skipped, a hopeless start."""
+"""Divergences that need no patience: nan in its disguises, skipped updates, a loss far too high, a bad resume."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Hopeless", "NotFinite", "Overflows", "Vanished", "rising_since"]
+__all__ = ["FarAbove", "Hopeless", "NotFinite", "Overflows", "Vanished", "rising_since"]
 
 _MATURE_STEPS = 1000
 """Steps after which a model that knows no more than a uniform guess is not one at its beginning."""
@@ -15,10 +15,12 @@ _MATURE_STEPS = 1000
 _FIRST_SAMPLES = 3
 """Losses that must all be hopeless: one could be a batch of another kind."""
 
+_FAR_SAMPLES = 2
+"""Losses running that must be far above the level: one could be a single broken batch."""
+
 _RISING_SAMPLES = 5
 _RISING_FACTOR = 1.25
 """What `rising_since` calls rising: so many losses in a row, and so many times the first."""
-
 
 _FAR_FROM_ZERO = 0.1
 """Nats. A log of four decimals shows 0.0 below 0.00005: three decades further down, and no loss skips those at once."""
@@ -112,27 +114,62 @@ class Overflows:
         self._scale: float | None = None
         self.run = 0
         """Updates skipped in a row, up to now."""
+        self.onset_range: tuple[int, int] | None = None
+        """The first step of that row: earliest and latest; None while the newest update was made."""
 
-    def take(self, skipped: bool, loss: float | None, loss_scale: float | None) -> bool:
-        """Whether this sample's update was skipped: it says so, or its loss is no number and the loss scale fell."""
+    def take(self, step: int, skipped: bool, loss: float | None, loss_scale: float | None, after: int | None) -> bool:
+        """Whether this sample's update was skipped: it says so, or its loss is no number and the loss scale fell.
+
+        `after` is the step of the sample before it, None where it is the first.
+        """
         before = self._scale
         self._scale = before if loss_scale is None else loss_scale
         fell = before is not None and loss_scale is not None and loss_scale < before
         if skipped or (fell and (loss is None or not math.isfinite(loss))):
-            self.run += 1
+            self._count(1, step if after is None else min(after + 1, step), step)
             return True
-        self.run = 0
+        self._end()
         return False
 
-    def unseen(self, steps: int, skipped: int) -> None:
-        """So many steps passed that no sample tells of, and so many of them were skipped: all, or the row is broken."""
-        if steps:
-            self.run = self.run + steps if skipped >= steps else 0
+    def unseen(self, next_step: int, steps: int, skipped: int) -> None:
+        """So many steps before the next one passed that no sample tells of, and so many of them were skipped: all, or
+        the row is broken."""
+        if steps and skipped >= steps:
+            self._count(steps, next_step - steps, next_step - steps)
+        elif steps:
+            self._end()
 
     @property
     def too_many(self) -> bool:
         """Whether nothing moves any more."""
         return self.run >= self._limit
+
+    def _count(self, steps: int, early: int, late: int) -> None:
+        self.run += steps
+        if self.onset_range is None:
+            self.onset_range = (early, late)
+
+    def _end(self) -> None:
+        self.run, self.onset_range = 0, None
+
+
+class FarAbove:
+    """A loss so many times its level, and above a uniform guess, that no model with these weights comes back from.
+
+    Two finite losses running: one could be a single broken batch. Below a uniform guess a multiple says little: the
+    loss of an easy task goes from 0.001 to 0.1 and back.
+    """
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._factor = thresholds.outright_factor
+        self._guess = thresholds.hopeless_loss
+        self._run = 0
+
+    def take(self, loss: float, level: float) -> bool:
+        """Whether this finite loss is the second one; `level` is the one from before the episode, nan or 0 for none."""
+        far = level > 0 and loss > self._factor * level and loss > self._guess
+        self._run = self._run + 1 if far else 0
+        return self._run >= _FAR_SAMPLES
 
 
 class Hopeless:

@@ -12,7 +12,7 @@ from sentinel.judge.events import Event, EventKind
 from sentinel.judge.fall import SuddenFall
 from sentinel.judge.findings import Alarm, Findings
 from sentinel.judge.leading import Leading
-from sentinel.judge.outright import Hopeless, NotFinite, Overflows, Vanished, rising_since
+from sentinel.judge.outright import FarAbove, Hopeless, NotFinite, Overflows, Vanished, rising_since
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.judge.regime import Change, Regime
 from sentinel.judge.scales import Climb
@@ -56,6 +56,7 @@ class Series:
         self._overflows = Overflows(t)
         self._not_finite = NotFinite()
         self._vanished = Vanished(t)
+        self._far_above = FarAbove(t)
         self._fall = SuddenFall(t)
         self._first = Hopeless(t)
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_SAMPLES)
@@ -180,7 +181,7 @@ class Series:
         """Takes what is known of the steps before this sample that no sample tells of. No band learns from it: of many
         steps it is the worst one."""
         at = sample.global_step - 1
-        self._overflows.unseen(sample.unseen_steps, sample.unseen_skipped)
+        self._overflows.unseen(sample.global_step, sample.unseen_steps, sample.unseen_skipped)
         if sample.unseen_nonfinite > sample.unseen_skipped:  # one of them at least was not skipped
             self._note_not_finite(sample.global_step - sample.unseen_nonfinite, math.nan, None, self.last_step)
         worst, band = sample.unseen_loss_max, self._band
@@ -201,8 +202,8 @@ class Series:
         before, self.last_step = self.last_step, step
         self._note_change(self._regime.take(step, readings))
         loss = readings["loss"]
-        if self._overflows.take(skipped, loss, readings["loss_scale"]):
-            self._note_skipped(step)
+        if self._overflows.take(step, skipped, loss, readings["loss_scale"], before):
+            self._note_skipped()
             return
         self._leading.take(step, readings)
         if loss is None or self._note_not_finite(step, loss, readings["adam_variance_l1"], before):
@@ -218,6 +219,7 @@ class Series:
                 "what it resumed from is not what it had saved",
             )
         self._note_loss(step, loss)
+        self._note_far_above(loss)
 
     def _note_change(self, change: Change | None) -> None:
         before, self._settings = self._settings, self._regime.settings
@@ -247,11 +249,21 @@ class Series:
         self._block, self._inside = [], []
         self._fall.clear()
 
-    def _note_skipped(self, step: int) -> None:
-        if self._overflows.too_many and self.alarm is None:
-            skipped = self._overflows.run
-            reason = f"the optimizer has skipped {skipped} updates in a row: the weights stand still"
-            self._alarm((min(step - skipped + 1, step), step), reason)
+    def _note_skipped(self) -> None:
+        overflows = self._overflows
+        if overflows.too_many and overflows.onset_range is not None and self.alarm is None:
+            reason = f"the optimizer has skipped {overflows.run} updates in a row: the weights stand still"
+            self._alarm(overflows.onset_range, reason)
+
+    def _note_far_above(self, loss: float) -> None:
+        """A loss that no patience is needed for: its episode is open, and known for what it is."""
+        episode = self.episode
+        if self._far_above.take(loss, episode.level if episode else math.nan) and episode and self.alarm is None:
+            self._alarm(
+                episode.onset_range,
+                f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step {episode.onset_range[1]} "
+                f"and stands at {loss:.4g}, {loss / episode.level:.0f} times its level",
+            )
 
     def _note_not_finite(self, step: int, loss: float, variance_l1: float | None, before: int | None) -> bool:
         """Whether the sample was not a number; certain corruption of the weights raises the alarm at once."""
@@ -260,7 +272,7 @@ class Series:
         if onset_range is None:
             return False
         if reason is not None and (self.alarm is None or self.alarm.kind is not EventKind.NAN):
-            self._alarm(self.episode.onset_range if self.episode else onset_range, reason, EventKind.NAN)
+            self._alarm(onset_range, reason, EventKind.NAN)
         return True
 
     def _note_vanished(self, step: int, loss: float, before: int | None) -> bool:
@@ -273,7 +285,7 @@ class Series:
                 f"the loss is exactly 0.0 since step {vanished.onset_range[1]}, and no loss before it was near: so a "
                 "trainer shows one that is not a number"
             )
-            self._alarm(self.episode.onset_range if self.episode else vanished.onset_range, reason, EventKind.NAN)
+            self._alarm(vanished.onset_range, reason, EventKind.NAN)
         return True
 
     def _note_loss(self, step: int, loss: float) -> None:
@@ -388,4 +400,14 @@ class Series:
 
     def _alarm(self, onset_range: tuple[int, int], reason: str, kind: EventKind = EventKind.DIVERGENCE) -> None:
         step = onset_range[1] if self.last_step is None else self.last_step
-        self._findings.raise_alarm(step, onset_range, reason, kind)
+        self._findings.raise_alarm(step, self._inherited(onset_range), reason, kind)
+
+    def _inherited(self, onset_range: tuple[int, int]) -> tuple[int, int]:
+        """The earliest onset of all that is under way: a verdict is on the whole illness, not on its last symptom."""
+        under_way = [onset_range]
+        if self.episode is not None:
+            under_way.append(self.episode.onset_range)
+        if self.alarm is not None:
+            under_way.append(self.alarm.onset_range)
+        symptoms = (self._not_finite.onset_range, self._vanished.onset_range, self._overflows.onset_range)
+        return min([*under_way, *(symptom for symptom in symptoms if symptom is not None)])

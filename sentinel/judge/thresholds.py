@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
 
 __all__ = ["Thresholds"]
 
@@ -11,20 +14,20 @@ __all__ = ["Thresholds"]
 class Thresholds:
     """The `[judge]` table of a run's configuration."""
 
-    band_sigmas: float = 6.0
+    band_sigmas: Annotated[float, POSITIVE_OR_INF] = 6.0
     """Robust standard deviations above its level at which the loss has left its own noise band.
 
     6 as in OLMo-core's step skipping: under normal noise one step in 10^9; where a run has heavier tails, the band
     learns them. inf turns the noise band off, and with it every verdict but nan, skipped runs and slow climbs.
     """
 
-    band_floor: float = 0.02
+    band_floor: Annotated[float, AT_LEAST_0] = 0.02
     """The band is at least this share of its level wide (dimensionless), whatever the noise.
 
     A very smooth loss (0.1 % noise) leaves six of its deviations without anything being wrong. 0 turns the floor off.
     """
 
-    patience_steps: int = 100
+    patience_steps: Annotated[int, AT_LEAST_1] = 100
     """Steps from the early end of the onset that a loss is given to come back by itself before it is a divergence.
 
     tr11-176B rose from 2.1 to 5.1 and was back 30 steps after its peak; NVIDIA's Mixtral runs heal within 5 to 80
@@ -33,73 +36,80 @@ class Thresholds:
     that many steps of a run that is already lost.
     """
 
-    patience_samples: int = 5
+    patience_samples: Annotated[int, AT_LEAST_1] = 5
     """Samples that must have been seen since the onset, however many steps they are apart.
 
     A trainer that logs every 50 steps has shown two readings in 100: two can't tell a spike from a divergence.
     """
 
-    healed_window_samples: int = 8
+    healed_window_samples: Annotated[int, Range(least=1, most=8)] = 8
     """Samples whose median must be back at the level for a spike to have healed: one good step proves nothing."""
 
-    healed_tolerance: float = 0.005
+    healed_tolerance: Annotated[float, AT_LEAST_0] = 0.005
     """How far above its old level a healed loss may stay (share of the level), beside what noise explains.
 
     Marin's fatal spike came back to 1.975 from 1.96, 0.8 % above, and stayed there for good.
     """
 
-    climb_sigmas: float = 6.0
+    climb_sigmas: Annotated[float, POSITIVE_OR_INF] = 6.0
     """Robust standard deviations of a block's mean above the best that was held, for a slow climb.
 
     The 23 longest public runs that did not diverge stay below 3.3 at every scale (`sentinel.judge.scales`): twice that
     leaves room for noisier ones. inf turns slow climbs off.
     """
 
-    climb_tolerance: float = 0.005
+    climb_tolerance: Annotated[float, AT_LEAST_0] = 0.005
     """A climb is at least this share of the level (dimensionless), however little noise there is: see healed_tolerance.
 
     0 leaves it to the noise alone.
     """
 
-    skipped_run_steps: int = 25
+    skipped_run_steps: Annotated[int, AT_LEAST_1] = 25
     """Updates skipped in a row that are a divergence: the weights are intact, and nothing moves any more.
 
     A loss scale halves at each overflow: from 2^32, the highest that a run begins with, 25 in a row have taken it to
     2^7, below what any run trains with.
     """
 
-    warmup_tolerance: float = 0.10
+    outright_factor: Annotated[float, Range(above=1)] = 100.0
+    """Times its level that two losses running must be to be a divergence at once, without patience.
+
+    Of the labelled curves the highest that came back by itself was 6.4 times its level. Only
+    above `hopeless_loss`: a loss that is almost 0 moves by such factors. inf turns it off.
+    """
+
+    warmup_tolerance: Annotated[float, AT_LEAST_0] = 0.10
     """How far above its best the loss may climb (share) while the learning rate rises where it has never been.
 
     A first warmup costs nothing; a resumed run's, that is seen from there on, a few per cent (Gupta et al. 2023,
     "Continual Pre-Training of Large Language Models", Figures 1 and 3). More is too high a rate.
     """
 
-    rewarm_tolerance: float = 0.25
+    rewarm_tolerance: Annotated[float, AT_LEAST_0] = 0.25
     """The same while it rises to what this run has had before: a restart of a cosine takes back what the decay gave."""
 
-    lengthening_tolerance: float = 0.15
+    lengthening_tolerance: Annotated[float, AT_LEAST_0] = 0.15
     """The same after the sequence length grew: the new positions are untrained. Also the band's width meanwhile."""
 
-    curriculum_tolerance: float = 0.30
+    curriculum_tolerance: Annotated[float, AT_LEAST_0] = 0.30
     """The same after a curriculum has admitted more of the samples: it begins with the easy ones, and means to."""
 
-    hopeless_loss: float = 10.8
+    hopeless_loss: Annotated[float, POSITIVE_OR_INF] = 10.8
     """Nats at which a model of more than 1,000 steps knows nothing: ln(50257), a uniform guess over GPT-2's tokens.
 
     Only for a run that is first seen there: nothing before it can tell that it was better. inf turns it off.
     """
 
-    led_by_window_steps: int = 50
+    led_by_window_steps: Annotated[int, AT_LEAST_0] = 50
     """How far before the onset another signal's departure still counts as having led it (steps)."""
 
-    stalled_after_s: float = 600.0
+    stalled_after_s: Annotated[float, POSITIVE_OR_INF] = 600.0
     """Seconds without a sample, from a job that is alive, before it is called stalled.
 
     Two witnesses are needed: the journal, and the log or the checkpoints. inf turns it off.
     """
 
-    gone_after_s: float = 3600.0
+    gone_after_s: Annotated[float, POSITIVE_OR_INF] = 3600.0
     """Seconds without a new sample, log line or checkpoint file after which a run whose job can't be found is gone.
 
     Only where nothing better is known: a job that the scheduler shows as ended, or a process that is seen dead on its

@@ -41,7 +41,14 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
     step = target.global_step if target else 0
     onset = verdict.onset_range
     if onset is not None and step >= onset[0] and not wanted.force:
-        return Plan(refusal=f"{wanted.to} is after the onset at step {onset[0]}: it has the illness in it (--force)")
+        return Plan(
+            refusal=f"{wanted.to} is after the onset (step {onset[0]}) and contains the divergence; use an earlier "
+            "target or pass --force"
+        )
+    if target is not None and not wanted.force and (ill := run.illness_at(step)) is not None:
+        return Plan(
+            refusal=f"{target.tag} contains the divergence: {ill.reason}; use an earlier target or pass --force"
+        )
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused
     incident = incident_id(len(run.incidents) + 1)

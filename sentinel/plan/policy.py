@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
 
 __all__ = ["Mode", "Policy"]
 
@@ -22,26 +23,26 @@ class Policy:
     mode: Mode = "observe"
     """observe is the default: acting is switched on per run, by a person."""
 
-    approve_within_s: float = 14_400.0
+    approve_within_s: Annotated[float, POSITIVE_OR_INF] = 14_400.0
     """Mode approve: seconds after which a proposal that nobody has answered expires, and nothing is done."""
 
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     """What is tried, in this order: docs/LADDER.md."""
 
-    margin_steps: int = 10
+    margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 
-    rollback_budget: int = 3
+    rollback_budget: Annotated[int, AT_LEAST_0] = 3
     """Rollbacks over the run's life; when they are spent, sentinel stops and asks for a person."""
 
-    start_budget: int = 3
+    start_budget: Annotated[int, AT_LEAST_1] = 3
     """Starts of the job for one rollback, and restarts after crashes in a row without a new checkpoint."""
 
-    max_starts_per_hour: int = 6
+    max_starts_per_hour: Annotated[int, AT_LEAST_1] = 6
     """Starts of the job by sentinel within an hour, for whatever reason: a bound for the case that all else is wrong. A
     start that would be one too many waits until the hour is over."""
 
-    room_for_saves: int = 2
+    room_for_saves: Annotated[int, AT_LEAST_0] = 2
     """Checkpoints that there has to be room for (bytes, files, quota) before the job is started again; 0 is not looked
     at."""
 
@@ -49,10 +50,10 @@ class Policy:
     """Keep the last checkpoint that was saved in health from the trainer's keep-last-k and from site purges, by hard
     links beside it (.sentinel-pinned). Not in mode observe."""
 
-    lost_steps_budget: int = 100_000
+    lost_steps_budget: Annotated[int, AT_LEAST_0] = 100_000
     """Optimizer steps that rollbacks may throw away over the run's life."""
 
-    gpu_hours_budget: float | None = None
+    gpu_hours_budget: Annotated[float | None, Range(least=0)] = None
     """GPU-hours (steps thrown away x median step time x ranks) that rollbacks may cost over the run's life; None is no
     limit. A rollback whose price is not known is let pass."""
 
@@ -60,16 +61,16 @@ class Policy:
     """Local times between which nothing is done without a person, as ["22:00-06:00"]; watched and paged is all the
     same."""
 
-    cooldown_s: float = 0.0
+    cooldown_s: Annotated[float, AT_LEAST_0] = 0.0
     """Seconds between the decision for one rollback and the next."""
 
-    confirm_within_s: float = 900.0
+    confirm_within_s: Annotated[float, POSITIVE_OR_INF] = 900.0
     """Seconds from the start of the job until it has to have confirmed the mitigation."""
 
-    confirm_within_steps: int = 100
+    confirm_within_steps: Annotated[int, AT_LEAST_1] = 100
     """Optimizer steps that an attempt may make after a start without having confirmed the mitigation."""
 
-    hold_steps: int = 500
+    hold_steps: Annotated[int, AT_LEAST_1] = 500
     """Steps past onset and warmup by which a restart has to have recovered, or its rung has failed."""
 
     restart_on_crash: bool = False

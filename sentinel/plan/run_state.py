@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sentinel.judge.ill_spans import IllSpan
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident
@@ -171,6 +172,9 @@ class RunState:
     positions: Mapping[int, Anchor] = field(default_factory=dict)
     """global_step -> position, for the steps that the checkpoints stand at, where the journals know it."""
 
+    ill_spans: tuple[IllSpan, ...] = ()
+    """Steps of the newest attempt's line of descent at which its own readings were far out of proportion."""
+
     last_step: int | None = None
     """The newest attempt's last global_step; None before its first."""
 
@@ -193,6 +197,10 @@ class RunState:
     def checkpoint(self, tag: str) -> Checkpoint | None:
         """The checkpoint of that name, or None."""
         return next((c for c in self.checkpoints if c.tag == tag), None)
+
+    def illness_at(self, step: int) -> IllSpan | None:
+        """Why a checkpoint of that step has an illness in it, by the run's own readings; None where none is known."""
+        return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
 
     @property
     def open_incident(self) -> Incident | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Annotated, Literal
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
+from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, out_of_range, ranges_of
 
 __all__ = ["DEFAULT_LADDER", "Rung", "TargetRule"]
 
@@ -41,15 +42,15 @@ class Rung:
     reseed: bool = False
     """Permute the data that is not yet consumed with a new seed; once."""
 
-    skip_samples: int | Literal["past_onset"] | None = None
+    skip_samples: Annotated[int | Literal["past_onset"] | None, POSITIVE] = None
     """Leave this many samples out after the target, once. "past_onset": all from the target up to the late end of the
     onset plus [policy] margin_steps, so that what was there when it broke is never seen again in that order."""
 
-    seqlen_start: int | Literal["by_size"] | None = None
+    seqlen_start: Annotated[int | Literal["by_size"] | None, POSITIVE] = None
     """Start SLW at this many tokens per sample; "by_size": 8, or 64 where the model is known to have 1e9 parameters or
     more. None leaves the sequence length alone."""
 
-    seqlen_total_steps: int | None = None
+    seqlen_total_steps: Annotated[int | None, POSITIVE] = None
     """T of the SLW in steps; None is three times the LR warmup (Li, Zhang & He: "a few multiples" of it), and for ever
     where the pacing is mixed."""
 
@@ -57,13 +58,13 @@ class Rung:
     """How the length grows: fixed_linear (None is that), fixed_root, fixed_discrete (seqlen_start for all the steps,
     then the full length), mixed (900 steps short, 100 full, repeated), adaptive (as the validations allow), custom."""
 
-    seqlen_root_degree: float | None = None
+    seqlen_root_degree: Annotated[float | None, POSITIVE] = None
     """Degree of the root of fixed_root; None is 2, the square root."""
 
     seqlen_function: str | None = None
     """The function of the custom pacing, "module:function", which the trainer imports."""
 
-    seqlen_multiple: int | None = None
+    seqlen_multiple: Annotated[int | None, POSITIVE] = None
     """Lengths are rounded down to a multiple of this; None is 8, and 16 suits int8."""
 
     seqlen_shorten: Shortening | None = None
@@ -75,19 +76,19 @@ class Rung:
     warmup (DeepSpeed's tutorial, 2.3 to 2.5). None: yes, as far as the trainer has reported them; true: yes, and refuse
     the rung where something is not reported; false: no. With a reshape a step keeps its tokens, and nothing changes."""
 
-    batch_size_start: int | None = None
+    batch_size_start: Annotated[int | None, POSITIVE] = None
     """Start a batch-size warmup at this many samples per step, over all ranks; None leaves the batch alone."""
 
-    batch_size_increment: int | None = None
+    batch_size_increment: Annotated[int | None, POSITIVE] = None
     """Samples per step that are added at a time; None is batch_size_start."""
 
-    batch_size_samples: int | None = None
+    batch_size_samples: Annotated[int | None, POSITIVE] = None
     """Samples from the start to the full batch."""
 
-    random_ltd_start: int | None = None
+    random_ltd_start: Annotated[int | None, POSITIVE] = None
     """Start random-LTD with this many tokens of each sample kept in the middle layers; None leaves it alone."""
 
-    random_ltd_total_steps: int | None = None
+    random_ltd_total_steps: Annotated[int | None, POSITIVE] = None
     """T of random-LTD in steps: how long until no token is dropped any more."""
 
     curriculum_metric: str | None = None
@@ -99,43 +100,43 @@ class Rung:
     curriculum_kind: DifficultyKind | None = None
     """What the start is: a percentile (None is that; from 1 to 100) or a value of the metric."""
 
-    curriculum_start: int | None = None
+    curriculum_start: Annotated[int | None, POSITIVE] = None
     """Difficulty at the target; None is 1 %. Where the tail of the values is heavy, a value: 600 for BERT's voc."""
 
-    curriculum_full: int | None = None
+    curriculum_full: Annotated[int | None, POSITIVE] = None
     """The largest difficulty that there is; None is 100 %."""
 
-    curriculum_total_steps: int | None = None
+    curriculum_total_steps: Annotated[int | None, POSITIVE] = None
     """Steps from the start to the full difficulty."""
 
-    curriculum_root_degree: float | None = None
+    curriculum_root_degree: Annotated[float | None, POSITIVE] = None
     """1 is linear; None is 2, the square root, which suits all metrics that draw from a part of the data."""
 
-    lr_warmup_factor: float | None = None
+    lr_warmup_factor: Annotated[float | None, POSITIVE] = None
     """Length of the LR warmup, as a multiple of the run's own, counted from the target; None leaves it alone."""
 
-    lr_factor: float | None = None
+    lr_factor: Annotated[float | None, POSITIVE] = None
     """Peak LR, as a multiple of the run's own; None leaves it alone."""
 
-    adam_beta1: float | None = None
+    adam_beta1: Annotated[float | None, SHARE] = None
     """Decay of Adam's first moment, at least 0 and below 1; None leaves it alone."""
 
-    adam_beta2: float | None = None
+    adam_beta2: Annotated[float | None, SHARE] = None
     """Decay of Adam's second moment, at least 0 and below 1, e.g. 0.95 for 0.999; None leaves it alone."""
 
-    weight_decay: float | None = None
+    weight_decay: Annotated[float | None, AT_LEAST_0] = None
     """Weight decay of the parameters that are decayed at all; None leaves it alone."""
 
-    clip_grad: float | None = None
+    clip_grad: Annotated[float | None, POSITIVE] = None
     """Largest global L2 norm of the gradient, above 0; None leaves it alone."""
 
-    clip_grad_factor: float | None = None
+    clip_grad_factor: Annotated[float | None, POSITIVE] = None
     """The same as a multiple of the run's own; one of the two at most."""
 
     reset_moments: bool = False
     """Set Adam's exp_avg, exp_avg_sq and step count to 0, once; the weights stay. From scratch there are none."""
 
-    loss_scale: float | None = None
+    loss_scale: Annotated[float | None, POSITIVE] = None
     """fp16: the loss scale to start from, once; None leaves the checkpoint's."""
 
     environment: tuple[str, ...] = ()
@@ -148,11 +149,16 @@ class Rung:
     remove_options: tuple[str, ...] = ()
     """Free-form: options that the trainer no longer gets, as "--fp16": the option goes with all of its values."""
 
-    wait_steps: int | None = None
+    wait_steps: Annotated[int | None, POSITIVE] = None
     """Change nothing and watch for so many more steps whether the run heals; a rung of its own. None does not wait."""
 
     page: bool = False
     """Stop here and ask for a person, with the hypothesis; a rung of its own, and as a rule the last."""
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the rung starts the job again: one that waits or asks for a person does not."""
+        return not self.page and self.wait_steps is None
 
     def __post_init__(self) -> None:
         set_keys = [f.name for f in fields(self) if getattr(self, f.name) != f.default and f.name not in _NAMING]
@@ -193,14 +199,9 @@ class Rung:
             raise ConfigError(f"rung {self.name!r}: {SLW_AND_BATCH}")
 
     def _check_numbers(self) -> None:
-        for key, (least, below, exclusive) in _LIMITS.items():
-            value = getattr(self, key)
-            if value is None or isinstance(value, str):
-                continue
-            if not (least < value if exclusive else least <= value) or not value < below:
-                wanted = f"above {least:g}" if exclusive else f"at least {least:g}"
-                up_to = "" if below == _INFINITY else f" and below {below:g}"
-                raise ConfigError(f"rung {self.name!r}: {key} should be {wanted}{up_to}, not {value}")
+        for key, wanted in ranges_of(type(self)).items():
+            if (problem := out_of_range(wanted, getattr(self, key), key)) is not None:
+                raise ConfigError(f"rung {self.name!r}: {problem}")
 
 
 _FLAG = r"--[A-Za-z][A-Za-z0-9_-]*"
@@ -212,7 +213,6 @@ _FREE_FORM = {
 """Key -> how its entries look, in words and as a pattern."""
 
 _NAMING = ("name", "hypothesis")
-_INFINITY = float("inf")
 _NEEDS = {
     **dict.fromkeys(
         (
@@ -247,33 +247,6 @@ _OF_PACINGS = {
     "seqlen_function": ("custom",),
 }
 """Key -> the pacings that have it."""
-
-_LIMITS = {
-    "skip_samples": (0, _INFINITY, True),
-    "seqlen_start": (0, _INFINITY, True),
-    "seqlen_total_steps": (0, _INFINITY, True),
-    "seqlen_root_degree": (0, _INFINITY, True),
-    "seqlen_multiple": (0, _INFINITY, True),
-    "batch_size_start": (0, _INFINITY, True),
-    "batch_size_increment": (0, _INFINITY, True),
-    "batch_size_samples": (0, _INFINITY, True),
-    "random_ltd_start": (0, _INFINITY, True),
-    "random_ltd_total_steps": (0, _INFINITY, True),
-    "curriculum_start": (0, _INFINITY, True),
-    "curriculum_full": (0, _INFINITY, True),
-    "curriculum_total_steps": (0, _INFINITY, True),
-    "curriculum_root_degree": (0, _INFINITY, True),
-    "lr_warmup_factor": (0, _INFINITY, True),
-    "lr_factor": (0, _INFINITY, True),
-    "adam_beta1": (0, 1, False),
-    "adam_beta2": (0, 1, False),
-    "weight_decay": (0, _INFINITY, False),
-    "clip_grad": (0, _INFINITY, True),
-    "clip_grad_factor": (0, _INFINITY, True),
-    "loss_scale": (0, _INFINITY, True),
-    "wait_steps": (0, _INFINITY, True),
-}
-"""Key -> least, below, and whether the least itself is too little."""
 
 
 DEFAULT_LADDER: tuple[Rung, ...] = (

@@ -29,7 +29,8 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
 
     near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
     risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
-    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target.
+    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left
+    out, and named in the reason, is a checkpoint of a step at which the run's own readings were ill.
     """
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
@@ -46,10 +47,23 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
             limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
     if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
-    usable = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
-    if not usable:
-        return Target(tag=None, global_step=0, reason=f"no checkpoint stands {why}: from scratch")
-    return Target(tag=usable[-1].tag, global_step=usable[-1].global_step, reason=f"{usable[-1].tag} is the last {why}")
+    whole = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
+    passed: list[str] = []
+    while whole and (illness := _illness(whole[-1], run)) is not None:
+        passed.append(illness)
+        whole.pop()
+    why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more likewise"] if len(passed) > 1 else [])])
+    if not whole:
+        none = "no healthy checkpoint" if passed else "no checkpoint"
+        return Target(tag=None, global_step=0, reason=f"{none} stands {why}: from scratch")
+    last = "the last healthy one" if passed else "the last"
+    return Target(tag=whole[-1].tag, global_step=whole[-1].global_step, reason=f"{whole[-1].tag} is {last} {why}")
+
+
+def _illness(checkpoint: Checkpoint, run: RunState) -> str | None:
+    """Why the checkpoint is no target by the run's own readings at its step, as a sentence; None where it may be."""
+    illness = run.illness_at(checkpoint.global_step)
+    return None if illness is None else f"{checkpoint.tag} contains the divergence: {illness.reason}"
 
 
 def _usable(checkpoint: Checkpoint) -> bool:

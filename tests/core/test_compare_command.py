@@ -119,3 +119,29 @@ def test_what_can_not_be_compared_is_said(call: Callable[..., str], folder: Path
     assert "is no file" in call("tr8", "nothing", code=2)
     (folder / "b.csv").write_text("step,loss\n1,2.0\n")
     assert "b.csv is too short" in call("tr8", "b.csv", code=2)
+
+
+def test_lines_that_are_taken_for_steps_are_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{{'loss': {2 + 1 / n:.4f}, 'learning_rate': 1e-4, 'epoch': {n / 100}}}" for n in range(1, 200)]
+    (folder / "trainer.log").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(sys, "argv", ["sentinel", "compare", "tr8", "trainer.log", "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr()
+    (note,) = json.loads(told.out)["notes"]
+    assert note.startswith("trainer.log: the lines name no step")
+    assert f"warning: {note}" in told.err
+
+
+def test_runs_of_the_same_name_have_columns_that_differ(call: Callable[..., str], folder: Path) -> None:
+    far = folder / ("x" * 60)
+    for name in ("first", "second"):
+        (far / name).mkdir(parents=True)
+        (far / name / "log.csv").write_text((folder / "a.csv").read_text())
+    shown = call(str(far / "first" / "log.csv"), str(far / "second" / "log.csv"))
+    head = shown.splitlines()[2]
+    assert "first" in head
+    assert "second" in head
+    assert "x" * 8 not in head

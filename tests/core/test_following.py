@@ -16,6 +16,7 @@ from sentinel.act.held import Held
 from sentinel.act.observe import Look
 from sentinel.judge.before import BestMean
 from sentinel.judge.history import History
+from sentinel.judge.ill_spans import IllSpans
 from sentinel.judge.recovered import WINDOW, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -166,6 +167,11 @@ def test_whatever_is_told_the_judge_and_the_positions_are_those_of_a_watch_that_
         for number, attempt in watched.history.attempts.items():
             assert list(watched.history.lineage(attempt)) == watched.all.lineage(number)
             assert watched.history.validations(attempt) == watched.all.validations(number)
+        ill_spans, so_far = IllSpans(THRESHOLDS), Series(THRESHOLDS)
+        for one in lineage:
+            so_far.push(one)
+            ill_spans.push(one, well=so_far.alarm is None and so_far.episode is None)
+        assert repr(watched.following.ill_spans) == repr(ill_spans.spans)
         listed = {step for step in range(10, 500, 10) if rng.random() < 0.5}  # also such as nobody has reached
         assert watched.following.positions(listed) == watched.all.positions(watched.latest, listed)
 

@@ -30,6 +30,30 @@ def test_the_launcher_is_written_down(tmp_path: Path) -> None:
     assert load_config(tmp_path / "tr8.toml").launcher.kind == "slurm"
 
 
+@pytest.mark.parametrize("config_dir", ["runs", "elsewhere/runs"])
+def test_the_save_folder_counts_from_where_it_is_typed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config_dir: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SENTINEL_STATE_DIR", raising=False)
+    init(Path(config_dir), "--checkpoints", "out/saves")
+    run = load_config(tmp_path / config_dir / "tr8.toml").run
+    assert run.checkpoints.resolve() == tmp_path / "out" / "saves"
+    assert run.state_dir == tmp_path / ".sentinel" / "tr8"
+
+
+@pytest.mark.parametrize("state_dir", ["state", "/shared/state"])
+def test_the_state_folder_is_the_one_that_the_hook_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_dir: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SENTINEL_STATE_DIR", state_dir)
+    init(Path("runs"))
+    told = load_config(tmp_path / "runs" / "tr8.toml").run.state_dir
+    assert told is not None
+    assert told.resolve() == tmp_path / state_dir
+
+
 def test_the_address_is_what_the_trainers_attach_is_to_be_given(tmp_path: Path) -> None:
     assert 'attach(engine, run="tr8", address="::")' in init(tmp_path, "--metrics-address", "::")
 

@@ -117,3 +117,20 @@ def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Lint, tmp_pa
     assert "tr8-104B has neither [launcher] script nor command: name a file to lint" in nothing.err
     toml.write_text(f'{run}command = ["sleep", "1"]\n')
     assert lint().code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "deepspeed run_clm.py --model_name_or_path gpt2 --learning_rate 1e-4 --deepspeed ds.json",
+        "torchrun --nproc_per_node 8 train.py --lr 1e-4 --warmup 0 --save-interval 0 --micro-batch-size 4",
+    ],
+)
+def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Lint, tmp_path: Path, command: str) -> None:
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{command}\n")
+    answer = lint("job.sh")
+    assert (answer.code, answer.err) == (0, "")
+    assert "job.sh: not understood: " in answer.out
+    assert "is neither Megatron's nor trainer_hooks.gpt" in answer.out
+    (document,) = json.loads(lint("job.sh", "--json").out)
+    assert (document["format"], document["findings"]) == ("not understood", [])

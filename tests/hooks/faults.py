@@ -31,6 +31,7 @@ from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
 
 STEPS = 6
+TWICE = "attached twice"
 LATE = "a rank is late with one step's collectives"
 LATE_AT_THE_END = "a rank stands still at the last step"
 NEVER_COME = (
@@ -237,6 +238,7 @@ def cases(folder: Path) -> list[Case]:
         ("nan in the weights", {}, nan_batch),
         ("Adam's state of another shape", {}, state_of_another_shape),
         ("no Adam's state", {}, no_state),
+        (TWICE, {"announce": "a-node"}, nothing),
         (NEVER_COME[0], {}, miss_one_step),
         (LATE, {}, late_with_one_step),
         (LATE_AT_THE_END, {}, stand_still_at_the_end),
@@ -263,6 +265,9 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
     patient(1.0 if name in (*NEVER_COME, LATE, LATE_AT_THE_END) else PATIENT_S)
     hook = attach(engine, **({"state_dir": state_dir} | arguments))
     spoil(hook, engine)
+    if name == TWICE:
+        again = attach(engine, state_dir=state_dir)
+        assert again is hook
     losses = []
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
@@ -272,6 +277,8 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         engine.backward(loss)
         engine.step()
     patience_s = hook._patience_s
+    scrape = state_dir / "scrape.json"
+    announced = json.loads(scrape.read_text() or "[]") if scrape.is_file() else []
     patient(1.0, last_s=1.0 if name in NEVER_COME else PATIENT_S)
     hook.close("finished")
     if hasattr(hook, "reduce"):
@@ -287,6 +294,8 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         "said": said,
         "records": [json.loads(line) for line in lines],
         "patience_s": patience_s,
+        "announced": [target for each in announced for target in each["targets"]],
+        "attempts": sorted(path.name for path in journal.parent.glob("*")),
     }
 
 

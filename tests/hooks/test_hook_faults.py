@@ -15,9 +15,10 @@ KEEPS_SAMPLES = {
     *("no Adam's state", "a rank is late with one step's collectives", "certificate missing", "password missing"),
     *("exporter settings are none", "exporter's thread dies", "state folder removed"),
     "a rank stands still at the last step",
+    "attached twice",
 }
 SAYS_NOTHING = {"nothing wrong", "nan in the weights", "no Adam's state"}
-COUNTS_NOTHING = SAYS_NOTHING | {"port taken", "state folder removed"}
+COUNTS_NOTHING = SAYS_NOTHING | {"port taken", "state folder removed", "attached twice"}
 LATE = {"a rank is late with one step's collectives", "a rank stands still at the last step"}
 NEVER_COME = {
     *("a rank leaves one step's collectives out", "a rank takes part no more", "collectives fail on one rank"),
@@ -34,7 +35,7 @@ def cases() -> dict[str, dict[str, Any]]:
 def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[str, Any]]) -> None:
     sound = cases.pop("nothing wrong")
     ill = cases.pop("nan in the weights")
-    assert len(cases) == 24
+    assert len(cases) == 25
     assert len(sound["losses"]) == 6
     for name, case in cases.items():
         assert case["losses"] == sound["losses"], name
@@ -51,7 +52,22 @@ def test_what_is_lost_is_counted_and_said_once(cases: dict[str, dict[str, Any]])
         assert bool(case["errors"] + case["lost"]) == (name not in COUNTS_NOTHING), name
         assert bool(case["said"]) == (name not in SAYS_NOTHING), name
         assert len(case["said"]) == len(set(case["said"])) <= 3, name
-        assert all(line.endswith("training goes on") for line in case["said"]), name
+        expected = "before you attach another" if name == "attached twice" else "training goes on"
+        assert all(line.endswith(expected) for line in case["said"]), name
+
+
+def test_attached_twice_is_one_attempt_and_a_warning(cases: dict[str, dict[str, Any]]) -> None:
+    case = cases["attached twice"]
+    (said,) = case["said"]
+    assert "attach was called twice on one engine: attempt 1 goes on" in said
+    assert [r["global_step"] for r in case["records"] if r["kind"] == "sample"] == [1, 2, 3, 4, 5, 6]
+    assert case["attempts"] == ["0001.jsonl"]
+
+
+def test_the_exporter_is_announced_by_the_name_that_attach_is_given(cases: dict[str, dict[str, Any]]) -> None:
+    (target,) = cases["attached twice"]["announced"]
+    assert target.startswith("a-node:")
+    assert cases["nothing wrong"]["announced"] == []  # it listens on this machine alone
 
 
 def test_a_sample_is_whole_or_not_there(cases: dict[str, dict[str, Any]]) -> None:

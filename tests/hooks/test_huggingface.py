@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from sentinel.adapters.journal import Journals
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
 from tests.hooks.torchrun import lines_of
 
 
@@ -53,6 +58,22 @@ def test_a_training_that_a_callback_ended_before_its_last_step_is_not_finished(
 ) -> None:
     assert uneven["uneven"]["ends"] == ["finished"]
     assert uneven["stopped"]["ends"] == ["stopped: at step 2 of 4"]
+
+
+@pytest.mark.full
+def test_a_llama_with_zero_1_in_fp32_leaves_its_band_before_its_updates_are_skipped(tmp_path: Path) -> None:
+    """As the journal in tests/data/journals was recorded; what the judge makes of that: tests/core/test_onset.py."""
+    program = Path(__file__).with_name("diverging_llama.py")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, str(program), "--output", str(tmp_path)]
+    subprocess.run(command, env=environment, capture_output=True, timeout=500, check=True)
+    samples = [r for r in Journals(tmp_path / "state").poll() if isinstance(r, Sample)]
+    skipped = [s.global_step for s in samples if s.skipped]
+    alarm = Series(Thresholds(outright_factor=math.inf), samples).alarm
+    assert alarm is not None
+    assert "skipped" in alarm.reason
+    assert 360 <= alarm.onset_range[1] < skipped[0] - 5
+    assert Series(Thresholds(), samples).alarm is not None
 
 
 _WITHOUT_DEEPSPEED = """

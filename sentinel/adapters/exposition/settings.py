@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import Range
 
 __all__ = ["Metrics"]
 
@@ -20,7 +22,7 @@ class Metrics:
     address: str = "127.0.0.1"
     """Where to listen. Only this machine by default; "0.0.0.0" or "::" is every address."""
 
-    port: int = 0
+    port: Annotated[int, Range(least=0, most=65535)] = 0
     """0 is any free one, as the trainer's; another one that is taken is replaced by a free one. The log says which."""
 
     announce: str | None = None
@@ -43,8 +45,6 @@ class Metrics:
     listener (a Slurm job): it should end in .prom, and be another one for each run."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 1 << 16:
-            raise ConfigError(f"port should be 0 to 65535, not {self.port}")
         if self.key is not None and self.certificate is None:
             raise ConfigError("key: a key is of no use without its certificate")
         if self.textfile is not None and self.textfile.suffix != ".prom":

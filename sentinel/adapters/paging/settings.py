@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from sentinel.plan.page import RUNBOOK
 from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
 __all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
 
@@ -51,7 +52,7 @@ class Webhook:
     ca_file: Path | None = None
     """Certificates to trust beside the system's own."""
 
-    timeout_s: float = 10.0
+    timeout_s: Annotated[float, POSITIVE] = 10.0
     """Seconds that one try may take, all in all."""
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Mail:
     host: str
     """The mail server."""
 
-    port: int = 587
+    port: Annotated[int, Range(least=1, most=65535)] = 587
     """587 for starttls, 465 for tls, 25 for none, as a rule."""
 
     security: Literal["starttls", "tls", "none"] = "starttls"
@@ -105,7 +106,7 @@ class Mail:
     ca_file: Path | None = None
     """Certificates to trust beside the system's own."""
 
-    timeout_s: float = 30.0
+    timeout_s: Annotated[float, POSITIVE] = 30.0
     """Seconds that one try may take, all in all."""
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class Command:
     _KEY, _ID, _RUN, _INCIDENT, _TOPIC and _RUNBOOK set. Exit code 0 says that the page has arrived. Its output is
     not kept."""
 
-    timeout_s: float = 30.0
+    timeout_s: Annotated[float, POSITIVE] = 30.0
     """Seconds after which it and all that it started are killed, and it is tried again."""
 
     def __post_init__(self) -> None:
@@ -169,10 +170,10 @@ class Alertmanager:
     ca_file: Path | None = None
     """Certificates to trust beside the system's own."""
 
-    firing_for_s: float = 604_800.0
+    firing_for_s: Annotated[float, POSITIVE] = 604_800.0
     """Seconds after which an alert ends by itself that sentinel was never there to end."""
 
-    timeout_s: float = 10.0
+    timeout_s: Annotated[float, POSITIVE] = 10.0
     """Seconds that one try may take, all in all."""
 
     def __post_init__(self) -> None:
@@ -188,14 +189,14 @@ Channel = Webhook | Mail | Command | Alertmanager
 class Paging:
     """The `[paging]` table: who is told while nobody looks, and how hard it is tried."""
 
-    retry_up_to_s: float = 300.0
+    retry_up_to_s: Annotated[float, POSITIVE] = 300.0
     """Longest pause, in seconds, between two tries at a channel that does not take a page; it begins with one second
     and doubles."""
 
-    give_up_after_s: float = 86_400.0
+    give_up_after_s: Annotated[float, POSITIVE_OR_INF] = 86_400.0
     """Age in seconds at which a page is not tried any more; it is kept in STATE_DIR/pages/CHANNEL/given-up."""
 
-    last_words_s: float = 3_600.0
+    last_words_s: Annotated[float, AT_LEAST_0] = 3_600.0
     """When a person is needed and watch ends: seconds that it stays, without its lock, until the page is through. Any
     other end waits a few seconds."""
 
@@ -218,9 +219,6 @@ class Paging:
         twice = [name for name, count in Counter(c.name for c in self.channels).items() if count > 1]
         if twice:
             raise ConfigError(f"two channels are called {twice[0]!r}: give each a name of its own")
-        for key in ("retry_up_to_s", "give_up_after_s"):
-            if getattr(self, key) <= 0:
-                raise ConfigError(f"{key} should be above 0, not {getattr(self, key)}")
 
     @property
     def channels(self) -> tuple[Channel, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import Range
 
 __all__ = ["WandbRun"]
 
@@ -36,7 +38,7 @@ class WandbRun:
     url: str | None = None
     """Of a W&B server of one's own; default is the library's."""
 
-    timeout_s: float = 20.0
+    timeout_s: Annotated[float, Range(above=0, most=600)] = 20.0
     """Seconds for one request, and for what was sent to be seen there."""
 
     def __post_init__(self) -> None:
@@ -46,5 +48,3 @@ class WandbRun:
                 raise ConfigError(f"{key} should be a single name, not {value!r}")
         if (self.entity is None) != (self.project is None):
             raise ConfigError("entity and project belong together")
-        if not 0 < self.timeout_s <= 600:
-            raise ConfigError(f"timeout_s should be above 0 and at most 600, not {self.timeout_s:g}")

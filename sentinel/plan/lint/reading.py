@@ -20,7 +20,7 @@ from sentinel.vocabulary.numbers import load_object
 
 __all__ = ["Read", "in_its_words", "read_command", "read_text"]
 
-Format = Literal["job script", "command", "megatron log", "deepspeed json"]
+Format = Literal["job script", "command", "megatron log", "deepspeed json", "not understood"]
 _OWN_TRAINER = "trainer_hooks.gpt"
 
 
@@ -31,6 +31,9 @@ class Read:
     format: Format
     facts: Facts
     unread: tuple[Unread, ...]
+
+    program: str = ""
+    """The trainer's file or module; "" where none is named."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     """The trainer's own options, by the names that the rules know them under."""
@@ -74,13 +77,44 @@ def in_its_words(read: Read, findings: Sequence[Finding]) -> tuple[Finding, ...]
 
 def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
     own = given.program == _OWN_TRAINER
+    if not own and format_ != "megatron log" and not _is_megatron(given):
+        why = f"{given.program} is neither Megatron's nor {_OWN_TRAINER}: what its options mean is not known"
+        unknown = (Unread(what="its options", why=why),)
+        return Read(format="not understood", facts=Facts(), unread=unknown, program=given.program)
     unread = list(given.unread)
     known = gpt_trainer_facts(given, unread) if own else megatron_facts(given, unread)
     known |= more
     _from_deepspeed(given.deepspeed, known, unread)
     _from_slurm(given, known, unread)
     _declared(given, known, name)
-    return Read(format=format_, facts=_facts(known, unread), unread=tuple(unread), names=NAMES if own else {})
+    return Read(
+        format=format_,
+        facts=_facts(known, unread),
+        unread=tuple(unread),
+        program=given.program,
+        names=NAMES if own else {},
+    )
+
+
+def _is_megatron(given: Given) -> bool:
+    """Whether the program takes Megatron's options: by its name, or by those that no other trainer has together."""
+    flags = {option.flag for option in given.options}
+    return given.program.startswith("pretrain_") or bool(flags & _MEGATRONS_ALONE) or len(flags & _MEGATRONS) >= 2
+
+
+_MEGATRONS_ALONE = frozenset(
+    (
+        "--rampup-batch-size",
+        "--tensor-model-parallel-size",
+        "--pipeline-model-parallel-size",
+        "--train-samples",
+        "--lr-warmup-samples",
+        "--lr-decay-samples",
+    )
+)
+_MEGATRONS = frozenset(
+    ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size", "--train-iters")
+)
 
 
 def _read_json(text: str, name: str) -> Read:

@@ -1,0 +1,191 @@
+"""Steps at which a run's own readings were far out of proportion: a checkpoint saved there contains it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sentinel.judge.readings import COLUMNS
+from sentinel.judge.regime import Regime
+from sentinel.judge.signals import BLOCK, median
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
+
+__all__ = ["IllSpan", "IllSpans"]
+
+_HISTORY_BLOCKS = 64
+"""Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps,
+it is four times the median of all that was."""
+
+_LEAST_BLOCKS = 4
+"""Blocks without which no usual value is known."""
+
+_UNLIKE = 10.0
+"""The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
+the gradient's noise are higher at a short length."""
+
+_NEW_NORMAL_SAMPLES = 512
+"""Samples for which a run that the judge finds healthy may be out of proportion: then the history begins anew."""
+
+_REMEMBERED = 256
+"""Spans that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signal:
+    column: str
+    words: str
+    factor: float
+    """Times its usual value at which a reading is ill."""
+
+    above: float = 0.0
+    """… and at least so far above it, in the signal's unit."""
+
+    running: int = 1
+    """Readings in a row that must be: one loss or gradient may be of an odd batch; Adam's variance is no one step's."""
+
+
+_SIGNALS = (
+    _Signal(column="adam_variance_l1", words="the sum of sqrt(v)", factor=10.0),
+    _Signal(column="adam_variance_max", words="the largest sqrt(v)", factor=30.0),
+    _Signal(column="loss", words="the loss", factor=2.0, above=1.0, running=5),
+    _Signal(column="grad_norm", words="the gradient norm", factor=30.0, running=5),
+)
+"""Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
+lies in such a span (`benchmarks/healthy_targets.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IllSpan:
+    """A stretch of steps at which one signal was ill."""
+
+    first_step: int
+    """The step after the last that was known not to be ill."""
+
+    last_step: int
+    words: str
+    """The signal, in words."""
+
+    worst: float
+    """nan where it was not a number."""
+
+    usual: float | None
+    """What was usual in the run before it; None where that was not known, and the reading was not a number."""
+
+    @property
+    def reason(self) -> str:
+        """`the sum of sqrt(v) was 2e+10 between the steps 372 and 409, where 1e+02 was usual before`."""
+        usual = "" if self.usual is None else f", where {self.usual:.3g} was usual before"
+        return f"{self.words} was {self.worst:.3g} between the steps {self.first_step} and {self.last_step}{usual}"
+
+
+class IllSpans:
+    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples.
+
+    usual = the median of the last 64 medians of 8 healthy readings. A reading is ill that is not a number, or above
+    `factor` times the usual value. What is ill is not learnt from. A skipped update's gradient norm is not read.
+    """
+
+    def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
+        self._regime = Regime(thresholds, planned)
+        self._trackers = [_Tracker(signal) for signal in _SIGNALS]
+        self._past: deque[IllSpan] = deque(maxlen=_REMEMBERED)
+        self._before: int | None = None
+
+    @property
+    def spans(self) -> tuple[IllSpan, ...]:
+        """Those that are over and those that last, by their first steps."""
+        lasting = [span for tracker in self._trackers if (span := tracker.span) is not None]
+        return tuple(sorted([*self._past, *lasting], key=lambda span: (span.first_step, span.words)))
+
+    def push(self, sample: Sample, *, well: bool) -> None:
+        """Takes the next sample; `well` is whether the judge finds nothing wrong with the run."""
+        change = self._regime.take(sample.global_step, {name: getattr(sample, name) for name in COLUMNS})
+        for tracker in self._trackers:
+            if change is not None and not change.comparable:
+                tracker.begin_anew()
+            value = getattr(sample, tracker.signal.column)
+            if value is None or (sample.skipped and tracker.signal.column == "grad_norm"):
+                continue
+            ended = tracker.take(sample.global_step, value, self._before, well=well)
+            if ended is not None:
+                self._past.append(ended)
+        self._before = sample.global_step
+
+
+class _Tracker:
+    """One signal: its usual value, and the readings in a row that are ill."""
+
+    def __init__(self, signal: _Signal) -> None:
+        self.signal = signal
+        self._unlike: float | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._blocks: deque[float] = deque(maxlen=_HISTORY_BLOCKS)
+        self._block: list[float] = []
+        self._known: float | None = None
+        self._end()
+
+    def _end(self) -> None:
+        self._first = self._last = self._run = self._well = 0
+        self._worst = -math.inf
+        self._usual: float | None = None
+
+    def begin_anew(self) -> None:
+        """Readings before do not compare with those after, but for a wider factor."""
+        self._unlike = self._unlike if self._known is None else self._known
+        self._blocks.clear()
+        self._block.clear()
+        self._known = None
+
+    @property
+    def span(self) -> IllSpan | None:
+        """The span that lasts; None where there is none, or too few readings of it."""
+        if self._run < self.signal.running:
+            return None
+        return IllSpan(
+            first_step=self._first,
+            last_step=self._last,
+            words=self.signal.words,
+            worst=self._worst,
+            usual=self._usual,
+        )
+
+    def take(self, step: int, value: float, before: int | None, *, well: bool) -> IllSpan | None:
+        """Takes the next reading; the span that has ended with it, or None."""
+        if not self._is_ill(value):
+            over = self.span
+            self._end()
+            self._learn(value)
+            return over
+        if not self._run:
+            self._first = step if before is None else min(before + 1, step)
+            self._usual = self._known if self._known is not None else self._unlike
+        self._run, self._last = self._run + 1, step
+        self._worst = value if math.isnan(value) else max(self._worst, value)
+        self._well = self._well + 1 if well else 0
+        if self._well < _NEW_NORMAL_SAMPLES:
+            return None
+        over = self.span
+        self._unlike = None
+        self._forget()
+        return over
+
+    def _is_ill(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return True
+        if self._known is not None:
+            return value > self.signal.factor * self._known and value > self._known + self.signal.above
+        wide = self.signal.factor * _UNLIKE
+        return self._unlike is not None and value > wide * self._unlike and value > self._unlike + self.signal.above
+
+    def _learn(self, value: float) -> None:
+        self._block.append(value)
+        if len(self._block) == BLOCK:
+            self._blocks.append(median(self._block))
+            self._block.clear()
+            if len(self._blocks) >= _LEAST_BLOCKS:
+                self._known = median(self._blocks)

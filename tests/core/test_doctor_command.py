@@ -1,0 +1,69 @@
+"""`sentinel doctor` and `tune slw` on configurations of other people's trainers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sentinel.cli.commands import app
+from sentinel.cli.tuning import search
+from sentinel.config import Config, load_config
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.sample import RunStarted, encode
+
+RUN = '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "state"\n'
+
+LADDER = """
+[[policy.ladder]]
+name = "wait"
+hypothesis = "it heals by itself"
+wait_steps = 200
+[[policy.ladder]]
+name = "the model"
+hypothesis = "the model's shape is wrong"
+page = true
+"""
+
+
+def configured(folder: Path, text: str) -> Config:
+    (folder / "a.toml").write_text(RUN + text)
+    return load_config(folder / "a.toml")
+
+
+def test_rungs_that_wait_or_ask_for_a_person_are_not_bad(tmp_path: Path) -> None:
+    configured(tmp_path, LADDER)
+    (tmp_path / "state").mkdir()
+    told = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml"), "--json"])
+    ladder = [finding for finding in json.loads(told.stdout) if finding["what"] == "ladder"]
+    assert [finding["answer"] for finding in ladder] == ["ok"]
+    assert "2 rungs: wait, the model" in ladder[0]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["python", "run_clm.py", "--learning_rate=1e-4"], "run_clm.py can't be shortened: it takes no options that"),
+        (
+            ["python", "pretrain_gpt.py", "--train-iters=100", "--seq-length=64"],
+            "pretrain_gpt.py takes its sequence lengths from options, and sentinel may not change them",
+        ),
+    ],
+)
+def test_tune_refuses_a_trainer_that_can_not_be_shortened(tmp_path: Path, command: list[str], says: str) -> None:
+    config = configured(tmp_path, f"[launcher]\ncommand = {json.dumps(command)}\n")
+    with pytest.raises(ConfigError, match=says):
+        search(config, tmp_path / "search", parallel=None, say=print)
+    assert not (tmp_path / "search").exists()
+
+
+def test_tune_takes_a_trainer_that_has_reported_its_sequence_lengths(tmp_path: Path) -> None:
+    config = configured(tmp_path, '[launcher]\ncommand = ["python", "mine.py"]\n')
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    started = RunStarted(attempt=1, time_unix_s=0.0, seqlen_schedule={"start": 8})
+    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text(encode(started) + "\n")
+    with pytest.raises(ConfigError) as refused:  # the next thing that is not known
+        search(config, tmp_path / "search", parallel=None, say=print)
+    assert "shortened" not in str(refused.value)

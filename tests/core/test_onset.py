@@ -1,0 +1,243 @@
+"""The onset and the target are of the divergence, not of its last symptom."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.judge.ill_spans import IllSpan, IllSpans
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.by_hand import Wanted, plan_by_hand
+from sentinel.plan.policy import Policy
+from sentinel.plan.recovery import decide
+from sentinel.plan.target import choose_target
+from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
+from tests.core.test_recovery_plan import DIVERGED, POLICY, incident, run
+
+PATIENT = Thresholds(outright_factor=math.inf)
+"""No verdict before the last symptom's."""
+
+LLAMA = Path(__file__).parents[1] / "data" / "journals" / "llama_zero1_fp32.jsonl.xz"
+
+
+def sample(step: int, loss: float, *, skipped: bool = False, **readings: float | None) -> Sample:
+    return Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=loss, skipped=skipped, **readings)  # type: ignore[arg-type]
+
+
+def well(steps: int) -> list[Sample]:
+    rng = random.Random(3)
+    return [sample(s, 2.5 * (1 + rng.gauss(0, 0.01))) for s in range(1, steps + 1)]
+
+
+LAST_SYMPTOMS: dict[str, Callable[[int], Sample]] = {
+    "nan and skipped, as with ZeRO-1 in fp32": lambda s: sample(s, math.nan, skipped=True),
+    "skipped alone": lambda s: sample(s, 9.0, skipped=True),
+    "nan in the weights": lambda s: sample(s, math.nan),
+    "nan in Adam's state": lambda s: sample(s, 9.0, adam_variance_l1=math.nan),
+    "nan that the trainer hides": lambda s: sample(s, 0.0),
+}
+
+
+@pytest.mark.parametrize("symptom", LAST_SYMPTOMS)
+@pytest.mark.parametrize("thresholds", [PATIENT, Thresholds()], ids=["patient", "default"])
+def test_the_verdict_on_the_last_symptom_keeps_the_onset_of_the_open_episode(
+    symptom: str, thresholds: Thresholds
+) -> None:
+    """The loss leaves its band at step 372; from 385 on the updates are skipped, or nothing is a number."""
+    blown_up = [sample(s, 2.5 * 1.5 ** (s - 370)) for s in range(372, 385)]
+    symptoms = [LAST_SYMPTOMS[symptom](s) for s in range(385, 420)]
+    alarm = Series(thresholds, [*well(371), *blown_up, *symptoms]).alarm
+    assert alarm is not None
+    early, late = alarm.onset_range
+    assert 365 <= early <= late == 372
+
+
+def test_an_onset_of_skipped_updates_alone_is_the_first_of_them() -> None:
+    skipped = [sample(s, 2.5, skipped=True) for s in range(110, 400, 10)]
+    alarm = Series(Thresholds(), [*well(100), *skipped]).alarm
+    assert alarm is not None
+    assert alarm.onset_range == (101, 110)
+
+
+def test_nan_in_the_weights_takes_over_the_onset_of_the_divergence_before_it() -> None:
+    stands = [sample(s, 4.0) for s in range(372, 520)]
+    series = Series(Thresholds(), [*well(371), *stands])
+    assert series.alarm is not None
+    known = series.alarm.onset_range
+    for s in range(520, 523):
+        series.push(sample(s, math.nan))
+    assert (series.alarm.kind, series.alarm.onset_range) == ("nan", known)
+
+
+@pytest.mark.parametrize(
+    ("losses", "alarm_step"),
+    [
+        ([300.0, 310.0], 102),
+        ([30.0, 300.0, 310.0], 103),
+        ([300.0, 2.5, 310.0], None),  # one broken batch at a time
+        ([200.0, 210.0], None),  # 80 times
+    ],
+)
+def test_a_loss_100_times_its_level_is_known_at_the_second_step(losses: list[float], alarm_step: int | None) -> None:
+    series = Series(Thresholds(), [*well(100), *(sample(101 + i, loss) for i, loss in enumerate(losses))])
+    assert (series.alarm.step if series.alarm else None) == alarm_step
+    assert alarm_step is None or (series.alarm is not None and "times its level" in series.alarm.reason)
+
+
+def test_a_loss_that_is_almost_nothing_may_rise_100_times() -> None:
+    samples = [*(sample(s, 0.01) for s in range(1, 100)), *(sample(s, 2.0) for s in range(100, 110))]
+    assert Series(Thresholds(), samples).alarm is None
+
+
+@pytest.fixture(scope="module")
+def llama() -> list[Sample | CheckpointSaved]:
+    """A Llama on Hugging Face's Trainer with ZeRO-1 in fp32; see the data's README."""
+    lines = lzma.decompress(LLAMA.read_bytes()).decode().splitlines()
+    return [r for line in lines if isinstance(r := decode(line), Sample | CheckpointSaved)]
+
+
+def test_a_real_zero_1_run_in_fp32_leaves_its_band_and_skips_its_updates_later(
+    llama: list[Sample | CheckpointSaved],
+) -> None:
+    samples = [r for r in llama if isinstance(r, Sample)]
+    skipped = [s.global_step for s in samples if s.skipped]
+    patient = Series(PATIENT, samples).alarm
+    assert patient is not None
+    assert "skipped" in patient.reason
+    assert patient.onset_range[1] < 372 < skipped[0] < patient.step
+    at_once = Series(Thresholds(), samples).alarm
+    assert at_once is not None
+    assert (at_once.onset_range, at_once.step) == (patient.onset_range, 374)
+
+
+def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[Sample | CheckpointSaved]) -> None:
+    ill, series = IllSpans(PATIENT), Series(PATIENT)
+    for record in llama:
+        if isinstance(record, Sample):
+            series.push(record)
+            ill.push(record, well=series.alarm is None and series.episode is None)
+    state = run(ill_spans=ill.spans)
+    saved = [r.global_step for r in llama if isinstance(r, CheckpointSaved)]
+    assert [s for s in saved if state.illness_at(s) is not None] == [375, 400, 420]
+    sums = [s for s in ill.spans if s.words == "the sum of sqrt(v)"]
+    assert [(s.worst > 1e8, s.usual is not None and s.usual < 100) for s in sums] == [(True, True)]
+
+
+def spans(samples: list[Sample], *, well: bool = True) -> list[tuple[str, int, int]]:
+    folded = IllSpans(Thresholds())
+    for s in samples:
+        folded.push(s, well=well)
+    return [(s.words, s.first_step, s.last_step) for s in folded.spans]
+
+
+def l1(step: int, value: float, **readings: float | None) -> Sample:
+    return sample(step, 2.5, adam_variance_l1=value, **readings)
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [
+        pytest.param(
+            [l1(s, 2e10 if 372 <= s < 400 else 1e2) for s in range(1, 500)],
+            [("the sum of sqrt(v)", 372, 399)],
+            id="2e10 where 1e2 is usual",
+        ),
+        pytest.param(
+            [l1(s, math.nan if s >= 90 else 1.0) for s in range(10, 120, 10)],
+            [("the sum of sqrt(v)", 81, 110)],
+            id="nan, at a step between the last two readings",
+        ),
+        pytest.param([l1(s, 1e-3 * s**2) for s in range(1, 3000)], [], id="early growth"),
+        pytest.param([l1(s, 50 * math.sqrt(1 - 0.999**s)) for s in range(1, 3000)], [], id="Adam's own beginning"),
+        pytest.param([l1(s, 1.0) for s in range(1, 20)] + [l1(20, 1e9)], [], id="no history"),
+        pytest.param(
+            [*well(300), *(sample(s, 9.0) for s in range(301, 306)), *(sample(s, 2.5) for s in range(306, 350))],
+            [("the loss", 301, 305)],
+            id="five losses in a row",
+        ),
+        pytest.param(
+            [*well(300), *(sample(s, 9.0) for s in range(301, 305)), *(sample(s, 2.5) for s in range(305, 350))],
+            [],
+            id="four losses in a row",
+        ),
+        pytest.param([*well(300), *(sample(s, math.nan, skipped=True) for s in (301, 302))], [], id="two overflows"),
+        pytest.param(
+            [sample(s, 2.5, grad_norm=math.inf if s % 10 < 7 else 1.0, skipped=s % 10 < 7) for s in range(1, 99)],
+            [],
+            id="the gradient norm of skipped updates",
+        ),
+        pytest.param(
+            [sample(s, 2.5, grad_norm=1.0, seqlen=2048) for s in range(1, 300)]
+            + [
+                sample(s, 7.9, grad_norm=60.0, adam_variance_l1=1.0, seqlen=64 + 8 * (s // 20)) for s in range(300, 600)
+            ],
+            [],
+            id="sequence length warmup: another loss and more noise at short lengths",
+        ),
+        pytest.param(
+            [l1(s, 1.0, seqlen=2048) for s in range(1, 300)] + [l1(s, 1e4, seqlen=64) for s in range(300, 310)],
+            [("the sum of sqrt(v)", 300, 309)],
+            id="too far for a short length to explain",
+        ),
+    ],
+)
+def test_steps_out_of_proportion_to_the_run_before_them(
+    samples: list[Sample], found: list[tuple[str, int, int]]
+) -> None:
+    assert spans(samples) == found
+
+
+def test_what_lasts_in_a_healthy_run_becomes_usual_and_in_an_ill_one_never_does() -> None:
+    samples = [l1(s, 1.0 if s < 300 else 20.0) for s in range(1, 2000)]
+    assert spans(samples) == [("the sum of sqrt(v)", 300, 811)]
+    assert spans(samples, well=False) == [("the sum of sqrt(v)", 300, 1999)]
+
+
+def test_what_is_kept_of_ill_steps_does_not_grow_with_the_steps() -> None:
+    found = spans([l1(s, 1e9 if s > 64 and s % 10 == 0 else 1.0) for s in range(1, 10_000)])
+    assert len(found) == 256
+    assert found[-1] == ("the sum of sqrt(v)", 9990, 9990)
+
+
+ILL = IllSpan(first_step=22, last_step=45, words="the sum of sqrt(v)", worst=2e10, usual=1e2)
+
+
+def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
+    """The onset is known too late: 47, where the readings were ill from 22 on."""
+    state = run(ill_spans=(ILL,))
+    target = choose_target(incident(), POLICY.ladder[0], state, POLICY)
+    assert target.tag == "global_step20"
+    assert (
+        "global_step30 contains the divergence: the sum of sqrt(v) was 2e+10 between the steps 22 and 45, "
+        "where 100 was usual before" in target.reason
+    )
+    plan = decide(incident(), state, POLICY)
+    assert plan.decision is not None
+    assert (plan.decision.target_tag, "2e+10" in plan.reason) == ("global_step20", True)
+
+
+def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:
+    target = choose_target(incident(), POLICY.ladder[0], run(ill_spans=(replace(ILL, first_step=5),)), POLICY)
+    assert target.tag is None
+    assert target.reason.startswith("no healthy checkpoint stands")
+    assert "2e+10" in target.reason
+    assert "2 more likewise" in target.reason
+
+
+def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
+    state = run(ill_spans=(ILL,))
+    refused = plan_by_hand(Wanted(to="global_step30"), DIVERGED, state, Policy())
+    assert refused.decision is None
+    assert refused.refusal is not None
+    assert "global_step30 contains the divergence" in refused.refusal
+    assert "--force" in refused.refusal
+    assert plan_by_hand(Wanted(to="global_step20"), DIVERGED, state, Policy()).refusal is None
+    forced = plan_by_hand(Wanted(to="global_step30", force=True), DIVERGED, state, Policy())
+    assert forced.decision is not None
