@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from sentinel import bounded
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery
@@ -140,7 +141,7 @@ class Paging:
     def _told(self, now: int) -> int:
         """How many events were turned into pages. On the first call of all there is no past: nobody is paged for it."""
         try:
-            told = int(load_object((self._folder / "followed.json").read_text(encoding="utf-8"))["events"])
+            told = int(load_object(bounded.read_text(self._folder / "followed.json"))["events"])
         except (FileNotFoundError, LineError, KeyError, TypeError, ValueError):
             self._remember(now)
             return now
@@ -154,7 +155,7 @@ class Paging:
         """A watch that had ended is there again."""
         note = self._folder / "ended.json"
         try:
-            page = page_from_json(load_object(note.read_text(encoding="utf-8")))
+            page = page_from_json(load_object(bounded.read_text(note)))
             self._put(replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time()))
             note.unlink()
         except FileNotFoundError:

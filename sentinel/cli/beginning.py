@@ -10,6 +10,7 @@ import typer
 
 from sentinel.config import template
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name
 
 __all__ = ["init"]
 
@@ -29,8 +30,7 @@ def init(
     metrics_address: str | None,
 ) -> int:
     """Writes the configuration; asks for the address with Slurm, where there is somebody to ask."""
-    if not name or "/" in name or name.startswith("."):
-        raise ConfigError(f"{name!r} is not a name for a run: it becomes a file's name under {config_dir}")
+    checked_name(name, "NAME, the run's name,")
     if launcher not in (None, "local", "slurm", "elsewhere"):
         raise ConfigError(f"--launcher is local, slurm or elsewhere, not {launcher!r}")
     path = config_dir / f"{name}.toml"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation, restart_of
 from sentinel.adapters.slurm.queue import Jobs, Queue
@@ -180,7 +181,7 @@ class SlurmLauncher:
         """Once the job is gone: the next one would stop at the KILL file as well. A person's own stays."""
         path = self._settings.state_dir / "KILL"
         with contextlib.suppress(FileNotFoundError):
-            if path.read_text(encoding="utf-8", errors="replace").startswith(_KILL_MARK):
+            if bounded.read_text(path, errors="replace").startswith(_KILL_MARK):
                 path.unlink()
 
     def _is_gone(self, started: Sequence[RunStarted], spare: str | None, *, or_raise: bool) -> bool:
