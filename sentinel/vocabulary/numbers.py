@@ -112,7 +112,7 @@ def load_object(line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
         if "\\ud" in line or "\\uD" in line:  # half of a pair is no character: no file and no terminal takes it
-            json.dumps(data, ensure_ascii=False).encode()
+            json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogateescape")  # a file's name may have bytes
     except UnicodeEncodeError as error:
         raise LineError("a text in it holds half of a surrogate pair") from error
     except (ValueError, RecursionError) as error:

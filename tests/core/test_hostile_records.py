@@ -16,12 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.journal import Journals, decode_line
-from sentinel.adapters.sources.journals import open_journal
 from sentinel.cli import main
-from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
-from sentinel.vocabulary.sample import Sample, encode
 
 HUGE = st.sampled_from(
     [2**63, -(2**63), 2**64, 10**400, -(10**400), 2**53, 2**53 + 1, -1, 0, 1e308, -1e308, 1e300, 1e12, 1e11, 5e-324]
@@ -48,7 +43,8 @@ SAMPLE |= {"consumed_tokens": 8, "consumed_samples": 1, "adam_variance_max": 1.0
 OTHERS: list[dict[str, Any]] = [
     {"kind": "validation", "attempt": 1, "global_step": 4, "time_unix_s": 4.0, "loss": 2.0},
     {"kind": "checkpoint_saved", "attempt": 1, "global_step": 5, "time_unix_s": 5.0, "tag": "global_step5"},
-    {"kind": "layer_variance", "attempt": 1, "global_step": 5, "time_unix_s": 5.0, "layers": ["a"], "adam_variance_l1": [1.0], "adam_variance_max": [1.0]},
+    {"kind": "layer_variance", "attempt": 1, "global_step": 5, "time_unix_s": 5.0, "layers": ["a"],
+     "adam_variance_l1": [1.0], "adam_variance_max": [1.0]},
     {"kind": "run_finished", "attempt": 1, "global_step": 9, "time_unix_s": 9.0, "reason": "finished"},
 ]  # fmt: skip
 OVERRIDES = {
@@ -82,7 +78,16 @@ DECIDED |= {
     "changes": [],
     "lost_steps": 4,
 }
-EVENTS = [OPENED, DECIDED, {"event": "intent", "incident": "incident-1", "time_unix_s": 1e9, "rollback": "incident-1-r1", "action": {"kind": "quarantine_checkpoints", "tags": ["global_step9"]}}, {"event": "troubled", "incident": None, "time_unix_s": 1e9, "topic": "t", "severity": "warning", "reason": "r", "since_unix_s": 1e9}, {"event": "stopped", "incident": "incident-1", "time_unix_s": 1e9, "reason": "r"}]  # fmt: skip
+AT = {"incident": "incident-1", "time_unix_s": 1e9}
+MOVE = {"kind": "quarantine_checkpoints", "tags": ["global_step9"]}
+TROUBLE = {"topic": "t", "severity": "warning", "reason": "r", "since_unix_s": 1e9}
+EVENTS: list[dict[str, Any]] = [
+    OPENED,
+    DECIDED,
+    {"event": "intent", "rollback": "incident-1-r1", "action": MOVE, **AT},
+    {"event": "troubled", **AT, **TROUBLE, "incident": None},
+    {"event": "stopped", "reason": "r", **AT},
+]
 
 COMMANDS = (
     *(["status"], ["status", "--json"], ["watch", "--once"], ["incidents"], ["incident", "incident-1"], ["chronicle"]),

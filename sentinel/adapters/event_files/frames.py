@@ -95,12 +95,13 @@ class EventFile:
             if (problem := self._at_a_header(data)) is not None:
                 self.problem = problem
                 return
-            lacks = _length(data) + _FRAME_BYTES - len(data)
+            lacks = _length(data) + _FRAME_BYTES - len(data) if len(data) >= HEADER_BYTES else 0
             if lacks > _STRETCH_BYTES and lacks > self._left():
                 break  # the record claims more than there is of the file: memory for it is not asked for
             wanted = max(_STRETCH_BYTES, lacks)
         if data:
-            self.problem = Problem(at=self.at, what=f"it ends within a record, {len(data)} bytes of it", torn=True)
+            there = len(data) + self._left()
+            self.problem = Problem(at=self.at, what=f"it ends within a record, {there} bytes of it", torn=True)
 
     def _left(self) -> int:
         """Bytes of the file after those that were read."""
