@@ -496,10 +496,10 @@ def test_the_samples_are_all_there() -> None:
 )
 def test_a_script_that_is_no_text_or_begins_with_a_mark_is_refused(text: str) -> None:
     with pytest.raises(ScriptRefused):
-        rewrite(text, [SetOption(flag="--lr", value="2")])
+        rewrite(f"{text}python t.py --lr 1\n", [SetOption(flag="--lr", value="2")])
 
 
-@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "\udcff", "a\0b"])
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "a\0b"])
 def test_a_value_that_no_argument_can_hold_is_refused(value: str) -> None:
     for change in (
         SetOption(flag="--title", value=value),
@@ -512,11 +512,12 @@ def test_a_value_that_no_argument_can_hold_is_refused(value: str) -> None:
 
 
 def test_a_line_break_in_a_text_that_a_second_shell_reads_ends_the_trainers_command() -> None:
-    text = '#!/bin/bash\nARGS="--seed 1\n--lr 2 "\nCMD="python /work/pretrain_gpt.py $ARGS --clip-grad 1"\nbash -c "$CMD" || true\n'
+    lists = 'ARGS="--seed 1\n--lr 2 "\nCMD="python /work/pretrain_gpt.py $ARGS --clip-grad 1"\n'
+    text = f'#!/bin/bash\n{lists}bash -c "$CMD" || true\n'
     with_lr = rewrite(text, [SetOption(flag="--lr", value="3")]).text
     (call,) = run(with_lr).programs
     assert call[call.index("--lr") + 1] == "3"
-    assert call[:4] == ["python", "/work/pretrain_gpt.py", "--seed", "1"]
+    assert call == ["python", "/work/pretrain_gpt.py", "--lr", "3", "--seed", "1"]
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 30))])
