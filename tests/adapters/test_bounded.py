@@ -26,13 +26,19 @@ MIB = 1 << 20
 
 
 def gz(path: Path, blocks: Iterator[bytes]) -> None:
-    with gzip.open(path, "wb", compresslevel=1) as file:
+    with gzip.open(path, "wb", compresslevel=6) as file:
         file.writelines(blocks)
 
 
 def a_log_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
     gz(folder / "log.gz", repeat(b"nothing that is a step\n" * 45_000, 400))
     return folder / "log.gz"
+
+
+def a_log_of_steps_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
+    few = b"".join(b"step %d loss 3.2\n" % n for n in range(1, 100))
+    gz(folder / "steps.gz", iter([few, *repeat(b"x" * MIB, 1000)]))
+    return folder / "steps.gz"
 
 
 def an_array_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
@@ -56,12 +62,20 @@ def a_wandb_record_without_an_end(folder: Path) -> Path:
     return folder / "run-1.wandb"
 
 
+def masked(data: bytes) -> bytes:
+    value = google_crc32c.value(data)
+    return struct.pack("<I", (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
 def a_record_that_claims_a_gigabyte(folder: Path) -> Path:
-    value = google_crc32c.value(claimed := struct.pack("<Q", 1 << 30))
-    masked = (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    value = b"\x0a\x07lm loss\x15" + struct.pack("<f", 2.5)
+    event = (
+        struct.pack("<Bd", 9, 1.7e9) + b"\x10\x01\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
+    )
+    size, claimed = struct.pack("<Q", len(event)), struct.pack("<Q", 1 << 30)
     with (folder / "events.out.tfevents.1.host").open("wb") as file:
-        file.write(claimed + struct.pack("<I", masked))
-        file.truncate((1 << 30) + 100)
+        file.write(size + masked(size) + event + masked(event) + claimed + masked(claimed))
+        file.truncate((1 << 30) + 1000)
     return folder / "events.out.tfevents.1.host"
 
 
@@ -74,8 +88,9 @@ def lines_of_a_hundred_megabytes(folder: Path) -> Path:
 
 
 HOSTILE = {
-    a_log_that_unpacks_to_a_gigabyte: "it unpacks to more than 200 times its size",
-    an_array_that_unpacks_to_a_gigabyte: "holds more than 12,000,000 values",
+    a_log_that_unpacks_to_a_gigabyte: "the first 200,000 lines (64 MiB of them) are looked at",
+    a_log_of_steps_that_unpacks_to_a_gigabyte: "it unpacks to more than 200 times its size",
+    an_array_that_unpacks_to_a_gigabyte: "can't be read: the JSON document",
     an_array_of_thirty_million_objects: "holds more than 12,000,000 values",
     a_wandb_record_without_an_end: "nothing that is known to be a loss",
     a_record_that_claims_a_gigabyte: "limit is 64 MiB",

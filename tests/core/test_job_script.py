@@ -514,10 +514,12 @@ def test_a_value_that_no_argument_can_hold_is_refused(value: str) -> None:
 def test_a_line_break_in_a_text_that_a_second_shell_reads_ends_the_trainers_command() -> None:
     lists = 'ARGS="--seed 1\n--lr 2 "\nCMD="python /work/pretrain_gpt.py $ARGS --clip-grad 1"\n'
     text = f'#!/bin/bash\n{lists}bash -c "$CMD" || true\n'
-    with_lr = rewrite(text, [SetOption(flag="--lr", value="3")]).text
+    with pytest.raises(ScriptRefused, match="way to the trainer"):
+        rewrite(text, [SetOption(flag="--lr", value="3")])
+    with_lr = rewrite(text, [SetOption(flag="--wd", value="3")]).text
     (call,) = run(with_lr).programs
-    assert call[call.index("--lr") + 1] == "3"
-    assert call == ["python", "/work/pretrain_gpt.py", "--lr", "3", "--seed", "1"]
+    assert "--clip-grad" not in call
+    assert call == ["python", "/work/pretrain_gpt.py", "--wd", "3", "--seed", "1"]
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 30))])

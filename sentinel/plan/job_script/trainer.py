@@ -118,9 +118,10 @@ def _launches(reading: Reading) -> Iterator[Launch]:
 def _on_its_line(script: Script, words: Sequence[Reached]) -> Sequence[Reached]:
     """The words up to a line break that no backslash continues, where a second shell reads them as code."""
     for index in range(1, len(words)):
-        if words[index].reparsed and any(
-            _BREAKS.search(gap) for gap in _between(script, *words[index - 1 : index + 1])
-        ):
+        if not words[index].reparsed:
+            continue
+        gaps = [*_between(script, *words[index - 1 : index + 1]), to_bytes(words[index].word.raw)]
+        if any(map(_BREAKS.search, gaps)):
             return words[:index]
     return words
 
@@ -174,14 +175,17 @@ def _mention(flag: str) -> re.Pattern[bytes]:
 
 
 def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
-    launching = {launch.command.node.id for launch in _launches(reading)}
+    launching = {launch.command.node.id: len(launch.arguments) for launch in _launches(reading)}
     for command in reading.commands:
         if command.name in _TELLERS and _only_tells(reading.script, command.node):
             yield command.node.start_byte, command.node.end_byte
         hands_on = command.name in _INTERPRETERS or command.name in _TELLERS or command.name in reading.functions
         if hands_on and command.node.id not in launching:
             continue
-        for reached in command.words:
+        words: Sequence[Reached] = command.words
+        if command.node.id in launching and (place := _program(words)) is not None:
+            words = words[: place + 1 + launching[command.node.id]]  # what comes after a line break is lost
+        for reached in words:
             if (reached.word.text or reached.word.raw).partition("=")[0] == flag:
                 yield reached.word.start, reached.word.end
 
