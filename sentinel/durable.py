@@ -15,7 +15,10 @@ from sentinel.vocabulary.errors import FilesystemRefused, FilesystemUnavailable
 
 __all__ = ["os_errors_named", "sync_folder", "write_atomically"]
 
-_FOR_A_PERSON = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+_FOR_A_PERSON = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+    | {errno.EFBIG, errno.EINVAL, errno.EILSEQ}  # sentinel.bounded: too large, no regular file, no text
+)
 """What does not pass by itself."""
 
 _LEFT_BEHIND_NS = 3600 * 10**9

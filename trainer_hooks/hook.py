@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
+from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
@@ -96,10 +97,12 @@ def attach(
             attached.attempt,
         )
         return attached
-    where = state_dir or os.environ.get("SENTINEL_STATE_DIR") or Path(".sentinel") / run
+    where = state_dir or os.environ.get("SENTINEL_STATE_DIR")
+    if where is None and (why := why_not_a_name(run)) is not None:
+        log.error("sentinel: run=%s %s: the run's state folder is .sentinel/run in its place", ascii(run)[:60], why)
     hook = Hook(
         engine,
-        Path(where),
+        Path(where or Path(".sentinel") / ("run" if why_not_a_name(run) else run)),
         run=run,
         position=position,
         loss_minimum=loss_minimum or LossMinimum(),

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from sentinel import bounded
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.paging.channels import Channel
 from sentinel.adapters.paging.delivery import Delivery
@@ -163,11 +164,11 @@ class Paging:
     def _read_told(self, now: int) -> dict[str, int]:
         """Channel -> how many events were turned into its pages. A channel that is new is not paged for the past."""
         try:
-            on_disk = load_object((self._folder / "followed.json").read_text(encoding="utf-8"))["events"]
+            on_disk = load_object(bounded.read_text(self._folder / "followed.json"))["events"]
             if isinstance(on_disk, int):  # one number for all channels, as older versions wrote it
                 on_disk = {pager.name: on_disk for pager in self._pagers}
             read = {name: int(events) for name, events in on_disk.items()}
-        except (FileNotFoundError, LineError, KeyError, TypeError, ValueError, AttributeError):
+        except (FileNotFoundError, bounded.UnfitFileError, LineError, KeyError, TypeError, ValueError, AttributeError):
             read = {}
         told = {}
         for pager in self._pagers:
@@ -185,7 +186,7 @@ class Paging:
         """A watch that had ended is there again."""
         note = self._folder / "ended.json"
         try:
-            page = page_from_json(load_object(note.read_text(encoding="utf-8")))
+            page = page_from_json(load_object(bounded.read_text(note)))
             again = replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time())
             for pager in self._pagers:
                 self._put(again, pager)

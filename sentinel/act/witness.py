@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.vocabulary.kill_file import decode_stop_order
 
 __all__ = ["asks_all_to_stop", "last_written"]
@@ -44,6 +45,8 @@ def _modified(path: Path) -> float | None:
 def asks_all_to_stop(kill_file: Path) -> bool:
     """Whether a person has asked every trainer to stop. Sentinel's own order is for one job, and goes with it."""
     try:
-        return decode_stop_order(kill_file.read_text(encoding="utf-8", errors="replace")) is None
+        return decode_stop_order(bounded.read_text(kill_file, errors="replace")) is None
     except FileNotFoundError:
         return False
+    except bounded.UnfitFileError:  # no file of sentinel's
+        return True

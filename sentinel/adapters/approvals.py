@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.durable import write_atomically
 from sentinel.plan.approval import Approval
 from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["Approvals"]
@@ -26,7 +28,7 @@ class Approvals:
         found = {}
         for path in sorted(self._folder.glob("*.json")):
             try:
-                data = load_object(path.read_text(encoding="utf-8"))
+                data = load_object(bounded.read_text(path))
                 found[path.stem] = Approval(
                     digest=str(data["digest"]), by=str(data["by"]), time_unix_s=float(data["time_unix_s"])
                 )
@@ -38,4 +40,4 @@ class Approvals:
         """Replaces the incident's approval, and returns when it is on the disk."""
         self._folder.mkdir(parents=True, exist_ok=True)
         data = {"digest": approval.digest, "by": approval.by, "time_unix_s": approval.time_unix_s}
-        write_atomically(self._folder / f"{incident}.json", dump_json(data))
+        write_atomically(self._folder / f"{checked_name(incident, 'incident')}.json", dump_json(data))

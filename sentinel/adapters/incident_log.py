@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
+from sentinel.plan.incident import checked_event
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
@@ -25,14 +28,21 @@ class IncidentLog:
         self._read_of: tuple[int, ...] | None = None
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first."""
+        """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first.
+
+        IncidentLogError where the event could not be read again, as with a clock beyond any calendar.
+        """
+        try:
+            checked_event(dict(event))
+        except LineError as error:
+            raise IncidentLogError(f"{self._path}: an event can't be written: {error}") from error
         with os_errors_named(self._path):
             self._append(event)
 
     def _append(self, event: Mapping[str, Any]) -> None:
         new = not self._path.exists()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
             whole = self._whole_bytes()
             if whole < os.fstat(descriptor).st_size:
@@ -54,7 +64,7 @@ class IncidentLog:
         """
         with os_errors_named(self._path):
             try:
-                file = self._path.open("rb")
+                file = open_regular(self._path)
             except (FileNotFoundError, NotADirectoryError):
                 return []
             with file:
@@ -62,7 +72,9 @@ class IncidentLog:
                 now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
                 if now == self._read_of:
                     return list(self._read[1])
-                data = file.read()
+                data = file.read(DOCUMENT_BYTES + 1)
+                if len(data) > DOCUMENT_BYTES:
+                    raise UnfitFileError(errno.EFBIG, f"it has more than {DOCUMENT_BYTES >> 20} MiB", str(self._path))
         seen, events = self._read
         whole = data.rfind(b"\n") + 1
         if seen > whole or _digest(data[:seen]) != self._read_digest:  # it was repaired or replaced: read it anew
@@ -70,7 +82,7 @@ class IncidentLog:
         events = list(events)
         for number, line in enumerate(data[seen:whole].splitlines(), len(events) + 1):
             try:
-                events.append(load_object(line.decode("utf-8", "replace")))
+                events.append(checked_event(load_object(line.decode("utf-8", "replace"))))
             except LineError as error:
                 raise IncidentLogError(f"{self._path}, line {number}: {error}") from error
         self._read, self._read_digest = (whole, events), _digest(data[:whole])
@@ -78,7 +90,7 @@ class IncidentLog:
         return list(events)
 
     def _whole_bytes(self) -> int:
-        return self._path.read_bytes().rfind(b"\n") + 1
+        return read_document(self._path).rfind(b"\n") + 1
 
 
 def _digest(data: bytes) -> bytes:

@@ -12,9 +12,10 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from sentinel.bounded import LINE_BYTES, open_regular
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, decode
+from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, checked, decode
 
 __all__ = ["Beginning", "Journals", "decode_line", "last_beginning"]
 
@@ -73,6 +74,8 @@ class Journals:
         self._folder = state_dir / "attempts"
         self._offsets: dict[str, int] = {}
         self._attempts: dict[str, set[int]] = {}
+        self._within: set[str] = set()
+        """Journals of which we stand within a line that is too long to be kept."""
         self.unreadable = 0
         """Lines that could not be read, so far; they are passed over."""
 
@@ -100,13 +103,13 @@ class Journals:
             path, left = self._folder / name, self._offsets[name]
             with os_errors_named(path):
                 try:
-                    file = path.open("rb")
+                    file = open_regular(path)
                 except FileNotFoundError:
                     log.warning("%s is gone: what it told is not known any more", path)
                     continue
                 with file:
-                    for line in _lines(file):
-                        left -= len(line) + 1
+                    for size, line, _ in _lines(file):
+                        left -= size
                         if left < 0:
                             break
                         record = self._decoded(name, line, anew=False)
@@ -114,13 +117,15 @@ class Journals:
                             yield record
 
     def _appended(self, name: str) -> Iterator[Record]:
-        with (self._folder / name).open("rb") as file:
+        with open_regular(self._folder / name) as file:
             if os.fstat(file.fileno()).st_size < self._offsets.setdefault(name, 0):
                 self._offsets[name] = 0  # no journal is ever cut: this one was taken away, and begun again
+                self._within.discard(name)
             file.seek(self._offsets[name])
             attempts = self._attempts.setdefault(name, set())
-            for line in _lines(file):
-                self._offsets[name] += len(line) + 1
+            for size, line, ended in _lines(file, within=name in self._within):
+                self._offsets[name] += size
+                (self._within.discard if ended else self._within.add)(name)
                 if (record := self._decoded(name, line)) is not None:
                     attempts.add(record.attempt)
                     yield record
@@ -129,6 +134,8 @@ class Journals:
         if not line.strip():
             return None
         try:
+            if len(line) > LINE_BYTES:
+                raise LineError(f"it has more than {LINE_BYTES >> 20} MiB")
             return decode_line(line)
         except LineError as error:
             if anew:
@@ -137,19 +144,28 @@ class Journals:
             return None
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The finished lines from where the file stands, without their ends."""
+def _lines(file: BinaryIO, *, within: bool = False) -> Iterator[tuple[int, bytes, bool]]:
+    """From where the file stands: bytes of each line in the file, the line without its end, and whether it has ended.
+
+    An unfinished last line waits, unless it is too long to be kept: its first part is given as it is, the rest as an
+    empty line. `within`: the file stands within such a line.
+    """
     rest = b""
     while chunk := file.read(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
+        for line in lines:
+            yield len(line) + 1, b"" if within else line, True
+            within = False
+        if within or len(rest) > LINE_BYTES:
+            yield len(rest), b"" if within else rest, False
+            within, rest = True, b""
 
 
 def decode_line(line: bytes) -> Record | None:
     """What `decode` says of the line; many times faster for a sample in which all is a number."""
     if line.count(b'"kind"') == 1 and _PLAIN_SAMPLE.fullmatch(line):
         try:
-            return _decode_sample(line)
+            return checked(_decode_sample(line))
         except msgspec.MsgspecError:
             pass  # "nan", or not right: decode knows
     return decode(line.decode("utf-8", "replace"))

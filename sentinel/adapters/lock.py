@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 
+from sentinel import bounded
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError, LockHeld, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -102,14 +103,14 @@ class RunLock:
 
     def _holder(self) -> dict[str, Any]:
         try:
-            return _facts(self._path.read_text(encoding="utf-8", errors="replace"))
+            return _facts(bounded.read_text(self._path, errors="replace"))
         except FileNotFoundError:
             return {}
 
     def _take_away_stale(self, now_unix_s: float) -> None:
         """`now_unix_s` by the clock of the filesystem, which has also written down when the lock was renewed."""
         try:
-            holder_text = self._path.read_text(encoding="utf-8", errors="replace")
+            holder_text = bounded.read_text(self._path, errors="replace")
         except FileNotFoundError:
             return
         holder = _facts(holder_text)
@@ -119,7 +120,7 @@ class RunLock:
         try:
             self._path.rename(stale)
             if (
-                stale.read_text(encoding="utf-8", errors="replace") != holder_text
+                bounded.read_text(stale, errors="replace") != holder_text
             ):  # somebody else had replaced it already: give it back
                 with contextlib.suppress(FileExistsError):
                     os.link(stale, self._path)
@@ -131,7 +132,7 @@ class RunLock:
         """Takes away what processes that were killed while they took the lock have left beside it."""
         for left in self._path.parent.glob(".lock.*"):
             with contextlib.suppress(FileNotFoundError):
-                if not self._lives(_facts(left.read_text(encoding="utf-8", errors="replace")), left, time.time()):
+                if not self._lives(_facts(bounded.read_text(left, errors="replace")), left, time.time()):
                     left.unlink()
 
     def _lives(self, holder: dict[str, Any], path: Path, now_unix_s: float) -> bool:

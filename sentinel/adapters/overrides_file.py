@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.durable import write_atomically
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 
 __all__ = ["OverridesFile"]
@@ -19,7 +21,7 @@ class OverridesFile:
     def read(self) -> Overrides | None:
         """What it says; None when there is none. OverridesError when it is not what sentinel writes."""
         try:
-            return decode_overrides(self._path.read_text(encoding="utf-8"))
+            return decode_overrides(bounded.read_text(self._path))
         except FileNotFoundError:
             return None
 
@@ -31,4 +33,4 @@ class OverridesFile:
     def take_away(self, rollback: str) -> None:
         """Moves it to a name of its own, for a run that had none before that rollback. Nothing to do where none is."""
         if self._path.exists():
-            self._path.rename(self._path.with_name(f"overrides.{rollback}.undone.json"))
+            self._path.rename(self._path.with_name(f"overrides.{checked_name(rollback, 'rollback')}.undone.json"))

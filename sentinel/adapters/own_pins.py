@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -21,7 +22,7 @@ class OwnPins:
     def read(self) -> list[str]:
         """The tags; none where the file is not there or can't be read: then they count as a person's."""
         try:
-            return [str(tag) for tag in load_object(self._path.read_text(encoding="utf-8"))["tags"]]
+            return [str(tag) for tag in load_object(bounded.read_text(self._path))["tags"]]
         except (OSError, LineError, KeyError, TypeError):
             return []
 

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor
 
@@ -104,7 +106,7 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             return
-        before = set(load_object(listing.read_text(encoding="utf-8"))["files"])
+        before = {_below(name, listing) for name in load_object(bounded.read_text(listing))["files"]}
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
             name = self._name(path)
@@ -145,7 +147,7 @@ class TensorBoard:
         """Names and inodes of the files that some cut has kept whole."""
         rooms = (self.folder.parent / ".sentinel-quarantine").glob("*/*")
         listings = [room / f"{self.folder.name}-originals" / "kept-whole.json" for room in rooms]
-        files = [load_object(p.read_text(encoding="utf-8"))["files"] for p in listings if p.exists()]
+        files = [load_object(bounded.read_text(p))["files"] for p in listings if p.exists()]
         return {(name, kept["inode"]) for one in files for name, kept in one.items()}
 
     def _event_files(self) -> Iterator[Path]:
@@ -165,10 +167,14 @@ class TensorBoard:
         return str(path.relative_to(self.folder))
 
     def _room(self, incident: str, rollback: str) -> Path:
-        return self.folder.parent / ".sentinel-quarantine" / incident / rollback / f"{self.folder.name}-originals"
+        names = checked_name(incident, "incident"), checked_name(rollback, "rollback")
+        room = (self.folder.parent / ".sentinel-quarantine").joinpath(*names, f"{self.folder.name}-originals")
+        if link := next((path for path in (room, *room.parents[:3]) if path.is_symlink()), None):
+            raise QuarantineError(f"{link} is a link: what is moved there could end anywhere")
+        return room
 
     def _aside(self, rollback: str) -> Path:
-        return self.folder.with_name(f"{self.folder.name}-{rollback}")
+        return self.folder.with_name(f"{self.folder.name}-{checked_name(rollback, 'rollback')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +259,7 @@ class _Cutting:
     def _size_read(self, name: str) -> int | None:
         """The bytes of the file that the kept part was made from; None where that was not noted."""
         noted = self.room / "parted.json"
-        parted = load_object(noted.read_text(encoding="utf-8")) if noted.exists() else {}
+        parted = load_object(bounded.read_text(noted)) if noted.exists() else {}
         return parted["size"] if parted.get("name") == name else None
 
 
@@ -262,6 +268,13 @@ def _inode(path: Path) -> int | None:
         return path.lstat().st_ino
     except FileNotFoundError:  # somebody took it away since
         return None
+
+
+def _below(name: object, listing: Path) -> str:
+    """The name of a file below the folder, as the listing has it. QuarantineError where it leads out of it."""
+    if not isinstance(name, str) or not name or name.startswith("/") or "\0" in name or ".." in name.split("/"):
+        raise QuarantineError(f"{listing} names {str(name)[:60]!a}, which is no file below the folder")
+    return name
 
 
 def _put_by(room: Path, *parts: Path) -> None:

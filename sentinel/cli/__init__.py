@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 a neig
 
 from __future__ import annotations
 
+import io
 import sys
 
 from sentinel.durable import os_errors_named
@@ -23,6 +24,9 @@ _EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
 
 def main() -> None:
     """The `sentinel` command."""
+    for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
     except ModuleNotFoundError as error:

@@ -12,6 +12,7 @@ import typer
 
 from sentinel.config import template
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name
 
 __all__ = ["init"]
 
@@ -35,8 +36,7 @@ def init(
     `checkpoints` counts from the current folder, as any path on a command line. Where SENTINEL_STATE_DIR is set the
     trainer's hook writes there, so it becomes the run's state folder.
     """
-    if not name or "/" in name or name.startswith("."):
-        raise ConfigError(f"{name!r} is not a name for a run: it becomes a file's name under {config_dir}")
+    checked_name(name, "NAME, the run's name,")
     if launcher not in (None, "local", "slurm", "elsewhere"):
         raise ConfigError(f"--launcher is local, slurm or elsewhere, not {launcher!r}")
     path = config_dir / f"{name}.toml"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name, checked_path_text
 
 __all__ = ["config_path", "find_config", "source_log_of", "state_dir_of"]
 
@@ -18,7 +19,7 @@ def find_config(run: str | None, config_dir: Path) -> Config:
 def config_path(run: str | None, config_dir: Path) -> Path:
     """Where it stands: a path to a TOML file, a name under config_dir, or the only one there is."""
     if run is not None:
-        path = Path(run)
+        path = Path(checked_path_text(run, "--run"))
         return path if path.suffix == ".toml" or path.is_file() else _named(run, config_dir)
     there = sorted(config_dir.glob("*.toml"))
     if len(there) == 1:
@@ -29,8 +30,8 @@ def config_path(run: str | None, config_dir: Path) -> Path:
 
 
 def _named(run: str, config_dir: Path) -> Path:
-    path = config_dir / f"{run}.toml"
-    if "/" in run or not path.is_file():
+    path = config_dir / f"{checked_name(run, '--run')}.toml"
+    if not path.is_file():
         there = ", ".join(sorted(p.stem for p in config_dir.glob("*.toml"))) or "none"
         raise ConfigError(f"no run {run!r} under {config_dir}; there is {there}")
     return path

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import typer
 
+from sentinel import bounded
 from sentinel.cli import wiring
 from sentinel.config import Config
 from sentinel.durable import write_atomically
@@ -29,7 +30,7 @@ def resume(config: Config) -> int:
     """Takes PAUSED away; 1 when the run was not paused."""
     path = wiring.state_dir_of(config) / "PAUSED"
     try:
-        said = path.read_text(encoding="utf-8").strip()
+        said = bounded.read_text(path).strip()
         path.unlink()
     except FileNotFoundError:
         typer.echo(f"{config.run.name} was not paused")

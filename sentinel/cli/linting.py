@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from sentinel import bounded
 from sentinel.config import Config
 from sentinel.plan.lint import Facts, Finding, lint
 from sentinel.plan.lint.reading import Read, in_its_words, read_command, read_text
@@ -39,7 +40,7 @@ def lint_run(config: Config, told: Facts, *, as_json: bool) -> int:
 
 def _read_file(path: Path, name: str) -> Read:
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = bounded.read_text(path, errors="surrogateescape")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     try:

@@ -17,6 +17,7 @@ from sentinel.cli import wandb_reading
 from sentinel.cli.finding import find_config, source_log_of, state_dir_of
 from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
 
 __all__ = ["door_of", "scraped_run", "source_at", "source_named", "source_of_run"]
@@ -26,7 +27,7 @@ def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> Col
     """One series: in the file or folder of that name, of the run whose configuration it is or that it names, in W&B."""
     if name.startswith(wandb_reading.PREFIX):
         return wandb_reading.source_in_wandb(name, columns)
-    path = Path(name)
+    path = Path(checked_path_text(name, "PATH or NAME"))
     if path.suffix == ".toml" or path.exists():
         return source_at(path, columns)
     if (config_dir / f"{name}.toml").is_file():

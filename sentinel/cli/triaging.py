@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from sentinel import bounded
 from sentinel.adapters.exposition.certificate import Certificate
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm.records import Submissions
@@ -92,7 +93,7 @@ def typed(run: str | None, config_dir: Path, default_dir: Path, config: Config) 
 def texts_in(path: Path) -> dict[int, str]:
     """{"position", "text"} on each line: the samples' texts by their place in the data order. ConfigError else."""
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(bounded.read_text(path).splitlines(), 1):
         try:
             one = json.loads(line)
             found[int(one["position"])] = str(one["text"])
@@ -133,7 +134,7 @@ def _scripts(config: Config) -> dict[str, str]:
 
 
 def _token(path: Path) -> str:
-    token = path.read_text(encoding="utf-8").strip()
+    token = bounded.read_text(path, bounded.SECRET_BYTES).strip()
     if len(token) < 16:
         raise ConfigError(f"the token in {path} is shorter than 16 characters")
     return token

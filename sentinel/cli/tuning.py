@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel import bounded
 from sentinel.act.source import Source
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
@@ -89,7 +90,7 @@ def _facts(config: Config) -> tuple[str, Facts]:
     if launcher.script is None:
         raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
     try:
-        text = launcher.script.read_text(encoding="utf-8", errors="surrogateescape")
+        text = bounded.read_text(launcher.script, errors="surrogateescape")
     except OSError as error:
         raise ConfigError(f"{launcher.script}: {error.strerror}") from error
     read = read_text(text, config.run.name)

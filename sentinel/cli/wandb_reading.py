@@ -30,7 +30,7 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
     if len(parts) != 3 or not all(parts):
         raise ConfigError(f"{name} should look like {PREFIX}ENTITY/PROJECT/RUN-ID, the end of the run's address")
     entity, project, run_id = parts
-    there = project_of(WandbRun(entity=entity, project=project))
+    there = project_of(WandbRun(entity=entity, project=project, run_id=run_id))
 
     def batches(_: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
         rows, given = there.rows(run_id), 0

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.ranges import out_of_range, ranges_of
 
 __all__ = ["build"]
@@ -76,9 +77,11 @@ def _either(arms: tuple[Any, ...], value: Any, key: str) -> Any:
 
 def _scalar(hint: type, value: Any, key: str) -> Any:
     if hint is Path and isinstance(value, str) and value:
-        return Path(value)
+        return Path(checked_path_text(value, key))
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
+    if hint is str and isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{key} should not hold a NUL byte, as {value[:60]!a} does")
     if hint in (int, str, bool) and type(value) is hint:
         return value
     wanted = {Path: "a path", float: "a number", int: "a whole number", str: "a string", bool: "true or false"}[hint]

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sentinel import bounded
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Channel, Paging
 from sentinel.adapters.sources.recognise import decoder_named
@@ -17,17 +18,20 @@ from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["load_config"]
 
+_LARGEST_BYTES = 1 << 20
+"""Of a configuration; one with every key and its comment has thirty thousand."""
+
 C = TypeVar("C", bound=Channel)
 
 
 def load_config(path: Path) -> Config:
     """The configuration in a file. ConfigError names the file, the key, and what would be right."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(bounded.read_text(path, _LARGEST_BYTES))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; `sentinel init` writes a commented one") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
         return _resolved(build(Config, data), path.resolve().parent)
     except ConfigError as error:

@@ -15,6 +15,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
 __all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
@@ -25,7 +26,8 @@ class Run:
     """The `[run]` table: where the run keeps its things. Relative paths count from the configuration file."""
 
     name: str
-    """What logs, metrics and pages call the run."""
+    """What logs, metrics and pages call the run: printable, without a /, at most 128 bytes, and neither a dot nor a
+    dash at its beginning, for its state folder and its files are called so."""
 
     checkpoints: Path
     """The trainer's save folder, which holds `latest` and global_stepN/."""
@@ -43,6 +45,9 @@ class Run:
     planned_steps: Annotated[tuple[int, ...], AT_LEAST_0] = ()
     """Steps at which something changes on purpose that the trainer does not report (other data, another stage): the
     loss may rise by 25 % there before it counts."""
+
+    def __post_init__(self) -> None:
+        checked_name(self.name, "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,16 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s`:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.proof_value import PROOFS, Proof, failure, proof_of
-from sentinel.vocabulary.errors import IncidentLogError, SentinelError
-from sentinel.vocabulary.numbers import dump_json, load_object, to_number
+from sentinel.vocabulary.errors import IncidentLogError, LineError, SentinelError
+from sentinel.vocabulary.names import checked_name, why_not_a_name
+from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "Skip",
     "Status",
     "Wait",
+    "checked_event",
     "fold",
     "incident_id",
     "overrides_to_json",
@@ -258,13 +261,31 @@ def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
     return None if overrides is None else load_object(encode_overrides(overrides))
 
 
+def checked_event(event: dict[str, Any]) -> dict[str, Any]:
+    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
+    if not isinstance(event.get("event"), str):
+        raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
+    if event.get("incident") is not None and (why := _not_an_id(event["incident"])) is not None:
+        raise LineError(f"incident {why}")
+    time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
+    if time_unix_s is None or math.isnan(time_unix_s):
+        raise LineError("time_unix_s is missing")
+    if (why := seconds_problem(time_unix_s)) is not None:
+        raise LineError(f"time_unix_s {why}")
+    return event
+
+
+def _not_an_id(incident: object) -> str | None:
+    return why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
+
+
 def fold(events: Iterable[Mapping[str, Any]]) -> tuple[Incident, ...]:
     """Where each incident stands, in the order they were opened. IncidentLogError for an event that makes no sense."""
     incidents: dict[str, Incident] = {}
     for number, event in enumerate(events, 1):
         try:
             _take(incidents, event)
-        except (KeyError, TypeError, ValueError, SentinelError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SentinelError) as error:
             raise IncidentLogError(f"event {number} of the incident log makes no sense: {error!r}") from error
     return tuple(incidents.values())
 
@@ -272,7 +293,7 @@ def fold(events: Iterable[Mapping[str, Any]]) -> tuple[Incident, ...]:
 def _take(incidents: dict[str, Incident], event: Mapping[str, Any]) -> None:
     kind = event["event"]
     if kind == "opened":
-        incidents[event["incident"]] = _opened(event)
+        incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return
     if event["incident"] is None:  # a restart after a crash: no incident's story
         return
@@ -352,7 +373,8 @@ def _intended(rollback: Rollback, event: Mapping[str, Any]) -> None:
         rollback.last_start_unix_s = time_unix_s
         rollback.last_start_attempt = (event["newest_attempt"] or 0) if "newest_attempt" in event else None
     elif action["kind"] == "quarantine_checkpoints":
-        rollback.moved_tags = (*rollback.moved_tags, *action["tags"])
+        tags = [checked_name(tag, "tags") for tag in action["tags"]]
+        rollback.moved_tags = (*rollback.moved_tags, *tags)
 
 
 def _opened(event: Mapping[str, Any]) -> Incident:
@@ -383,10 +405,10 @@ def _overrides(document: Any) -> Overrides | None:
 
 def _decided(event: Mapping[str, Any], time_unix_s: float) -> Rollback:
     return Rollback(
-        id=event["rollback"],
+        id=checked_name(event["rollback"], "rollback"),
         rung=event["rung"],
         hypothesis=event["hypothesis"],
-        target_tag=event["target"]["tag"],
+        target_tag=None if event["target"]["tag"] is None else checked_name(event["target"]["tag"], "target"),
         target_step=event["target"]["global_step"],
         overrides=decode_overrides(dump_json(event["overrides"])),
         changes=tuple(event["changes"]),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides_keys import number, only, required_whole, string, table, whole
 from sentinel.vocabulary.standing import Free, Standing
@@ -128,8 +129,8 @@ def decode_overrides(text: str) -> Overrides:
         anchor = only(table(data, "anchor"), "anchor", {"global_step", "consumed_samples", "consumed_tokens"})
         once = table(data, "once")
         return Overrides(
-            incident=string(data, "incident"),
-            rollback=string(data, "rollback"),
+            incident=checked_name(string(data, "incident"), "incident"),
+            rollback=checked_name(string(data, "rollback"), "rollback"),
             anchor=Anchor(
                 global_step=required_whole(anchor, "global_step"),
                 consumed_samples=whole(anchor, "consumed_samples"),

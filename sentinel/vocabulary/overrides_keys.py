@@ -38,7 +38,9 @@ def whole(data: dict[str, Any], key: str) -> int | None:
     """The whole number under this key; None for null, and where there is none."""
     value = data.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise OverridesError(f"{key} should be a whole number or null, not {value!r}")
+        raise OverridesError(f"{key} should be a whole number or null, not {type(value).__name__}")
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise OverridesError(f"{key} should be a whole number of 64 bits")
     return value
 
 

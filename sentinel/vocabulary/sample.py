@@ -7,10 +7,11 @@ towards what is known: a key of the wrong type is a LineError that names it.
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object, to_number
+from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number, to_whole, whole_problem
 from sentinel.vocabulary.run_started import RunStarted
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "RunStarted",
     "Sample",
     "Validation",
+    "checked",
     "decode",
     "encode",
 ]
@@ -205,21 +207,42 @@ def _read(annotation: str, value: Any, key: str) -> Any:
             return None
         raise LineError(f"{key} may not be null")
     if wanted == "float":
-        return to_number(value, key)
+        number = to_number(value, key)
+        if number is not None and key.endswith("_unix_s") and (why := seconds_problem(number)) is not None:
+            raise LineError(f"{key} {why}")
+        return number
     if wanted == "int":
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise LineError(f"{key} should be a whole number, not {value!r}")
+        return _seed(value) if key == "seed" else to_whole(value, key)
     if wanted.startswith("tuple"):
         item = wanted.removeprefix("tuple[").removesuffix(", ...]")
         if not isinstance(value, list):
-            raise LineError(f"{key} should be a list, not {value!r}")
+            raise LineError(f"{key} should be a list, not {type(value).__name__}")
         return tuple(_read(item, element, key) for element in value)
     kinds = {"str": str, "bool": bool, "dict[str, Any]": dict}
     if isinstance(value, kinds[wanted]):
         return value
-    raise LineError(f"{key} should be a {kinds[wanted].__name__}, not {value!r}")
+    raise LineError(f"{key} should be a {kinds[wanted].__name__}, not {type(value).__name__}")
 
+
+def _seed(value: Any) -> int:
+    """A seed is no count: any number of 64 bits, with or without a sign."""
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
+        return value
+    raise LineError("seed should be a whole number of 64 bits")
+
+
+def checked(sample: Sample) -> Sample:
+    """The sample of a decoder that knows the fields' types and not what they may hold. LineError as of `decode`."""
+    if (why := seconds_problem(sample.time_unix_s)) is not None:
+        raise LineError(f"time_unix_s {why}")
+    for name, count in zip(_COUNTS, _counts_of(sample), strict=True):
+        if count is not None and (why := whole_problem(count)) is not None:
+            raise LineError(f"{name} {why}")
+    return sample
+
+
+_COUNTS = tuple(f.name for f in fields(Sample) if str(f.type).removesuffix(" | None") == "int")
+_counts_of = attrgetter(*_COUNTS)
 
 _GRAMMAR: dict[type[Record], dict[str, tuple[str, bool]]] = {
     # (annotation, required): annotations are strings, as `from __future__ import annotations` leaves them

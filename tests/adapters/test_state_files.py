@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -19,17 +20,19 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.sources.journals import open_journal
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.vocabulary.errors import (
     FilesystemRefused,
     FilesystemUnavailable,
     IncidentLogError,
+    LineError,
     LockHeld,
     OverridesError,
 )
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
-from sentinel.vocabulary.sample import Record, Sample, encode
+from sentinel.vocabulary.sample import Record, Sample, decode, encode
 from tests.adapters.pagers import until
 
 
@@ -111,10 +114,10 @@ def test_of_a_journal_that_was_taken_away_nothing_is_told_again(tmp_path: Path) 
 def test_an_event_torn_by_a_crash_is_cut_off_and_the_rest_stays(tmp_path: Path) -> None:
     log = IncidentLog(tmp_path / "incidents.jsonl")
     assert log.read() == []
-    log.append({"event": "opened", "best_mean": float("nan")})
+    log.append({"event": "opened", "time_unix_s": 1.0, "best_mean": float("nan")})
     append(tmp_path / "incidents.jsonl", '{"event": "dec')
-    assert log.read() == [{"event": "opened", "best_mean": "nan"}]
-    IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed"})
+    assert log.read() == [{"event": "opened", "time_unix_s": 1.0, "best_mean": "nan"}]
+    IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed", "time_unix_s": 2.0})
     assert [e["event"] for e in log.read()] == ["opened", "closed"]
 
 
@@ -128,7 +131,7 @@ def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_a
     load = incident_log.load_object
     monkeypatch.setattr(incident_log, "load_object", lambda text: lines.append(text) or load(text))
     for number in range(3):
-        hand.append({"event": "opened", "n": number})
+        hand.append({"event": "opened", "time_unix_s": 1.0, "n": number})
         assert [e["n"] for e in watch.read()] == list(range(number + 1))
         assert watch.read() == watch.read()
     assert len(lines) == 3
@@ -136,7 +139,7 @@ def test_what_another_sentinel_appends_to_the_incident_log_is_read_and_what_is_a
         file.write(b'{"event": "op')
         file.flush()
         assert len(watch.read()) == 3
-        file.write(b'ened", "n": 3}\n')
+        file.write(b'ened", "time_unix_s": 1, "n": 3}\n')
     assert [e["n"] for e in watch.read()] == [0, 1, 2, 3]
     path.unlink()
     assert watch.read() == []
@@ -162,9 +165,51 @@ def test_a_log_that_was_repaired_is_read_from_its_beginning(tmp_path: Path, in_p
 
 
 def test_a_line_that_makes_no_sense_in_the_incident_log_stops_everything(tmp_path: Path) -> None:
-    append(tmp_path / "incidents.jsonl", '{"event": "opened"}\nrubbish\n{"event": "closed"}\n')
+    append(tmp_path / "incidents.jsonl", '{"event": "opened", "time_unix_s": 1}\nrubbish\n{"event": "closed"}\n')
     with pytest.raises(IncidentLogError, match="line 2"):
         IncidentLog(tmp_path / "incidents.jsonl").read()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *('{"event": "closed"}', '{"event": 7, "time_unix_s": 1}', '{"event": "closed", "time_unix_s": "nan"}'),
+        *('{"event": "closed", "time_unix_s": 1e300}', '{"event": "closed", "time_unix_s": 1, "incident": "../x"}'),
+    ],
+)
+def test_an_event_that_can_not_be_is_named_with_its_line(tmp_path: Path, event: str) -> None:
+    append(tmp_path / "incidents.jsonl", f"{event}\n")
+    with pytest.raises(IncidentLogError, match="line 1"):
+        IncidentLog(tmp_path / "incidents.jsonl").read()
+
+
+def test_an_event_of_a_clock_beyond_the_calendar_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(IncidentLogError, match="seconds since 1970"):
+        IncidentLog(tmp_path / "incidents.jsonl").append({"event": "closed", "incident": None, "time_unix_s": 1e12})
+    assert IncidentLog(tmp_path / "incidents.jsonl").read() == []
+
+
+IMPOSSIBLE = [
+    *({"global_step": 2**53 + 1}, {"global_step": -1}, {"global_step": 10**400}, {"attempt": 2**64}),
+    *({"time_unix_s": 1e12}, {"time_unix_s": "inf"}, {"consumed_tokens": 2**63}, {"seqlen": -8}),
+]
+
+
+@pytest.mark.parametrize("wrong", IMPOSSIBLE, ids=str)
+def test_a_sample_that_no_trainer_can_have_made_is_an_unreadable_line_to_every_reader(
+    tmp_path: Path, wrong: dict[str, object]
+) -> None:
+    text = json.dumps({**json.loads(line(2)), **wrong}) + "\n"
+    append(tmp_path / "attempts" / "0001.jsonl", line(1) + text + line(3))
+    journals = Journals(tmp_path)
+    assert [getattr(r, "global_step", 0) for r in journals.poll()] == [1, 3]
+    assert journals.unreadable == 1
+    source = open_journal(tmp_path)
+    assert source is not None
+    assert [step for chunk in source for step in chunk.steps.tolist()] == [1, 3]
+    assert source.unreadable == 1
+    with pytest.raises(LineError):
+        decode(text)
 
 
 def test_overrides_are_replaced_whole_and_taken_away_without_loss(tmp_path: Path) -> None:

@@ -52,13 +52,14 @@ class Run:
     """Whether the canary was touched."""
 
 
-def run(text: str) -> Run:
+def run(text: str, *, options: bool = True) -> Run:
+    """`options`: whether the trainer's options are read, which have to be numbers where they should be."""
     with tempfile.TemporaryDirectory() as folder:
         sandbox = Path(folder)
         _stubs(sandbox / "bin")
         (sandbox / "calls").mkdir()
         (sandbox / "work").mkdir()
-        (sandbox / "job.sh").write_text(text)
+        (sandbox / "job.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
         environment = {
             "PATH": f"{sandbox / 'bin'}:{os.defpath}",
             "RECORD": str(sandbox / "calls"),
@@ -75,11 +76,14 @@ def run(text: str) -> Run:
             timeout=200,
             check=True,
         )
-        calls = [path.read_bytes().decode().split("\0")[:-1] for path in (sandbox / "calls").iterdir()]
+        calls = [
+            path.read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+            for path in (sandbox / "calls").iterdir()
+        ]
         calls = sorted([word.replace(folder, "") for word in call] for call in calls)
-        written = {path.name: path.read_text() for path in (sandbox / "work").rglob("*.json")}
+        written = {path.name: path.read_text(errors="surrogateescape") for path in (sandbox / "work").rglob("*.json")}
         executed = any(path.name.startswith("canary") for path in sandbox.rglob("*"))
-    return Run(options=_options(calls), programs=calls, configs=written, executed=executed)
+    return Run(options=_options(calls) if options else {}, programs=calls, configs=written, executed=executed)
 
 
 def parses(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sentinel.plan.job_script import (
     rewrite,
 )
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
+from tests.core import hostile_scripts
 from tests.core.shell_sandbox import SCRIPTS, Run, config, parses, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
@@ -487,3 +489,47 @@ def test_what_is_no_option_is_an_error_of_the_caller(flag: str) -> None:
 def test_the_samples_are_all_there() -> None:
     assert [path.stem for path in SCRIPTS if isinstance(path, Path)] == sorted(TEXTS)
     assert len(TEXTS) >= 5
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/bash\necho \ud800\npython t.py --lr 1\n", "\ufeff#!/bin/bash\npython t.py --lr 1\n"]
+)
+def test_a_script_that_is_no_text_or_begins_with_a_mark_is_refused(text: str) -> None:
+    with pytest.raises(ScriptRefused):
+        rewrite(f"{text}python t.py --lr 1\n", [SetOption(flag="--lr", value="2")])
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "a\0b"])
+def test_a_value_that_no_argument_can_hold_is_refused(value: str) -> None:
+    for change in (
+        SetOption(flag="--title", value=value),
+        SetVariable(name="LR", value=value),
+        SetDirective(flag="--comment", value=value),
+        SetJson(path=("made",), value={"a": [value]}),
+    ):
+        with pytest.raises(ScriptRefused, match=r"NUL byte|surrogate pair"):
+            rewrite(TEXTS[WITH_JSON[0]], [change])
+
+
+def test_a_line_break_in_a_text_that_a_second_shell_reads_ends_the_trainers_command() -> None:
+    lists = 'ARGS="--seed 1\n--lr 2 "\nCMD="python /work/pretrain_gpt.py $ARGS --clip-grad 1"\n'
+    text = f'#!/bin/bash\n{lists}bash -c "$CMD" || true\n'
+    with pytest.raises(ScriptRefused, match="way to the trainer"):
+        rewrite(text, [SetOption(flag="--lr", value="3")])
+    with_lr = rewrite(text, [SetOption(flag="--wd", value="3")]).text
+    (call,) = run(with_lr).programs
+    assert "--clip-grad" not in call
+    assert call == ["python", "/work/pretrain_gpt.py", "--wd", "3", "--seed", "1"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 30))])
+def test_hostile_rewrites_give_the_trainer_what_was_asked_or_are_refused(seed: int) -> None:
+    random_ = random.Random(seed)
+    for _ in range(40):
+        text, change = hostile_scripts.draw(random_)
+        assert hostile_scripts.wrong(text, change) is None, (text, change)
+
+
+def test_a_script_as_long_as_no_job_script_is_refused_at_once() -> None:
+    with pytest.raises(ScriptRefused, match="limit is 1 MiB"):
+        rewrite("#!/bin/bash\n" + "echo a\n" * 200_000, [SetOption(flag="--lr", value="2")])

@@ -12,13 +12,15 @@ from typing import Any
 
 from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Persistent, PickleError, read_pickle
 from sentinel.adapters.checkpoints.shown import shown
+from sentinel.vocabulary.numbers import json_too_large
 
 __all__ = ["Member", "UnsoundError", "Window", "dcp_members", "pickle_of", "safetensors_members", "torch_members"]
 
 _LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """What torch.save began a file with before torch 1.6."""
 
-_LARGEST_DIRECTORY = 256 << 20
+_LARGEST_DIRECTORY = 16 << 20
+"""Of a zip archive: that of 200,000 storages. Each of its entries becomes an object."""
 _LARGEST_HEADER = 100_000_000
 """The limit of the safetensors library itself."""
 
@@ -62,6 +64,8 @@ class Window(io.RawIOBase):
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__()
         self._descriptor, self._start, self._size, self._at = descriptor, start, size, 0
+        self.most = _LARGEST_DIRECTORY
+        """Bytes that a read may ask for."""
 
     def seekable(self) -> bool:
         return True
@@ -82,8 +86,8 @@ class Window(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._at)
         size = left if size < 0 else min(size, left)
-        if size > _LARGEST_DIRECTORY:
-            raise zipfile.BadZipFile(f"its directory claims {size} bytes")
+        if size > self.most:
+            raise zipfile.BadZipFile(f"its directory claims {size} bytes, and the limit is {self.most >> 20} MiB")
         data = os.pread(self._descriptor, size, self._start + self._at)
         self._at += len(data)
         return data
@@ -132,8 +136,13 @@ def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
     if size < 8 or length > min(size - 8, _LARGEST_HEADER):
         raise UnsoundError(f"its header would have {length} bytes, and the file has {size}")
     try:
-        header = json.loads(os.pread(descriptor, length, 8))
+        text = os.pread(descriptor, length, 8)
+        if (why := json_too_large(text)) is not None:
+            raise UnsoundError(f"its header {why}")
+        header = json.loads(text)
         tensors = sorted(_tensor(name, entry) for name, entry in header.items() if name != "__metadata__")
+    except UnsoundError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnsoundError(f"its header is not safetensors': {type(error).__name__}") from error
     at = 0
@@ -156,8 +165,11 @@ def dcp_members(descriptor: int, pieces: Sequence[tuple[int, int]]) -> Iterator[
 
 
 def _zip(descriptor: int, start: int, size: int) -> zipfile.ZipFile:
+    window = Window(descriptor, start, size)
     try:
-        return zipfile.ZipFile(Window(descriptor, start, size))
+        archive = zipfile.ZipFile(window)
+        window.most = LARGEST_BYTES  # its pickle is read whole
+        return archive
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError, EOFError) as error:
         raise UnsoundError(f"it is not whole as torch.save writes it: {error}") from error
 

@@ -16,6 +16,7 @@ from sentinel.adapters.checkpoints.reading import Pieces, open_plain
 from sentinel.adapters.checkpoints.shards import OPTIMIZER_SHARD
 from sentinel.adapters.checkpoints.shown import shown
 from sentinel.adapters.checkpoints.walk import Contents
+from sentinel.vocabulary.numbers import json_too_large
 
 __all__ = ["Declared", "declared", "lacks_optimizer_shards"]
 
@@ -134,7 +135,9 @@ def _pieces(data: bytes) -> dict[str, list[tuple[int, int]]]:
 
 def _torn_json(folder: Path, name: str) -> str | None:
     try:
-        whole = isinstance(json.loads(_content(folder / name, LARGEST_BYTES)), dict)
+        whole = isinstance(_json(folder / name), dict)
+    except UnsoundError:
+        raise
     except (ValueError, RecursionError):
         whole = False
     return None if whole else f"{name} is not a JSON object: writing it was cut short"
@@ -144,8 +147,10 @@ def _unindexed(folder: Path, contents: Contents) -> str | None:
     """The first file that a Hugging Face index names and that is not there."""
     for index in sorted(name for name in contents.names if name.endswith(".index.json") and "/" not in name):
         try:
-            weights = json.loads(_content(folder / index, LARGEST_BYTES))["weight_map"]
+            weights = _json(folder / index)["weight_map"]
             named = sorted({str(name) for name in weights.values()})
+        except UnsoundError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return f"{shown(index)} is not an index of weights"
         for name in named:
@@ -169,6 +174,13 @@ def _said(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
     except PickleError:
         return {}
     return said
+
+
+def _json(path: Path) -> Any:
+    data = _content(path, LARGEST_BYTES)
+    if (why := json_too_large(data)) is not None:
+        raise UnsoundError(f"{shown(path.name)} {why}")
+    return json.loads(data)
 
 
 def _content(path: Path, limit: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.vocabulary.errors import CheckpointError, LineError
@@ -13,8 +14,6 @@ __all__ = ["MANIFESTS", "ManifestFiles"]
 
 MANIFESTS = "manifests"
 """Below the run's state folder."""
-
-_LARGEST_BYTES = 256 << 20
 
 
 class ManifestFiles:
@@ -28,12 +27,10 @@ class ManifestFiles:
         path = self.path(tag)
         try:
             status = path.stat()
-            if status.st_size > _LARGEST_BYTES:
-                raise LineError(f"it has {status.st_size} bytes")
-            manifest = decode_manifest(path.read_text(encoding="utf-8"))
+            manifest = decode_manifest(bounded.read_text(path))
         except FileNotFoundError:
             return None
-        except (LineError, OSError, UnicodeError) as error:
+        except (LineError, OSError) as error:
             raise CheckpointError(f"the manifest {path} can't be read: {error}") from error
         if manifest.tag != tag:
             raise CheckpointError(f"the manifest {path} is of another checkpoint, {manifest.tag!r}")

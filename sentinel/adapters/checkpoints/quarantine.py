@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.adapters.checkpoints.trackers import TRACKERS
+from sentinel.bounded import open_regular, read_document
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
+from sentinel.vocabulary.names import why_not_a_name
 
 __all__ = ["QUARANTINE", "Quarantine", "rename"]
 
 QUARANTINE = ".sentinel-quarantine"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_TRACKER_BYTES = 4096
 
 
@@ -94,8 +94,8 @@ class Quarantine:
     def _path(self, incident: str, rollback: str) -> Path:
         path = self._folder / QUARANTINE
         for name in (incident, rollback):
-            if not _NAME.fullmatch(name):
-                raise QuarantineError(f"{name!r} can't name a folder of the quarantine")
+            if (why := why_not_a_name(name)) is not None:
+                raise QuarantineError(f"{name[:60]!a} can't name a folder of the quarantine: it {why}")
             if path.is_symlink():
                 raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
             path = path / name
@@ -142,16 +142,16 @@ def rename(source: Path, destination: Path) -> None:
 
 def _carry(source: Path, destination: Path) -> None:
     """Moves a manifest, perhaps to another filesystem: so it is written there first."""
-    if destination.exists() and destination.read_bytes() != source.read_bytes():
+    if destination.exists() and read_document(destination) != read_document(source):
         raise QuarantineError(f"{destination} is there already: another manifest would overwrite it")
     status = source.stat()
-    write_atomically(destination, source.read_text(encoding="utf-8"))
+    write_atomically(destination, read_document(source))
     os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # it is of then: see verify
     source.unlink()  # it is whole on the disk at its new place
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(_LONGEST_TRACKER_BYTES)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, RELEASE, UNIVERSAL, Named
 from sentinel.adapters.checkpoints.shown import shown
+from sentinel.bounded import open_regular
 from sentinel.durable import sync_folder, write_atomically
 
 __all__ = ["TRACKERS", "Trackers"]
@@ -51,7 +52,7 @@ class Trackers:
         path = self._folder / name
         if not path.is_file():
             return None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_LONGEST_BYTES).decode(errors="replace").strip()
 
     def disagreement(self) -> str | None:

@@ -11,6 +11,7 @@ does not hold (a record that holds another event file, or a very large one) the 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ _HEADER = struct.Struct("<QI")
 _STRETCH_BYTES = 1 << 20
 _BY_PATTERN = 1 << 24
 """Longer records, and empty ones, are found by walking."""
-_MAX_RECORD_BYTES = 1 << 30
-"""A longer record is not taken into memory: the file counts as one that can't be read."""
+_MAX_RECORD_BYTES = 1 << 26
+"""A longer record is not taken into memory: the file counts as one that can't be read. Images have a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class EventFile:
         data, wanted = b"", _STRETCH_BYTES
         while more := self._file.read(wanted):
             data += more
-            starts, ends = _by_pattern(data) or _by_walking(data)
+            starts, ends = (_by_pattern(data) if len(data) <= 2 * _STRETCH_BYTES else None) or _by_walking(data)
             whole = int(ends[-1]) if len(ends) else 0
             if whole:
                 yield Stretch(data=data, starts=starts, ends=ends, at=self.at)
@@ -94,9 +95,20 @@ class EventFile:
             if (problem := self._at_a_header(data)) is not None:
                 self.problem = problem
                 return
-            wanted = max(_STRETCH_BYTES, _length(data) + _FRAME_BYTES - len(data))
+            lacks = _length(data) + _FRAME_BYTES - len(data) if len(data) >= HEADER_BYTES else 0
+            if lacks > _STRETCH_BYTES and lacks > self._left():
+                break  # the record claims more than there is of the file: memory for it is not asked for
+            wanted = max(_STRETCH_BYTES, lacks)
         if data:
-            self.problem = Problem(at=self.at, what=f"it ends within a record, {len(data)} bytes of it", torn=True)
+            there = len(data) + self._left()
+            self.problem = Problem(at=self.at, what=f"it ends within a record, {there} bytes of it", torn=True)
+
+    def _left(self) -> int:
+        """Bytes of the file after those that were read."""
+        here = self._file.tell()
+        left = self._file.seek(0, os.SEEK_END) - here
+        self._file.seek(here)
+        return left
 
     def _at_a_header(self, data: bytes) -> Problem | None:
         if len(data) < HEADER_BYTES:
@@ -106,7 +118,10 @@ class EventFile:
             zeros = " (zeros: as a crash of the machine leaves it)" if not any(data[:4096]) else ""
             return Problem(at=self.at, what=f"there is no record at byte {self.at}{zeros}")
         if length > _MAX_RECORD_BYTES:
-            return Problem(at=self.at, what=f"the record at byte {self.at} has {length} bytes")
+            return Problem(
+                at=self.at,
+                what=f"the record at byte {self.at} has {length} bytes: the limit is {_MAX_RECORD_BYTES >> 20} MiB",
+            )
         return None
 
 

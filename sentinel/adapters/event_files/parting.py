@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         problem = problem or opened.problem
         if problem is not None and problem.torn:
             file.seek(problem.at)
-            cuts.write(file.read())
+            shutil.copyfileobj(file, cuts, _BUFFER_BYTES)
         for written in (keeps, cuts):
             written.flush()
             os.fsync(written.fileno())

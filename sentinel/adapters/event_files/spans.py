@@ -19,6 +19,7 @@ import numpy as np
 
 from sentinel.adapters.event_files.events import Axis, Events, read_events
 from sentinel.adapters.event_files.frames import EventFile, Problem
+from sentinel.bounded import open_regular, read_text
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -95,7 +96,7 @@ class Spans:
 
     def extended(self, path: Path) -> Spans:
         """After reading what was appended since."""
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             stat = os.fstat(file.fileno())
             spans = replace(self, inode=stat.st_ino, size=stat.st_size, mtime_ns=stat.st_mtime_ns, problem=None)
             opened = EventFile(file, self.read)
@@ -168,7 +169,7 @@ def _encoded(spans: Mapping[str, Spans]) -> dict[str, Any]:
 def _load(file: Path) -> dict[str, Spans]:
     """What was written down; nothing where it is not there, torn, or of another version."""
     try:
-        document = load_object(file.read_text(encoding="utf-8"))
+        document = load_object(read_text(file))
         return {name: _decoded(one) for name, one in document["files"].items() if document["schema"] == _SCHEMA}
     except (OSError, LineError, ValueError, LookupError, TypeError, AttributeError):
         return {}

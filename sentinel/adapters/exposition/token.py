@@ -6,6 +6,7 @@ import hmac
 import logging
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["SHORTEST", "Token"]
@@ -41,9 +42,7 @@ class Token:
 
     def _read(self) -> str:
         try:
-            token = self._path.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            raise ConfigError(f"token_file: {self._path} is not text") from None
+            token = bounded.read_text(self._path, bounded.SECRET_BYTES).strip()
         except OSError as error:
             raise ConfigError(f"token_file: {self._path} can't be read: {error.strerror}") from error
         if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:

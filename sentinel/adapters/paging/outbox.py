@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.plan.page import Page, page_from_json
 from sentinel.vocabulary.errors import LineError
@@ -31,10 +32,10 @@ class Outbox:
         found = []
         for path in self._files():
             try:
-                found.append(page_from_json(load_object(path.read_text(encoding="utf-8"))))
+                found.append(page_from_json(load_object(bounded.read_text(path))))
             except FileNotFoundError:  # another sentinel of this run has delivered it
                 continue
-            except (LineError, UnicodeDecodeError) as error:
+            except (LineError, bounded.UnfitFileError) as error:
                 log.error("%s is no page that can be read (%s); it is kept in given-up", path, error)
                 self._set_aside(path.name)
         return found

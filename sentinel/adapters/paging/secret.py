@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Secret"]
@@ -56,8 +57,6 @@ class Secret:
 
     def _of_file(self, path: Path) -> str:
         try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ConfigError(f"{self.what}_file: {path} is not text") from None
+            return bounded.read_text(path, bounded.SECRET_BYTES)
         except OSError as error:
             raise ConfigError(f"{self.what}_file: {path} can't be read: {error.strerror}") from error

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from sentinel import bounded
 from sentinel.vocabulary.errors import ScrapeError
 
 __all__ = ["Api", "Door", "NotUnderstood", "Point", "Series", "TooMuch", "series_in"]
@@ -104,10 +105,9 @@ class Door:
 
     def _secret(self, path: Path) -> str:
         try:
-            found = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not text"
-            raise ScrapeError(self.host, f"{path} can't be read: {why}") from None
+            found = bounded.read_text(path, bounded.SECRET_BYTES).strip()
+        except OSError as error:
+            raise ScrapeError(self.host, f"{path} can't be read: {error.strerror}") from None
         if not found or not found.isascii() or not found.isprintable():  # http.client would quote it in its error
             raise ScrapeError(self.host, f"{path} should hold one line, of ASCII characters that can be seen")
         return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sentinel.adapters.prometheus.api import Series
 from sentinel.vocabulary.metrics import COUNTERS, PREFIX, SAMPLE_METRICS, WINDOW
+from sentinel.vocabulary.numbers import LARGEST_WHOLE
 
 __all__ = ["LOSS_MAX", "Known", "Looked", "Scrape", "scrapes_of", "selector_of"]
 
@@ -47,7 +47,9 @@ class Scrape:
     def whole(self) -> bool:
         """Whether all is there: what is written remotely may arrive in parts. Before the first step there is less."""
         needed = _STARTED if self.waits else _STEPPED
-        return needed.issubset(self.values) and all(math.isfinite(self.values[name]) for name in needed - {_LOSS})
+        return needed.issubset(self.values) and all(
+            0 <= self.values[name] <= LARGEST_WHOLE for name in needed - {_LOSS}
+        )
 
     @property
     def waits(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.adapters.prometheus.scrapes import LOSS_MAX, Scrape
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, SAMPLE_METRICS, WINDOW
+from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.sample import Record, RunStarted
 from sentinel.vocabulary.scraped import ScrapedSample
 
@@ -115,7 +116,7 @@ def _unseen_loss(scrape: Scrape, last: _Last, loss: float) -> float | None:
 def _typed(name: str, value: float) -> float | int | None:
     if name not in _WHOLE_NUMBERS:
         return value
-    return int(value) if math.isfinite(value) else None
+    return int(value) if 0 <= value <= LARGEST_WHOLE else None  # nan, too, is none
 
 
 def _of(scrape: Scrape, field: str) -> float:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.vocabulary.kill_file import StopOrder, decode_stop_order, encode_stop_order
 
@@ -40,6 +41,6 @@ class KillFile:
 
     def _order(self) -> StopOrder | None:
         try:
-            return decode_stop_order(self._path.read_text(encoding="utf-8", errors="replace"))
-        except FileNotFoundError:
+            return decode_stop_order(bounded.read_text(self._path, errors="replace"))
+        except (FileNotFoundError, bounded.UnfitFileError):  # the latter is no file of sentinel's
             return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.adapters.slurm.checking import check_script
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
@@ -63,7 +64,7 @@ class Preparation:
 
     def original(self, group: str) -> str:
         """The run's own script behind a job: what it was before any rollback changed it."""
-        return self.original_file(group).read_bytes().decode("utf-8", "surrogateescape")
+        return bounded.read_text(self.original_file(group), errors="surrogateescape")
 
     def original_file(self, group: str) -> Path:
         """Where that script is kept."""
@@ -132,7 +133,7 @@ class Preparation:
         if not submission.group:
             if self._settings.script is None:
                 raise ConfigError(_NEVER_SEEN)
-            script.write_bytes(self._settings.script.read_bytes())
+            script.write_bytes(bounded.read_document(self._settings.script))
             return Prepared(
                 number=number,
                 arguments=(f"--chdir={self._settings.working_directory or Path.cwd()}", *more),

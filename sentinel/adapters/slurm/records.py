@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.plan.slurm_jobs import SlurmJob, Submission, array_of
 from sentinel.plan.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import LineError, SlurmRefused
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["JobRecords", "NodeFailures", "Prepared", "Submissions"]
@@ -27,7 +29,7 @@ class JobRecords:
 
     def has(self, group: str) -> bool:
         """Whether the job is recorded whole; its JSON is written last."""
-        return (self._folder / f"{group}.json").exists()
+        return self._path(group, ".json").exists()
 
     def groups(self) -> list[str]:
         """Jobs and arrays that are recorded, the oldest first."""
@@ -42,20 +44,20 @@ class JobRecords:
         where a job is started alone."""
         seen = {"tasks": members[-1].tasks, "array": array_of(members, recorded.properties.array_throttle)}
         self._folder.mkdir(exist_ok=True)
-        write_atomically(self._folder / f"{group}.sh", script.encode("utf-8", "surrogateescape"))
-        write_atomically(self._folder / f"{group}.json", dump_json(asdict(recorded) | seen, indent=2))
+        write_atomically(self.script_file(group), script.encode("utf-8", "surrogateescape"))
+        write_atomically(self._path(group, ".json"), dump_json(asdict(recorded) | seen, indent=2))
 
     def script_file(self, group: str) -> Path:
         """Where the batch script is kept, as Slurm had spooled it."""
-        return self._folder / f"{group}.sh"
+        return self._path(group, ".sh")
 
     def script(self, group: str) -> str:
         """The batch script, as Slurm had spooled it."""
-        return self.script_file(group).read_bytes().decode("utf-8", "surrogateescape")
+        return bounded.read_text(self.script_file(group), errors="surrogateescape")
 
     def array(self, group: str) -> str:
         """All tasks of the array that were there when it was recorded, with their throttle; "" for no array."""
-        data = load_object((self._folder / f"{group}.json").read_text(encoding="utf-8"))
+        data = load_object(bounded.read_text(self._path(group, ".json")))
         return str(data.get("array", data["tasks"]))
 
     def throttle(self, group: str) -> int | None:
@@ -64,14 +66,17 @@ class JobRecords:
 
     def recorded(self, group: str) -> tuple[Recorded, str]:
         """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
-        path = self._folder / f"{group}.json"
+        path = self._path(group, ".json")
         try:
-            data = load_object(path.read_text(encoding="utf-8"))
+            data = load_object(bounded.read_text(path))
             tasks = data.pop("tasks")
             data.pop("array", None)
             return _recorded(data), tasks
-        except (LineError, KeyError, TypeError) as error:
+        except (LineError, bounded.UnfitFileError, KeyError, TypeError, ValueError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
+
+    def _path(self, group: str, suffix: str) -> Path:
+        return self._folder / f"{checked_name(group, 'a job id')}{suffix}"
 
 
 def _recorded(data: dict[str, Any]) -> Recorded:
@@ -93,10 +98,10 @@ class NodeFailures:
     def read(self) -> dict[str, list[str]]:
         """Node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
         try:
-            return {node: list(jobs) for node, jobs in load_object(self._path.read_text(encoding="utf-8")).items()}
+            return {node: list(jobs) for node, jobs in load_object(bounded.read_text(self._path)).items()}
         except FileNotFoundError:
             return {}
-        except (LineError, TypeError) as error:
+        except (LineError, bounded.UnfitFileError, TypeError) as error:
             raise SlurmRefused(f"{self._path} can't be read: {error}") from error
 
     def knows(self, job: str) -> bool:
@@ -151,7 +156,7 @@ class Submissions:
 
     def room(self, label: str) -> Path:
         """An empty folder to prepare in; `publish` makes it the label's."""
-        room = self._folder / f".{label}.{os.getpid()}.new"
+        room = self._folder / f".{checked_name(label, 'a submission')}.{os.getpid()}.new"
         if room.exists():
             shutil.rmtree(room)  # our own, left by a crash: nothing of it was ever submitted
         room.mkdir(parents=True)
@@ -165,55 +170,61 @@ class Submissions:
         ]
         document = {"submissions": rows, "shape": [asdict(one) for one in shape]}
         write_atomically(room / "plan.json", dump_json(document, indent=2))
-        room.rename(self._folder / label)
+        room.rename(self._room_of(label))
         sync_folder(self._folder)
 
     def read(self, label: str) -> tuple[Prepared, ...]:
         """What was prepared. SlurmRefused when it can't be read."""
-        path = self._folder / label / "plan.json"
+        path = self._room_of(label) / "plan.json"
         try:
-            rows = load_object(path.read_text(encoding="utf-8"))["submissions"]
+            rows = load_object(bounded.read_text(path))["submissions"]
             return tuple(_prepared(row, path.parent) for row in rows)
-        except (LineError, KeyError, TypeError, OSError) as error:
+        except (LineError, KeyError, TypeError, ValueError, OSError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
 
     def shape(self, label: str) -> tuple[Submission, ...]:
         """The shape of the jobs that the label's stand in for; empty where it was not recorded."""
-        path = self._folder / label / "plan.json"
+        path = self._room_of(label) / "plan.json"
         try:
-            return tuple(Submission(**row) for row in load_object(path.read_text(encoding="utf-8")).get("shape", ()))
+            return tuple(Submission(**row) for row in load_object(bounded.read_text(path)).get("shape", ()))
         except FileNotFoundError:
             return ()
-        except (LineError, TypeError) as error:
+        except (LineError, bounded.UnfitFileError, TypeError) as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
 
     def original_file(self, label: str, number: int) -> Path | None:
         """Where the run's own script is that a rollback's was made from; None where that was not changed."""
-        path = self._folder / label / f"{number}.original.sh"
+        path = self._room_of(label) / f"{number}.original.sh"
         return path if path.exists() else None
 
     def original(self, label: str, number: int) -> str | None:
         """What is in it."""
         path = self.original_file(label, number)
-        return path.read_bytes().decode("utf-8", "surrogateescape") if path else None
+        return bounded.read_text(path, errors="surrogateescape") if path else None
 
     def difference(self, label: str) -> str | None:
         """How the rollback's first script differs from the run's own, as a diff; None where that was not changed."""
-        path = self._folder / label / "0.diff"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        path = self._room_of(label) / "0.diff"
+        return bounded.read_text(path, errors="replace") if path.exists() else None
 
     def submitted(self, label: str) -> dict[int, str]:
         """Number -> job id, of what was handed in the last time."""
         try:
-            text = (self._folder / label / "submitted.json").read_text(encoding="utf-8")
+            text = bounded.read_text(self._room_of(label) / "submitted.json")
         except FileNotFoundError:
             return {}
-        return {int(number): job for number, job in load_object(text).items()}
+        try:
+            return {int(number): checked_name(job, "a job id") for number, job in load_object(text).items()}
+        except (LineError, ValueError) as error:
+            raise SlurmRefused(f"{self._room_of(label) / 'submitted.json'} can't be read: {error}") from error
 
     def note(self, label: str, submitted: Mapping[int, str]) -> None:
         """Writes down what has been handed in."""
         text = dump_json({str(number): job for number, job in submitted.items()})
-        write_atomically(self._folder / label / "submitted.json", text)
+        write_atomically(self._room_of(label) / "submitted.json", text)
+
+    def _room_of(self, label: str) -> Path:
+        return self._folder / checked_name(label, "a submission")
 
 
 def _prepared(row: dict[str, Any], folder: Path) -> Prepared:
@@ -222,8 +233,8 @@ def _prepared(row: dict[str, Any], folder: Path) -> Prepared:
         **row
         | {
             "arguments": tuple(row["arguments"]),
-            "script": folder / row["script"],
-            "later": folder / row["later"] if row.get("later") else None,
+            "script": folder / checked_name(row["script"], "script"),
+            "later": folder / checked_name(row["later"], "later") if row.get("later") else None,
             "script_arguments": tuple(row["script_arguments"]),
             "properties": None if properties is None else JobProperties(**properties),
         }

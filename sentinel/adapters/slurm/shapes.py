@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.records import JobRecords, Submissions
 from sentinel.durable import write_atomically
@@ -57,9 +58,9 @@ class Shapes:
 
     def _read(self) -> tuple[list[str], tuple[Submission, ...]]:
         try:
-            document = load_object(self._path.read_text(encoding="utf-8"))
+            document = load_object(bounded.read_text(self._path))
             return list(document["groups"]), tuple(Submission(**row) for row in document["shape"])
         except FileNotFoundError:
             return [], ()
-        except (LineError, KeyError, TypeError) as error:
+        except (LineError, bounded.UnfitFileError, KeyError, TypeError) as error:
             raise SlurmRefused(f"{self._path} can't be read: {error}") from error

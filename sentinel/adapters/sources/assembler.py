@@ -16,6 +16,9 @@ from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, Run
 
 __all__ = ["Assembler"]
 
+_MOST_RANKS = 1 << 17
+"""Readings of one step that are put together; a log that repeats a step for ever has no more of it."""
+
 _LATE_STEPS = 4
 """A rank's line may come after others have gone on, by so many logged steps: that is no restart."""
 
@@ -109,9 +112,10 @@ class Assembler:
             return same_loss
         if reading.rank is None and self._one_writer:
             return same_loss
-        self._losses.append(reading.loss)
-        self._ranks.add(reading.rank)
-        self._newest[reading.rank] = reading.step
+        if len(self._losses) < _MOST_RANKS:
+            self._losses.append(reading.loss)
+            self._ranks.add(reading.rank)
+            self._newest[reading.rank] = reading.step
         return True
 
     def _is_late(self, reading: Reading) -> bool:

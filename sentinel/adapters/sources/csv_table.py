@@ -19,6 +19,7 @@ from sentinel.adapters.sources.files import Bytes
 from sentinel.adapters.sources.lanes import Stream
 from sentinel.adapters.sources.names import SPLITS, Naming, no_loss, resolve
 from sentinel.adapters.sources.source import FileSource, Tally
+from sentinel.bounded import LINE_BYTES
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
 
@@ -26,7 +27,6 @@ __all__ = ["open_csv"]
 
 _HEAD_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 21
-_LONGEST_LINE = 1 << 26
 _DELIMITERS = ",;\t"
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)
 _ASCII = bytes(range(128)) + b"?" * 128
@@ -155,7 +155,7 @@ def _blocks(file: Bytes) -> Iterator[bytes]:
             yield b"".join([*rest, data[:end]]).translate(_ASCII)
             rest = []
         rest.append(data[end:])
-        if sum(map(len, rest)) > _LONGEST_LINE:  # no table; what pyarrow says of it is told
+        if sum(map(len, rest)) > LINE_BYTES:  # no table; what pyarrow says of it is told
             break
     if last := b"".join(rest):
         yield last.translate(_ASCII)

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Announced", "Ended", "Evaluated", "Event", "Reading", "Saved"]
+from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.numbers import seconds_problem, whole_problem
+
+__all__ = ["Announced", "Ended", "Evaluated", "Event", "Reading", "Saved", "checked"]
 
 
 @dataclass(slots=True)
@@ -74,3 +77,25 @@ class Ended:
 
 
 Event = Reading | Announced | Evaluated | Saved | Ended
+
+
+def checked(event: Event) -> Event:
+    """The event, where its counts and its time can be. LineError: it was read from a line that can't be read."""
+    if (why := seconds_problem(_time_of(event))) is not None:
+        raise LineError(f"the time {why}")
+    if isinstance(event, Reading):
+        counts = [event.step, *(value for value in event.fields.values() if type(value) is int)]
+    elif isinstance(event, Announced):
+        counts = [value for key, value in event.facts.items() if type(value) is int and key != "seed"]
+    else:
+        counts = [step] if (step := getattr(event, "step", None)) is not None else []
+    for count in counts:
+        if (why := whole_problem(count)) is not None:
+            raise LineError(f"a count {why}")
+    return event
+
+
+def _time_of(event: Event) -> float:
+    if isinstance(event, Reading):
+        return float(event.fields.get("time_unix_s", math.nan))
+    return event.time_unix_s

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from io import BufferedReader
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
+from sentinel.bounded import LINE_BYTES, unpacked
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Bytes", "lines_of"]
 
-_GZIP = b"\x1f\x8b"
 _READ_BYTES = 1 << 21
-_LONGEST_LINE = 1 << 26
 
 
 class Bytes:
@@ -26,17 +25,15 @@ class Bytes:
         self.problem: str | None = None
         """Why the file could not be read to its end."""
         self._pushed_back = b""
-        self._file: gzip.GzipFile | BufferedReader
+        self._open = ExitStack()
         try:
-            with path.open("rb") as file:
-                compressed = file.read(2) == _GZIP
-            self._file = gzip.open(path) if compressed else path.open("rb")  # noqa: SIM115 - closed by close
+            self._file = cast("BufferedReader", self._open.enter_context(unpacked(path)))
         except OSError as error:
             raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Gives the file back."""
-        self._file.close()
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +52,7 @@ class Bytes:
             try:
                 data = self._file.read1(wanted)  # read would lose what lies before the damage
             except (OSError, EOFError, zlib.error) as error:
-                self.problem = f"the file can't be read on: {error}"
+                self.problem = f"the file can't be read on: {getattr(error, 'strerror', None) or error}"
                 break
             if not data:
                 break
@@ -86,7 +83,7 @@ def lines_of(file: Bytes) -> Iterator[list[bytes | None]]:
         if too_long and lines:
             lines[0], too_long = None, False
         yield lines
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > LINE_BYTES:
             rest, too_long = b"", True
     if too_long:
         yield [None]

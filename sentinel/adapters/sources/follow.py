@@ -6,6 +6,7 @@ import glob
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _MOST_UNDECIDED = 100_000
 """Lines that are kept while no format is recognised; then the oldest are let go."""
+
+_MOST_UNDECIDED_CHARACTERS = 1 << 24
 
 
 class FollowedLog:
@@ -92,7 +95,8 @@ class _One:
         self.quiet = True
         """Whether the last poll found nothing new."""
         self._trial = Trial()
-        self._undecided: list[tuple[int, str]] = []
+        self._undecided: deque[tuple[int, str]] = deque()
+        self._characters = 0
 
     def new(self) -> Iterator[Record]:
         """The new records; where no line is new, the step that was held as well."""
@@ -108,11 +112,12 @@ class _One:
         if self.reader is not None:
             return self.reader.feed(line, number)
         self._undecided.append((number, line))
+        self._characters += len(line)
         self._trial.feed(line)
         if self._trial.decided:
             return self._decide()
-        if len(self._undecided) > _MOST_UNDECIDED:
-            del self._undecided[: _MOST_UNDECIDED // 2]
+        while len(self._undecided) > _MOST_UNDECIDED or self._characters > _MOST_UNDECIDED_CHARACTERS:
+            self._characters -= len(self._undecided.popleft()[1])
         return []
 
     def _settled(self) -> list[Record]:
@@ -127,5 +132,5 @@ class _One:
             return []
         self.reader = LineReader(decoder())
         log.info("%s: a log of the format %s", self._file.path, decoder.name)
-        lines, self._undecided = self._undecided, []
+        lines, self._undecided = self._undecided, deque()
         return [record for number, line in lines for record in self.reader.feed(line, number)]

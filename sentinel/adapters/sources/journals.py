@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from sentinel.adapters.sources.json_table import head_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
 
 __all__ = ["open_journal"]
@@ -29,19 +30,19 @@ __all__ = ["open_journal"]
 _NAME = re.compile(r"\d{4,}\.jsonl")
 _KINDS = {"sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished"}
 _ATTEMPTS = "attempts"
-_STEPS_END = 2**63
-_WHOLE = ("seqlen", "kept_tokens", "global_batch_samples", "lr_warmup_steps", "consumed_samples", "consumed_tokens")
 
 Number = float | Literal["nan", "inf", "-inf"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=LATEST_UNIX_S)] | Literal["nan"]
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A sample's line; field for field a Sample."""
 
     kind: Literal["sample"]
-    attempt: int
-    global_step: int
-    time_unix_s: Number
+    attempt: Count
+    global_step: Count
+    time_unix_s: Seconds
     loss: Number
     loss_ratio: Number | None = None
     adam_variance_l1: Number | None = None
@@ -54,16 +55,16 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     grad_norm_spread: Number | None = None
     loss_scale: Number | None = None
     lr: Number | None = None
-    seqlen: int | None = None
-    kept_tokens: int | None = None
+    seqlen: Count | None = None
+    kept_tokens: Count | None = None
     curriculum_share: Number | None = None
-    lr_warmup_steps: int | None = None
+    lr_warmup_steps: Count | None = None
     skipped: bool = False
     step_time_s: Number | None = None
     tokens_per_s: Number | None = None
-    global_batch_samples: int | None = None
-    consumed_samples: int | None = None
-    consumed_tokens: int | None = None
+    global_batch_samples: Count | None = None
+    consumed_samples: Count | None = None
+    consumed_tokens: Count | None = None
     epoch: Number | None = None
 
 
@@ -116,7 +117,7 @@ def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
                     sample = _slowly(line, number, prefix, tally)
                     if sample is not None:
                         samples.append(sample)
-            yield from _readings(samples, number, prefix, tally)
+            yield from _readings(samples, tally)
         if file.problem is not None:
             tally.cannot_read(number + 1, prefix + file.problem)
 
@@ -139,20 +140,11 @@ def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sampl
     return None
 
 
-def _readings(samples: list[Any], number: int, prefix: str, tally: Tally) -> Iterator[Readings]:
-    """The lines' samples; those of an attempt or a step that no file can have are counted as unreadable."""
-    try:
-        steps = np.array(list(map(_step, samples)), np.int64)
-        attempts = np.array(list(map(_attempt, samples)), np.int64)
-        columns = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
-        if any(cells.bad for cells in columns.values()):
-            raise OverflowError
-    except OverflowError:
-        fine = [one for one in samples if _fits(one)]
-        for _ in range(len(samples) - len(fine)):
-            tally.cannot_read(number, f"{prefix}up to this line: a number is too large")
-        yield from _readings(fine, number, prefix, tally)
-        return
+def _readings(samples: list[Any], tally: Tally) -> Iterator[Readings]:
+    """The lines' samples as columns."""
+    steps = np.array(list(map(_step, samples)), np.int64)
+    attempts = np.array(list(map(_attempt, samples)), np.int64)
+    columns = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
     if not samples:
         return
     skipped = np.array(list(map(_skipped, samples)), np.bool_)
@@ -171,12 +163,3 @@ def _readings(samples: list[Any], number: int, prefix: str, tally: Tally) -> Ite
         yield Readings(
             attempt=int(attempts[start]), steps=steps[some], columns=found, measured=measured, skipped=skipped[some]
         )
-
-
-def _fits(one: Any) -> bool:
-    try:
-        for name in _WHOLE:
-            float(getattr(one, name) or 0)
-    except OverflowError:
-        return False
-    return all(-_STEPS_END <= value < _STEPS_END for value in (one.global_step, one.attempt))

@@ -143,6 +143,7 @@ class Stream:
 
     def push(self, rows: Rows) -> Iterator[Readings]:
         """The samples that are complete with these rows."""
+        rows = rows.possible(self._tally)
         if rows.lanes is not None and self._lanes is None:
             self._lanes = Lanes(self._tally, one_writer=False)
         if self._lanes is None:

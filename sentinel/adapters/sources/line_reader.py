@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from sentinel.adapters.sources.assembler import Assembler
-from sentinel.adapters.sources.events import Event, Reading
+from sentinel.adapters.sources.events import Event, Reading, checked
 from sentinel.adapters.sources.prefixes import uncoloured
 from sentinel.adapters.sources.wrapped import unwrapped
 from sentinel.vocabulary.errors import LineError
@@ -95,6 +95,8 @@ class LineReader:
             return [record for part in inner for record in self.feed(part, number)]
         try:
             events = self._decoder.decode(line)
+            for event in events or ():
+                checked(event)
         except LineError as error:
             self.cannot_read(line, str(error), number)
             return []

@@ -12,8 +12,12 @@ from sentinel.adapters.sources.names import FIELDS, SPLITS, no_loss, resolve
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import FileSource, Tally
 from sentinel.judge.readings import Readings
+from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Batches", "Object", "keys_of", "look_for_more", "rows_of_objects", "source_of_objects"]
+
+_MOST_KEYS = 200_000
+"""Each is looked at for a loss; what a trainer logs of each layer and head is some ten thousand."""
 
 Object = dict[str, Any]
 """Flat: an object within it is no number, and told."""
@@ -30,6 +34,8 @@ def source_of_objects(where: Path, kind: str, batches: Batches, asked: Mapping[s
     names: dict[str, None] = {}
     for objects, _ in batches(Tally()):
         names |= dict.fromkeys(keys_of(objects))
+        if len(names) > _MOST_KEYS:
+            raise ConfigError(f"{where} can't be read: its objects have more than {_MOST_KEYS:,} different keys")
         if "loss" in resolve(names, {}, "").columns and set(asked.values()) <= names.keys():
             break
     naming = resolve(names, asked, str(where))

@@ -14,6 +14,7 @@ from sentinel.adapters.sources.cells import cells_of_arrow, rows_of
 from sentinel.adapters.sources.lanes import Stream
 from sentinel.adapters.sources.names import Naming, no_loss, resolve
 from sentinel.adapters.sources.source import CHUNK_ROWS, FileSource, Tally
+from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
 
@@ -31,7 +32,7 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     ConfigError when it is damaged where it says what it holds, or when nothing in it is a loss.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 return None
     except OSError as error:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from sentinel.adapters.sources.line_reader import Decoder, LineReader, UnreadableLine
 from sentinel.adapters.sources.line_splitter import LineSplitter
 from sentinel.adapters.sources.recognise import Trial, decoder_named, unknown
+from sentinel.bounded import unpacked
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
@@ -20,6 +20,9 @@ __all__ = ["LogRead", "read_log"]
 _CHUNK_BYTES = 1 << 18
 _HEAD_LINES = 2_000
 """Lines by which a format is recognised; more where they hold no readings at all."""
+
+_MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26
+"""No more than these are looked at: each format is tried on each line."""
 
 
 def read_log(path: Path, format_name: str | None = None) -> LogRead:
@@ -86,10 +89,13 @@ class LogRead:
 
 
 def _recognised(path: Path) -> type[Decoder]:
-    trial = Trial()
+    trial, characters = Trial(), 0
     for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
         trial.feed(line)
+        characters += len(line)
         if count >= _HEAD_LINES and trial.decided:
+            break
+        if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
             break
     best = trial.best
     if best is None:
@@ -99,7 +105,7 @@ def _recognised(path: Path) -> type[Decoder]:
 
 def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
     with _opened(path) as file:
-        while chunk := _chunk(path, file):
+        while chunk := file.read(_CHUNK_BYTES):
             yield from splitter.feed(chunk)
         yield from splitter.end()
 
@@ -107,20 +113,8 @@ def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            if not packed:
-                yield file
-                return
-            with gzip.open(file) as unpacked:
-                yield cast("BinaryIO", unpacked)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-
-
-def _chunk(path: Path, file: BinaryIO) -> bytes:
-    try:
-        return file.read(_CHUNK_BYTES)
-    except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path}: a gzip file that is not whole ({error})") from error
+        with unpacked(path) as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or f"a gzip file that is not whole ({error})"
+        raise ConfigError(f"{path}: {why}") from error

@@ -94,5 +94,6 @@ def unknown(path: object, tried: Sequence[type[Decoder]] = FORMATS) -> ConfigErr
     names = ", ".join(d.name for d in tried)
     return ConfigError(
         f"{path}: no line of it is a training step in any format that is known ({names}): a line, or the lines below a "
-        "header, should have the step and the training loss, as in `step 10 loss 3.2`"
+        "header, should have the step and the training loss, as in `step 10 loss 3.2`; the first 200,000 lines (64 MiB "
+        "of them) are looked at"
     )

@@ -19,9 +19,18 @@ from numpy.typing import NDArray
 
 from sentinel.adapters.sources.source import CHUNK_ROWS, Tally
 from sentinel.judge.readings import Readings
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Validation
 
 __all__ = ["Join", "Rows"]
+
+_POSSIBLE = {
+    "time_unix_s": (0.0, LATEST_UNIX_S),
+    "consumed_samples": (0.0, float(LARGEST_WHOLE)),
+    "consumed_tokens": (0.0, float(LARGEST_WHOLE)),
+    "lr_warmup_steps": (0.0, float(LARGEST_WHOLE)),
+}
+"""Field to the smallest and the largest number that it can be; nan is "not logged"."""
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -74,6 +83,22 @@ class Rows:
             lanes=np.concatenate(lanes) if lanes else None,
             attempts=np.concatenate(attempts) if attempts else None,
         )
+
+    def possible(self, tally: Tally) -> Rows:
+        """The rows without those whose step none can be, which are counted, and without times and counts of that kind,
+        which no verdict depends on."""
+        for name, (least, most) in _POSSIBLE.items():
+            if name in self.values:
+                fine = (self.values[name] >= least) & (self.values[name] <= most)
+                if not fine.all():
+                    self.there[name] = self.where(name) & fine
+                    self.values[name] = np.where(fine, self.values[name], math.nan)
+        fine = (self.steps >= 0) & (self.steps <= LARGEST_WHOLE)
+        if fine.all():
+            return self
+        for step in self.steps[~fine].tolist():
+            tally.cannot_read(0, f"the step {step} is none")
+        return self.taken(fine)
 
     def where(self, name: str) -> Flags:
         """(n,): where the field has a reading."""

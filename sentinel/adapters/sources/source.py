@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.judge.readings import COLUMNS, Readings
-from sentinel.vocabulary.sample import LayerVariance, Record, Validation
+from sentinel.vocabulary.sample import Record
 
 __all__ = ["CHUNK_ROWS", "Chunks", "ColumnSource", "FileSource", "Tally"]
 
@@ -80,8 +80,8 @@ class Tally:
             self.first_unreadable.sort(key=lambda shown: shown[0])
 
     def keep(self, record: Record) -> None:
-        """Takes a record that is no sample; of those that come again and again, a great many are only counted."""
-        if len(self.others) < _OTHERS or not isinstance(record, Validation | LayerVariance):
+        """Takes a record that is no sample; past the first of a great many they are only counted."""
+        if len(self.others) < _OTHERS:
             self.others.append(record)
         else:
             self.others_left_out += 1
@@ -131,4 +131,6 @@ class FileSource:
             tally.samples += len(chunk)
             yield chunk
         if tally.others_left_out:
-            tally.note(f"{tally.others_left_out} validations past the first {_OTHERS} were left out")
+            tally.note(
+                f"{tally.others_left_out} validations, checkpoints and starts past the first {_OTHERS} were left out"
+            )

@@ -18,6 +18,7 @@ from sentinel.adapters.sources.lanes import Lanes, Stream
 from sentinel.adapters.sources.names import FIELDS, no_loss, resolve
 from sentinel.adapters.sources.rows import Rows
 from sentinel.adapters.sources.source import FileSource, Tally
+from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
 
@@ -63,7 +64,7 @@ def _runs(path: Path) -> dict[Path, list[Path]]:
         if path.is_dir():
             found = [one for one in path.rglob(f"*{_LOADED}*") if one.is_file()]
         else:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 found = [path] if _LOADED in path.name or is_event_file(file) else []
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
@@ -81,7 +82,7 @@ def _begun(path: Path) -> tuple[int, str]:
 def _look(files: list[Path], asked: Mapping[str, str], tags: dict[str, int], columns: dict[str, str]) -> None:
     """Fills in the tags up to a loss, and which of them is what. ConfigError when a tag asked for never comes."""
     for path in files:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             reader = ScalarFile(file, tags)
             known = -1
             for _ in reader.stretches():
@@ -101,7 +102,7 @@ def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterato
     for path in files:
         tags: dict[str, int] = {}
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 reader = ScalarFile(file, tags)
                 for scalars in reader.stretches():
                     for number, why in reader.bad:

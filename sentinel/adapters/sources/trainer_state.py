@@ -18,6 +18,7 @@ from sentinel.adapters.sources.names import no_loss, resolve
 from sentinel.adapters.sources.source import CHUNK_ROWS, FileSource, Tally
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import json_too_large
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
 
 __all__ = ["open_trainer_state"]
@@ -30,7 +31,7 @@ _AT_THE_END = "train_runtime"
 
 _HEAD_BYTES = 1 << 16
 _LARGEST_BYTES = 1 << 28
-"""A longer one would not be read whole, and is an error."""
+"""A longer one is an error."""
 
 _ARRAY = re.compile(rb"\s*\[\s*\{")
 
@@ -90,8 +91,12 @@ def _history(path: Path) -> tuple[str, list[Entry]] | None:
         if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
         text = start + file.read_up_to(_LARGEST_BYTES)
+        goes_on = file.read(1) != b""
     if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None
+    if goes_on or (why := json_too_large(text)) is not None:
+        why = f"is larger than {_LARGEST_BYTES >> 20} MiB" if goes_on else why
+        raise ConfigError(f"{path} can't be read: the JSON document {why}; write it as lines of JSON (.jsonl)")
     try:
         state = _document(text)
         history = state if alone else state[_HISTORY]

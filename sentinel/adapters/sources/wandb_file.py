@@ -19,6 +19,7 @@ from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.sources.files import Bytes
 from sentinel.adapters.sources.objects import Object, source_of_objects
 from sentinel.adapters.sources.source import FileSource, Tally
+from sentinel.bounded import LINE_BYTES
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_wandb"]
@@ -53,6 +54,7 @@ def open_wandb(path: Path, asked: Mapping[str, str]) -> FileSource | None:
 def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
     objects: list[Object] = []
     numbers: list[int] = []
+    held = 0
     with Bytes(path) as file:
         for number, record in enumerate(_records(file, tally), 1):
             try:
@@ -63,9 +65,10 @@ def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Seque
             if found:
                 objects.append(found)
                 numbers.append(number)
-            if len(objects) == _AT_ONCE:
+            held += len(record)
+            if len(objects) == _AT_ONCE or held > LINE_BYTES:
                 yield objects, numbers
-                objects, numbers = [], []
+                objects, numbers, held = [], [], 0
         if file.problem is not None:
             tally.cannot_read(1, file.problem)
     if objects:
@@ -74,7 +77,7 @@ def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Seque
 
 def _records(file: Bytes, tally: Tally) -> Iterator[bytes]:
     """The records that are whole. What is damaged is counted, and its block left; a torn end is the end."""
-    at, parts, block_number = len(_HEADER), list[bytes](), 0
+    at, parts, block_number, size = len(_HEADER), list[bytes](), 0, 0
     while block := file.read_up_to(_BLOCK_BYTES):
         block_number += 1
         while at + _FRAME.size <= len(block):
@@ -87,9 +90,15 @@ def _records(file: Bytes, tally: Tally) -> Iterator[bytes]:
                 break
             if kind in (_WHOLE, _FIRST):
                 parts.clear()
-            elif not parts:  # what it goes on with was damaged
+                size = 0
+            elif not parts:  # what it goes on with was damaged, or too long
                 continue
             parts.append(block[begin:at])
+            size += at - begin
+            if size > LINE_BYTES:
+                tally.cannot_read(block_number, f"a record of more than {LINE_BYTES >> 20} MiB")
+                parts.clear()
+                continue
             if kind in (_WHOLE, _LAST):
                 yield b"".join(parts)
                 parts.clear()

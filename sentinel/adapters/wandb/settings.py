@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.ranges import Range
 
 __all__ = ["WandbRun"]
@@ -44,7 +45,7 @@ class WandbRun:
     def __post_init__(self) -> None:
         for key in ("entity", "project", "run_id"):
             value = getattr(self, key)
-            if value is not None and (not value or "/" in value):
-                raise ConfigError(f"{key} should be a single name, not {value!r}")
+            if value is not None:
+                checked_name(value, key)
         if (self.entity is None) != (self.project is None):
             raise ConfigError("entity and project belong together")

@@ -25,6 +25,7 @@ from sentinel.plan.job_script.change import (
 from sentinel.plan.job_script.directives import set_directive
 from sentinel.plan.job_script.here_documents import set_json
 from sentinel.plan.job_script.options import refuse_more_than_asked, remove_option, set_option
+from sentinel.plan.job_script.quoting import refuse_unwritable
 from sentinel.plan.job_script.syntax import from_bytes, parse, to_bytes
 from sentinel.plan.job_script.variables import set_variable
 
@@ -47,8 +48,9 @@ def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
     """
     new = text
     for change in changes:
+        refuse_unwritable(change)
         new = _with_one(new, change)
-    before, after = text.splitlines(keepends=True), new.splitlines(keepends=True)
+    before, after = _lines(text), _lines(new)
     diff = "".join(_ended(line) for line in difflib.unified_diff(before, after, "job script", "job script, rewritten"))
     return Rewritten(text=new, diff=diff, changed_lines=_changed_lines(before, after))
 
@@ -85,6 +87,13 @@ def _applied(text: str, edits: Sequence[Edit]) -> str:
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
     return from_bytes(source)
+
+
+def _lines(text: str) -> list[str]:
+    """As bash counts them: a form feed or a line separator of Unicode ends none."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
 
 
 def _ended(line: str) -> str:

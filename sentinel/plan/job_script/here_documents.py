@@ -48,13 +48,16 @@ def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
     _refuse_later_editors(reading, document)
     try:
         value = json.dumps(change.value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ScriptRefused(None, f"{'.'.join(change.path)} can't be {change.value!r} in JSON: {error}") from error
     try:
         edit = _edit(document, change, value)
         _check(document, edit, change)
     except LineError as error:
         raise ScriptRefused(reading.script.line(document.start), f"in the JSON that begins there, {error}") from error
+    except (ValueError, RecursionError) as error:
+        line = reading.script.line(document.start)
+        raise ScriptRefused(line, f"the here-document that begins there is not JSON alone: {error}") from error
     if edit is None:
         return ()
     new = edit.new if document.quoted else re.sub(r"[$`\\]", r"\\\g<0>", edit.new)

@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from typing import Any
 
 from sentinel.plan.job_script.arguments import Reached
+from sentinel.plan.job_script.change import Change, RemoveOption
 from sentinel.plan.job_script.trainer import Launch
+from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["is_plain", "why_not_written", "written"]
+__all__ = ["is_plain", "refuse_unwritable", "why_not_written", "written"]
+
+_SHOWN = 60
 
 _KEEPS_WORDS = frozenset(["exec", "nohup", "python", "python3", "srun", "time", "torchrun"])
 """Commands that hand their arguments on as they got them. Not `deepspeed`, which has pdsh paste them together."""
 
 _VALUE_LIKE_AN_OPTION = re.compile(r"-(?![\d.])")
+
+
+def refuse_unwritable(change: Change) -> None:
+    """ScriptRefused where a text of the change can't stand in any script: no argument and no file can hold it."""
+    for text in _texts(change.value if not isinstance(change, RemoveOption) else change.flag):
+        if "\0" in text:
+            raise ScriptRefused(None, f"the value {text[:_SHOWN]!a} holds a NUL byte")
+        if not _is_text(text):
+            raise ScriptRefused(
+                None, f"the value {text[:_SHOWN]!a} holds half of a surrogate pair, which is no character"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            stack += [*one, *one.values()]
+        elif isinstance(one, list | tuple):
+            stack += one
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_plain(value: str) -> bool:

@@ -39,6 +39,9 @@ _BRANCHES = frozenset(
         "subshell",
     ]
 )
+_LARGEST_BYTES = 1 << 20
+"""Slurm takes 4 MiB by default; the largest script that is known has 30 KiB."""
+
 _LANGUAGE = Language(tree_sitter_bash.language())
 _BACKTICK = re.compile(rb"(?<!\\)`")
 _SPACED_CONTINUATION = re.compile(rb"\\[ \t]+\n")
@@ -78,7 +81,15 @@ def from_bytes(source: bytes) -> str:
 
 def parse(text: str) -> Script:
     """The script with its trees. ScriptRefused where bash, sbatch or this grammar can't read it."""
-    source = to_bytes(text)
+    try:
+        source = to_bytes(text)
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise ScriptRefused(line, "it holds half of a surrogate pair, which is no character") from error
+    if len(source) > _LARGEST_BYTES:
+        raise ScriptRefused(None, f"it has {len(source)} bytes, and the limit is {_LARGEST_BYTES >> 20} MiB")
+    if source.startswith(b"\xef\xbb\xbf"):
+        raise ScriptRefused(1, "it begins with a byte order mark, so that its first line is none that sbatch knows")
     if b"\r" in source:
         line = source.count(b"\n", 0, source.index(b"\r")) + 1
         raise ScriptRefused(line, "it ends in a DOS line break, which sbatch and bash refuse")

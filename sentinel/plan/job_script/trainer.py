@@ -57,6 +57,7 @@ _INTERPRETERS = frozenset(
 _BY_NAME = re.compile(rb"\$\{!|(?:declare|local|typeset)\s+-\w*n")
 """A variable that is used under a name which is itself a value."""
 
+_BREAKS = re.compile(rb"(?<!\\)\n")
 _ENDS_A_COMMAND = re.compile(r"[;|]|&&|(?<![<>])&(?!\d)")
 
 
@@ -110,7 +111,31 @@ def _launches(reading: Reading) -> Iterator[Launch]:
         place = _program(words)
         if place is not None:
             program = words[place].word.raw.strip("\"'").rpartition("/")[2]
-            yield Launch(command=command, program=program, arguments=tuple(words[place + 1 :]))
+            arguments = _on_its_line(reading.script, words[place:])[1:]
+            yield Launch(command=command, program=program, arguments=tuple(arguments))
+
+
+def _on_its_line(script: Script, words: Sequence[Reached]) -> Sequence[Reached]:
+    """The words up to a line break that no backslash continues, where a second shell reads them as code."""
+    for index in range(1, len(words)):
+        if not words[index].reparsed:
+            continue
+        gaps = [*_between(script, *words[index - 1 : index + 1]), to_bytes(words[index].word.raw)]
+        if any(map(_BREAKS.search, gaps)):
+            return words[:index]
+    return words
+
+
+def _between(script: Script, one: Reached, other: Reached) -> Iterator[bytes]:
+    """What stands between two neighbouring words, in each list that one of them came through."""
+    left, right = ([*zip(at.path, (*at.uses, at.word), strict=True)] for at in (one, other))
+    while left and right and left[0] == right[0]:
+        left, right = left[1:], right[1:]
+    if left and right and left[0][0] == right[0][0]:
+        (_, before), (_, after) = left.pop(0), right.pop(0)
+        yield script.source[before.end : after.start]
+    yield from (script.source[word.end : written.end] for written, word in left)
+    yield from (script.source[written.start : word.start] for written, word in right)
 
 
 def _until_the_command_ends(words: Sequence[Reached]) -> Sequence[Reached]:
@@ -150,14 +175,17 @@ def _mention(flag: str) -> re.Pattern[bytes]:
 
 
 def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
-    launching = {launch.command.node.id for launch in _launches(reading)}
+    launching = {launch.command.node.id: len(launch.arguments) for launch in _launches(reading)}
     for command in reading.commands:
         if command.name in _TELLERS and _only_tells(reading.script, command.node):
             yield command.node.start_byte, command.node.end_byte
         hands_on = command.name in _INTERPRETERS or command.name in _TELLERS or command.name in reading.functions
         if hands_on and command.node.id not in launching:
             continue
-        for reached in command.words:
+        words: Sequence[Reached] = command.words
+        if command.node.id in launching and (place := _program(words)) is not None:
+            words = words[: place + 1 + launching[command.node.id]]  # what comes after a line break is lost
+        for reached in words:
             if (reached.word.text or reached.word.raw).partition("=")[0] == flag:
                 yield reached.word.start, reached.word.end
 

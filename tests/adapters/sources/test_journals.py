@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sentinel.adapters.sources.journals import open_journal
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.numbers import LATEST_UNIX_S
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     Record,
@@ -123,7 +124,7 @@ SAMPLES = st.builds(
     Sample,
     attempt=st.integers(1, 3),
     global_step=st.integers(0, 2**53 - 1),
-    time_unix_s=NUMBERS,
+    time_unix_s=st.just(math.nan) | st.floats(0, LATEST_UNIX_S, exclude_max=True),
     loss=NUMBERS,
     loss_ratio=OPTIONAL_NUMBERS,
     **{name: OPTIONAL_NUMBERS for name in COLUMNS if name not in ("loss", *WHOLE)},

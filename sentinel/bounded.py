@@ -1,0 +1,129 @@
+"""How bytes of a file come in: regular files alone, and never more than a reader can hold.
+
+A file of ours, or one that a person names, may be anything: a pipe that never answers, a device without an end, a
+gigabyte where a kilobyte should be, an archive of zeros. Whole documents are read up to a size; lines up to a length;
+what is compressed up to a ratio. A file that goes on and on is read to its end, in the memory of one block.
+
+What is refused is an UnfitFileError, an OSError: whoever says why a file can't be read says this, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import BinaryIO, cast
+
+__all__ = [
+    "DOCUMENT_BYTES",
+    "LINE_BYTES",
+    "SECRET_BYTES",
+    "UNPACKED_RATIO",
+    "UnfitFileError",
+    "open_regular",
+    "read_document",
+    "read_text",
+    "unpacked",
+]
+
+DOCUMENT_BYTES = 64 << 20
+"""Of a document that is read whole: a configuration, a job script, overrides.json, a record of ours."""
+
+SECRET_BYTES = 64 << 10
+"""Of a file that holds a token or a password."""
+
+LINE_BYTES = 4 << 20
+"""Of a line that is kept: a row, an object, a record of a journal or of the incident log."""
+
+UNPACKED_RATIO = 200
+"""Bytes that a compressed byte may become, once there are more than a few of them. Logs and tables reach 5 to 50."""
+
+_UNPACKED_FREELY = 64 << 20
+_BLOCK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+
+
+class UnfitFileError(OSError):
+    """A file that is there, may be read, and is not what is read here: too large, no regular file, no text."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, open for reading; waits for no pipe. OSError, also where it is a pipe, a device or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise UnfitFileError(code, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_document(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
+    """All of the file. OSError where it has more bytes than that, or is no regular file."""
+    with open_regular(path) as file:
+        data = bytearray()
+        while block := file.read(min(_BLOCK_BYTES, limit + 1 - len(data))):
+            data += block
+            if len(data) > limit:
+                raise UnfitFileError(errno.EFBIG, f"it has more than {_shown(limit)}", str(path))
+        return bytes(data)
+
+
+def read_text(path: Path, limit: int = DOCUMENT_BYTES, *, errors: str = "strict") -> str:
+    """The same as text, in UTF-8. OSError also where it is none."""
+    data = read_document(path, limit)
+    try:
+        return data.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start} is not UTF-8"
+        raise UnfitFileError(errno.EILSEQ, what, str(path)) from error
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked where it is a gzip file. OSError as of `open_regular`.
+
+    Reading raises OSError (EFBIG) where a few bytes become very many, EOFError and zlib.error where it is damaged.
+    """
+    with open_regular(path) as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        if is_packed:
+            with gzip.open(file) as inner:
+                yield cast("BinaryIO", _Unpacked(path, file, inner))
+        else:
+            yield file
+
+
+class _Unpacked(BufferedIOBase):
+    """A gzip file that gives no more than a multiple of what was read of it."""
+
+    def __init__(self, path: Path, packed: BinaryIO, inner: gzip.GzipFile) -> None:
+        super().__init__()
+        self._path, self._packed, self._inner = path, packed, inner
+        self._given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes:
+        data = self._inner.read1(_BLOCK_BYTES if size < 0 else min(size, _BLOCK_BYTES))
+        self._given += len(data)
+        if self._given > _UNPACKED_FREELY + UNPACKED_RATIO * self._packed.tell():
+            raise UnfitFileError(
+                errno.EFBIG, f"it unpacks to more than {UNPACKED_RATIO} times its size", str(self._path)
+            )
+        return data
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to as many bytes, and fewer than a block's only at the end or where a gzip member ends."""
+        return self.read1(-1 if size is None else size)
+
+
+def _shown(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" if size >= 1 << 10 else f"{size} bytes"

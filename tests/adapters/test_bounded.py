@@ -1,0 +1,190 @@
+"""What a file may make a reader hold, and how long it may take: bombs, endless files, pipes, absurd numbers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from sentinel.adapters.journal import Journals
+from sentinel.bounded import LINE_BYTES, UnfitFileError, read_document, read_text, unpacked
+from sentinel.vocabulary.sample import Sample, encode
+
+MIB = 1 << 20
+
+
+def gz(path: Path, blocks: Iterator[bytes]) -> None:
+    with gzip.open(path, "wb", compresslevel=6) as file:
+        file.writelines(blocks)
+
+
+def a_log_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
+    gz(folder / "log.gz", repeat(b"nothing that is a step\n" * 45_000, 400))
+    return folder / "log.gz"
+
+
+def a_log_of_steps_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
+    few = b"".join(b"step %d loss 3.2\n" % n for n in range(1, 100))
+    gz(folder / "steps.gz", iter([few, *repeat(b"x" * MIB, 1000)]))
+    return folder / "steps.gz"
+
+
+def an_array_that_unpacks_to_a_gigabyte(folder: Path) -> Path:
+    gz(folder / "a.json.gz", iter([b"[{}", *repeat(b",{}" * 350_000, 400)]))
+    return folder / "a.json.gz"
+
+
+def an_array_of_thirty_million_objects(folder: Path) -> Path:
+    (folder / "a.json").write_bytes(b"[{}" + b",{}" * 30_000_000 + b"]")
+    return folder / "a.json"
+
+
+def a_wandb_record_without_an_end(folder: Path) -> Path:
+    with (folder / "run-1.wandb").open("wb") as file:
+        file.write(b":W&B\xe1\xbe\x00")
+        at, kind = 7, 2
+        for _ in range(6_000):
+            body = bytes([kind]) + bytes((1 << 15) - at - 7)
+            file.write(struct.pack("<IH", zlib.crc32(body), len(body) - 1) + body)
+            at, kind = 0, 3
+    return folder / "run-1.wandb"
+
+
+def masked(data: bytes) -> bytes:
+    value = google_crc32c.value(data)
+    return struct.pack("<I", (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def a_record_that_claims_a_gigabyte(folder: Path) -> Path:
+    value = b"\x0a\x07lm loss\x15" + struct.pack("<f", 2.5)
+    event = (
+        struct.pack("<Bd", 9, 1.7e9) + b"\x10\x01\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
+    )
+    size, claimed = struct.pack("<Q", len(event)), struct.pack("<Q", 1 << 30)
+    with (folder / "events.out.tfevents.1.host").open("wb") as file:
+        file.write(size + masked(size) + event + masked(event) + claimed + masked(claimed))
+        file.truncate((1 << 30) + 1000)
+    return folder / "events.out.tfevents.1.host"
+
+
+def lines_of_a_hundred_megabytes(folder: Path) -> Path:
+    with (folder / "t.jsonl").open("wb") as file:
+        for step in range(1, 4):
+            file.write(b'{"step": %d, "loss": 2.5}\n' % step)
+            file.write(b'{"step": 9, "loss": 1, "a": [' + b"[]," * (33 * MIB) + b"1]}\n")
+    return folder / "t.jsonl"
+
+
+HOSTILE = {
+    a_log_that_unpacks_to_a_gigabyte: "the first 200,000 lines (64 MiB of them) are looked at",
+    a_log_of_steps_that_unpacks_to_a_gigabyte: "it unpacks to more than 200 times its size",
+    an_array_that_unpacks_to_a_gigabyte: "can't be read: the JSON document",
+    an_array_of_thirty_million_objects: "holds more than 12,000,000 values",
+    a_wandb_record_without_an_end: "nothing that is known to be a loss",
+    a_record_that_claims_a_gigabyte: "limit is 64 MiB",
+    lines_of_a_hundred_megabytes: "line 2 can't be read: the line is too long",
+}
+CPU_S, BYTES = 40, 1200 * MIB
+
+
+@pytest.mark.parametrize("make", [*HOSTILE], ids=lambda make: make.__name__)
+def test_a_hostile_file_is_read_or_refused_within_bounds(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    path = make(tmp_path)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+
+    watched = f"""
+import resource, sys
+from sentinel.cli import main
+sys.argv = ["sentinel", "replay", {str(path)!r}]
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", watched], capture_output=True, text=True, timeout=600, preexec_fn=limited, check=False
+    )
+    assert HOSTILE[make] in ran.stderr + ran.stdout
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode in (0, 2)
+    assert int(ran.stdout.split()[-1]) < BYTES
+
+
+def test_an_honest_log_of_a_hundred_megabytes_is_read_whole_from_its_gzip_file(tmp_path: Path) -> None:
+    line = " iteration %8d/ 9999999 | consumed samples: %12d | lm loss: %.6E | grad norm: %.3f |\n"
+    lines = [line % (n, 8 * n, 3 + n % 977 / 1000, 1 + n % 331 / 100) for n in range(1, 1_200_000)]
+    gz(tmp_path / "log.gz", iter(["".join(lines).encode()]))
+    size = 0
+    with unpacked(tmp_path / "log.gz") as file:
+        while block := file.read(MIB):
+            size += len(block)
+    assert size == sum(map(len, lines)) > 100_000_000
+
+
+@pytest.mark.parametrize("read", [read_document, read_text])
+def test_a_pipe_is_not_waited_for_and_a_device_without_an_end_is_not_read(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UnfitFileError, match="no regular file"):
+            read(path)
+
+
+def test_a_document_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    assert len(read_document(tmp_path / "a", 1000)) == 1000
+    with pytest.raises(UnfitFileError, match="more than 999 bytes"):
+        read_document(tmp_path / "a", 999)
+    (tmp_path / "a").write_bytes(b"ab\xff")
+    with pytest.raises(UnfitFileError, match="byte 2 is not UTF-8"):
+        read_text(tmp_path / "a")
+
+
+@pytest.mark.parametrize("piece", [MIB, 3 * LINE_BYTES])
+def test_a_journal_is_read_past_a_line_that_is_too_long_however_it_comes(tmp_path: Path, piece: int) -> None:
+    (tmp_path / "attempts").mkdir()
+    one, two = (encode(Sample(attempt=1, global_step=n, time_unix_s=1.0, loss=2.0)).encode() for n in (1, 2))
+    text = one + b"\n" + b"[" * (2 * LINE_BYTES + 5) + b"\n" + two + b"\n"
+    journals, found = Journals(tmp_path), []
+    for start in range(0, len(text), piece):
+        with (tmp_path / "attempts" / "0001.jsonl").open("ab") as file:
+            file.write(text[start : start + piece])
+        found += journals.poll()
+    assert [record.global_step for record in found if isinstance(record, Sample)] == [1, 2]
+    assert journals.unreadable == 1
+    assert [sample.global_step for sample in journals.again(1)] == [1, 2]
+
+
+def test_a_journal_line_without_an_end_is_not_read_again_at_each_poll(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    journals = Journals(tmp_path)
+    with (tmp_path / "attempts" / "0001.jsonl").open("wb") as file:
+        file.truncate(200 * MIB)
+    journals.poll()
+    began = time.process_time()
+    for _ in range(20):
+        journals.poll()
+    assert time.process_time() - began < 0.5
+    assert journals.unreadable == 1
+
+
+def test_the_limits_are_the_ones_that_the_documentation_names() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "SOURCES.md").read_text()
+    for said in ("200 times", "4 MiB", "64 MiB", "12,000,000 values", "200,000 lines", "2^53"):
+        assert said in page, said
+    assert json.loads("9007199254740992") == 2**53
