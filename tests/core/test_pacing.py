@@ -23,11 +23,13 @@ from sentinel.vocabulary.pacing import (
     FixedDiscrete,
     FixedLinear,
     FixedRoot,
+    LrSchedule,
     MetricSchedule,
     Mixed,
     RandomLtdSchedule,
     SeqlenSchedule,
     SlwRun,
+    StepCount,
     refuse_beside_slw,
     resized_warmup,
     shortening,
@@ -447,6 +449,75 @@ def test_batches_are_shortened_in_one_of_four_ways() -> None:
     ]
     with pytest.raises(ConfigError, match="one of truncate, reshape, truncate_keep, reshape_keep, not by 'cut'"):
         shortening("cut")
+
+
+COUNTED = st.builds(
+    StepCount,
+    seqlen=st.builds(
+        lambda start, total: FixedLinear(start=start, full=32, total_steps=total),
+        st.integers(1, 32),
+        st.integers(0, 30),
+    ),
+    batch_size=st.builds(
+        lambda start, ramp: BatchSizeSchedule(start=start, full=6, increment=1, ramp_samples=ramp),
+        st.integers(1, 6),
+        st.integers(0, 90),
+    ),
+    shorten=st.sampled_from(("truncate", "reshape", "truncate_keep", "reshape_keep")),
+    random_ltd=st.none() | st.builds(lambda t: RandomLtdSchedule(start=8, full=32, total_steps=t), st.integers(0, 30)),
+    layers=st.integers(1, 5),
+)
+
+
+def one_by_one(counted: StepCount, steps: int) -> list[int]:
+    """Effective tokens after each of the steps, as the trainer adds them up, x layers."""
+    samples, seen, found = 0, 0, [0]
+    for step in range(1, steps + 1):
+        batch, length = counted.batch_size.samples(samples), counted.seqlen.seqlen(step)
+        rows = batch * (32 // length if counted.shorten.startswith("reshape") else 1)
+        kept = counted.random_ltd.kept_tokens(step, length) if counted.random_ltd else length
+        seen += rows * sum(length if layer in (0, counted.layers - 1) else kept for layer in range(counted.layers))
+        samples += batch
+        found.append(seen)
+    return found
+
+
+@given(counted=COUNTED, steps=st.integers(0, 60))
+def test_the_tokens_of_steps_to_come_are_those_that_the_steps_add_up_to(counted: StepCount, steps: int) -> None:
+    after = one_by_one(counted, steps)
+    assert counted.tokens_after(steps) == after[-1] // counted.layers
+    assert counted.tokens_after(10**9) > 10**9  # what repeats itself is not counted one by one
+    for tokens in (1, after[-1] // counted.layers):
+        needed = counted.steps_until(tokens)
+        assert one_by_one(counted, needed)[-1] >= tokens * counted.layers
+        assert needed == 0 or one_by_one(counted, needed - 1)[-1] < tokens * counted.layers
+
+
+def test_a_length_that_nobody_can_foresee_counts_as_the_full_one() -> None:
+    batch = BatchSizeSchedule(start=2, full=2, increment=1, ramp_samples=0)
+    assert StepCount(seqlen=Adaptive(start=8, full=32), batch_size=batch).tokens_after(3) == 2 * (8 + 32 + 32)
+
+
+@given(
+    warmup=st.integers(0, 60),
+    longer=st.integers(0, 200),
+    span=st.integers(-30, 200),
+    anchor=st.integers(0, 250),
+    step=st.integers(1, 500),
+)
+def test_a_restarts_lr_is_never_above_the_planned_one_and_equals_it_after_the_warmup(
+    warmup: int, longer: int, span: int, anchor: int, step: int
+) -> None:
+    planned = LrSchedule(
+        peak=1.0, warmup=warmup, decay_start=warmup, decay_end=max(1, warmup + span), minimum=0.1, unit="steps"
+    )
+    restarted = replace(planned, warmup=warmup + longer, anchor=anchor)
+    assert restarted.lr(step=step) <= planned.lr(step=step)
+    if step >= anchor + warmup + longer:
+        assert restarted.lr(step=step) == planned.lr(step=step)
+    largest = restarted.largest(1, 500)
+    assert largest is not None
+    assert largest[0] == restarted.lr(step=largest[1]) == max(restarted.lr(step=s) for s in range(1, 501))
 
 
 def test_the_lr_warmup_is_re_sized_as_the_tutorial_does() -> None:

@@ -7,6 +7,7 @@ update of a run is step 1, the first after resuming from global_step10 is step 1
 
 from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
 from sentinel.vocabulary.pacing.batch_size import SLW_AND_BATCH, BatchSizeSchedule, refuse_beside_slw
+from sentinel.vocabulary.pacing.counting import StepCount, trained_tokens
 from sentinel.vocabulary.pacing.curriculum import CurriculumSchedule, MetricSchedule
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric, curriculum_learning, data_efficiency
 from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
@@ -39,6 +40,7 @@ __all__ = [
     "Shortening",
     "SlwChanges",
     "SlwRun",
+    "StepCount",
     "curriculum_learning",
     "data_efficiency",
     "refuse_beside_slw",
@@ -46,4 +48,5 @@ __all__ = [
     "shortening",
     "slw_changes",
     "staircase",
+    "trained_tokens",
 ]
