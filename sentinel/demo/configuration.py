@@ -106,9 +106,9 @@ reseed = true
 lr_factor = 0.125
 
 [[policy.ladder]]
-name = "scratch + LR / 20"
-hypothesis = "an eighth of the learning rate is still too high, or the checkpoint has the divergence in it"
+name = "scratch + reseed + LR / 8"
+hypothesis = "the weights of the earlier checkpoint are part of the divergence"
 target = "scratch"
 reseed = true
-lr_factor = 0.05
+lr_factor = 0.125
 """
