@@ -61,6 +61,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument(
+        "--cases", nargs="+", choices=[c.name for c in CASES], metavar="CASE", help="only these, on a CPU"
+    )
     parser.add_argument("--minutes", type=float, help="begin no run after these; default 28, on CUDA 40")
     parser.add_argument("--folder", type=Path, help="of the runs; default .stability/DEVICE, with --quick a new one")
     parser.add_argument("--data", type=Path, help="with --device cuda: a token file; default: of Python's library")
@@ -96,6 +99,7 @@ def _performed(asked: argparse.Namespace, folder: Path) -> tuple[list[Curve], Ta
     else:
         task = QUICK if asked.quick else TINY
         wanted = plan(task, range(1 if asked.quick else asked.seeds))
+        wanted = [run for run in wanted if asked.cases is None or run.case in asked.cases]
         runs.perform(wanted)
     read = [(run, runs.records(run)) for run in wanted]
     made = [Curve.of(run, records) for run, records in read if records is not None]
@@ -129,8 +133,8 @@ def _header(task: Task) -> str:
         (
             f"{date.today().isoformat()}, {versions}",
             f"{' '.join(_told(task)['words'])}: length {task.seqlen}, batch {task.batch}",
-            f"{task.tokens} training tokens for every run, {task.steps} steps of the baseline",
-            f"LR warmup over {task.lr_warmup} steps, times a cosine over tokens down to 0",
+            f"{task.tokens} training tokens for every run that decays, {task.steps} steps of the baseline",
+            f"LR warmup over {task.lr_warmup} steps, then a cosine over tokens down to 0",
             *cases,
         )
     )

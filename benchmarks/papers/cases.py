@@ -12,7 +12,7 @@ __all__ = ["BASELINE", "CASES", "QUICK", "SLW", "TINY", "Case", "Run", "Task", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all cases have in common. A run ends by tokens, and its LR is a cosine over tokens, down to 0."""
+    """What all cases have in common. A run ends by tokens; its LR warms up by steps and then decays by tokens, to 0."""
 
     words: tuple[str, ...]
     """Arguments of the reference trainer: model, data, precision."""
@@ -42,8 +42,13 @@ class Task:
 
     @property
     def tokens(self) -> int:
-        """Training tokens of every run."""
+        """Training tokens of every run whose LR decays."""
         return self.steps * self.batch * self.seqlen
+
+    @property
+    def held_steps(self) -> int:
+        """Steps at the peak of a run whose LR is held there: 300 of the tiny task."""
+        return 2 * self.steps - self.lr_warmup
 
 
 TINY = Task(
@@ -94,6 +99,8 @@ class Changes:
     lr_warmup_times: int = 1
     batch: int | None = None
     micro: int | None = None
+    held_steps: int | None = None
+    """Full steps at the peak LR after the warmup, with no decay: the run is longer than the others. None decays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +114,24 @@ class Case:
     changes: Callable[[Task], Changes]
 
     def run(self, task: Task, rate: float, seed: int) -> Run:
-        """The same tokens, the same decay over tokens, the same validation samples, whatever changes."""
+        """The same tokens, the same decay over tokens, the same validation samples, whatever changes but for `held`."""
         changes = self.changes(task)
         batch = changes.batch or task.batch
+        warmup = task.lr_warmup * changes.lr_warmup_times
+        held = changes.held_steps
         micro = min(changes.micro or task.micro or batch, batch)
         options = {
             "--seqlen": task.seqlen,
-            "--tokens": task.tokens,
+            "--tokens": task.tokens if held is None else (warmup + held) * task.batch * task.seqlen,
             "--lr": rate * changes.lr_share,
             "--lr-decay-unit": "tokens",
-            "--lr-warmup": task.lr_warmup * changes.lr_warmup_times,
+            "--lr-warmup": warmup,
             "--global-batch": batch,
             "--micro-batch": micro,
             "--validate-every": task.validate_every * task.batch // batch,
             "--validation-batches": task.validation_samples // batch,
             "--seed": seed,
-        }
+        } | ({} if held is None else {"--lr-decay": 0})
         told = tuple(f"{name}={value}" for name, value in options.items())
         return Run(
             case=self.name,
@@ -171,6 +180,16 @@ CASES = (
     Case(name="LR warmup x 6", how="six times as many steps", changes=lambda _: Changes(lr_warmup_times=6)),
     Case(name="SLW + warmup x6", how="both of them", changes=lambda task: replace(_slw(task), lr_warmup_times=6)),
     Case(name="LR / 4", how="a quarter of the peak", changes=lambda _: Changes(lr_share=0.25)),
+    Case(
+        name="warmup x6, held",
+        how="six times as many steps, then 300 at the peak, no decay",
+        changes=lambda task: Changes(lr_warmup_times=6, held_steps=task.held_steps),
+    ),
+    Case(
+        name="LR x 0.35, held",
+        how="at 0.35 x the peak: 20 steps of warmup, then 400 at that LR, no decay",
+        changes=lambda task: Changes(lr_share=0.35, held_steps=task.held_steps + 5 * task.lr_warmup),
+    ),
     Case(name="clip 0.25", how="in place of 1.0", changes=lambda _: Changes(("--clip", "0.25"))),
     Case(
         name="batch / 4",

@@ -46,6 +46,7 @@ def _instability(case: str, rate: float, curves: Sequence[Curve]) -> dict[str, A
     return {
         "case": case,
         "lr": rate,
+        "largest_lr": max((s.lr for c in curves for s in c.samples if s.lr is not None), default=math.nan),
         "seeds": [c.run.seed for c in curves],
         "steps": [r.steps for r in rows],
         "tokens": [c.samples[-1].consumed_tokens for c in curves],
@@ -138,16 +139,17 @@ def _table_1(found: dict[str, Any]) -> Iterator[str]:
     yield "Table 1: steps with a loss ratio above 1.2"
     yield "ratio: this step's loss / the smallest of all previous steps; by length: of those of the same length, as"
     yield "sentinel reads a run whose length changes. diverged: seeds whose loss stays above 1.2 x its minimum for 20"
-    yield "steps on end. final: validation loss at the end, at full length, nats."
+    yield "steps on end. final: validation loss at the end, at full length, nats. largest lr: that any step had."
     yield (
-        f"{'case':15}{'lr':>9}{'seeds':>6}{'over, by seed':>15}{'of steps':>10}{'share':>8}{'max':>7}"
+        f"{'case':16}{'lr':>8}{'largest lr':>11}{'seeds':>6}{'over, by seed':>15}{'of steps':>10}{'share':>8}{'max':>7}"
         f"{'by length: over':>18}{'max':>7}{'diverged':>10}  final, by seed"
     )
     for row in found["table_1"]:
         largest, largest_by_length = max(row["max_ratio"]), max(row["max_ratio_by_length"])
         finals = _each(f"{value:.2f}" for value in row["final_validation_loss"])
         yield (
-            f"{row['case']:15}{row['lr']:>9.5g}{len(row['seeds']):>6}{_each(row['over']):>15}{median(row['steps']):>10.0f}"
+            f"{row['case']:16}{row['lr']:>8.5g}{row['largest_lr']:>11.3g}{len(row['seeds']):>6}"
+            f"{_each(row['over']):>15}{median(row['steps']):>10.0f}"
             f"{row['share']:>8.1%}{largest:>7.2f}{_each(row['over_by_length']):>18}{largest_by_length:>7.2f}"
             f"{row['diverged']:>10}  {finals}"
         )
@@ -180,9 +182,9 @@ def _table_of_the_best(found: dict[str, Any]) -> Iterator[str]:
     yield "that seed, whatever its LR. x: how many times fewer tokens, or less time, than that baseline needed."
     yield "time: each step at the median time of all steps of its length and batch, validations left out."
     columns = "".join(f"  {name:>5}{'tokens':>9}{'x':>6}{'time':>8}{'x':>6}" for name in ("own", "any"))
-    yield f"{'case':15}{'lr':>9}{'final':>7}{'best':>7}{columns}"
+    yield f"{'case':16}{'lr':>8}{'final':>7}{'best':>7}{columns}"
     for row in found["to_the_baselines_best"]:
-        line = f"{row['case']:15}{row['lr']:>9.5g}{row['final']:>7.2f}{row['best']:>7.2f}"
+        line = f"{row['case']:16}{row['lr']:>8.5g}{row['final']:>7.2f}{row['best']:>7.2f}"
         yield line + "".join(_columns_of(row, name) for name in ("own", "any"))
 
 

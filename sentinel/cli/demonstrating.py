@@ -15,7 +15,7 @@ from sentinel.demo.report import Report
 from sentinel.demo.story import tell
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["demo"]
+__all__ = ["demo", "summary"]
 
 
 def demo(*, seed: int, output: Path, as_json: bool) -> int:
@@ -27,7 +27,7 @@ def demo(*, seed: int, output: Path, as_json: bool) -> int:
     draw(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
-    console.print(_summary(report), markup=False)
+    console.print(summary(report), markup=False)
     if as_json:
         typer.echo(dump_json(report.to_json()))
     return 0 if report.recovered else 1
@@ -51,9 +51,14 @@ def _attempts(report: Report) -> Table:
     return table
 
 
-def _summary(report: Report) -> str:
+def summary(report: Report) -> str:
+    """What came of it, in a sentence or two."""
     if not report.diverged:
-        return "On this machine the training did not diverge at all, so there was nothing to save."
+        seeds = ", ".join(map(str, report.calm_seeds))
+        return (
+            f"Failed: the training did not diverge with any of the seeds {seeds} on this machine, so there was nothing "
+            f"to recover. Give another --seed; benchmarks/demo_divergence.py counts how many seeds diverge here."
+        )
     if not report.recovered:
         last = report.incidents[-1]
         return f"Not recovered: {last.note or last.status}. Picture: {report.plot}"

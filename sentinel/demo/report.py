@@ -30,12 +30,15 @@ class Report:
     history: History
     incidents: tuple[Incident, ...]
     plot: Path
+    calm_seeds: tuple[int, ...] = ()
+    """Seeds that were trained to the end and did not diverge, in their order."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON document of `sentinel demo --json`."""
         names = [n for n in AttemptRow.__dataclass_fields__ if n != "validation_loss"]
         return {
             "seed": self.seed,
+            "calm_seeds": list(self.calm_seeds),
             "recovered": self.recovered,
             "wall_s": round(self.wall_s, 1),
             "final_validation_loss": self.final_validation_loss,

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.demo.configuration import STEPS, trainer_command, write_configuration
+from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
 from sentinel.demo.report import Report, report_of
 from sentinel.judge.history import History
 from sentinel.plan.story import sentence
@@ -30,8 +31,15 @@ DEADLINE_S = 1500.0
 Progress = Callable[[str], None]
 
 
-def tell(seed: int, output: Path, say: Progress) -> Report:
-    """Runs the demo in a folder; returns what happened. ConfigError when the folder holds a run already."""
+SEEDS_TRIED = 3
+"""Where a seed does not diverge, the demo goes on with the next one: so many at most."""
+
+
+def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Report:
+    """Runs the demo in a folder; returns what happened. ConfigError when the folder holds a run already.
+
+    A run that does not diverge is moved to a folder of its own in there, and the next seed is trained.
+    """
     missing = [name for name in ("torch", "deepspeed", "tensorboard") if not _is_installed(name)]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed; pip install 'training-sentinel[daemon,trainer]'")
@@ -40,19 +48,44 @@ def tell(seed: int, output: Path, say: Progress) -> Report:
     if (folder / "state").exists():
         raise ConfigError(f"{folder} holds a run already; give another --output, or move it away")
     started = time.monotonic()
-    configuration = write_configuration(folder, seed)
+    calm: list[int] = []
+    while True:
+        now = seed + len(calm)
+        _train_and_watch(folder, now, say, recipe)
+        wall_s = time.monotonic() - started
+        report = report_of(seed=now, state_dir=folder / "state", wall_s=wall_s, plot=folder / "demo.png")
+        if not report.diverged:
+            calm.append(now)
+        if report.diverged or len(calm) == SEEDS_TRIED:
+            return replace(report, calm_seeds=tuple(calm))
+        aside = _moved_aside(folder, now)
+        say(f"! seed {now} did not diverge on this machine; its run is now in {aside}; next: seed {now + 1}")
+
+
+def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> None:
+    configuration = write_configuration(folder, seed, recipe)
     state_dir = folder / "state"
     state_dir.mkdir()
     jobs = LocalJobs(state_dir)
-    say(f"training a small GPT on Python's own sources, seed {seed}, {STEPS} steps; its log is {folder}/job.log")
+    log_path = state_dir / "job.log"
+    say(f"training a small GPT on Python's own sources, seed {seed}, {recipe.steps} steps; its log is {log_path}")
     environment = {"OMP_NUM_THREADS": "1"}
     os.environ.update(environment)  # for the restarts too: watch passes its environment on
-    jobs.start(trainer_command(folder, seed), cwd=folder, extra_env=environment, log_path=state_dir / "job.log")
+    jobs.start(trainer_command(folder, seed, recipe), cwd=folder, extra_env=environment, log_path=log_path)
     try:
         _watch_until_the_end(configuration, state_dir, say)
     finally:
         jobs.stop(grace_s=20)
-    return report_of(seed=seed, state_dir=state_dir, wall_s=time.monotonic() - started, plot=folder / "demo.png")
+
+
+def _moved_aside(folder: Path, seed: int) -> Path:
+    """Where the run of that seed is now: nothing is deleted."""
+    aside = folder / f"seed-{seed}-did-not-diverge"
+    aside.mkdir()
+    for name in ("state", "checkpoints", "tensorboard", "demo.toml"):
+        if (folder / name).exists():
+            (folder / name).rename(aside / name)
+    return aside
 
 
 def _is_installed(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.plan.incident import Rollback
 from sentinel.plan.price import save_interval
 from sentinel.plan.run_state import RunState
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.pacing import LrSchedule, trained_tokens
 
 __all__ = ["Coming", "coming_saves"]
 
@@ -128,7 +128,6 @@ def _drops(decision: Rollback, run: RunState) -> bool:
 
 
 def _trained(length: int, decision: Rollback, run: RunState) -> int:
-    """Tokens of one sample of the data that a step at this length trains on: a reshape makes more samples of it."""
+    """Tokens of one sample of the data that a step at this length trains on."""
     full = run.baseline.full_seqlen
-    reshaped = decision.overrides.standing.shorten == "reshape" and full is not None
-    return full // length * length if reshaped and full is not None else length
+    return length if full is None else trained_tokens(length, full=full, shorten=decision.overrides.standing.shorten)

@@ -17,6 +17,7 @@ from sentinel.plan.pacings import (
 from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["changes", "overrides_for", "plain_overrides"]
 
@@ -109,6 +110,7 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
             said.append(f"peak lr {baseline.lr.peak:g} -> {lr.peak:g}")
         if lr.warmup != baseline.lr.warmup or lr.anchor != baseline.lr.anchor:
             said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
+            said += _lowered(lr, baseline.lr, overrides.anchor.global_step)
         if lr.decay_unit != baseline.lr.decay_unit:
             said.append(f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}")
     if standing.total_tokens not in (None, baseline.total_tokens):
@@ -124,6 +126,15 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         if getattr(standing, key) != getattr(baseline, key)
     ]
     return (*said, *_free_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
+
+
+def _lowered(lr: LrSchedule, before: LrSchedule, step: int) -> Sequence[str]:
+    """That a warmup which reaches into the decay is a lower LR as well: the decay stays where it was."""
+    last = max(lr.warmup_end, before.warmup_end, step + 1)
+    now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
+    if now is None or planned is None or lr.peak != before.peak or now[0] > 0.99 * planned[0]:
+        return ()
+    return (f"with it the largest LR to come {planned[0]:.3g} -> {now[0]:.3g}, at step {now[1]}: the decay goes on",)
 
 
 _PACED_WORDS = {

@@ -59,8 +59,13 @@ def test_every_case_has_its_row_and_the_same_tokens(
     assert [row["case"] for row in rows] == [*(c.name for c in CASES), *2 * [c.name for c in EVERYWHERE]]
     for row in rows:
         (tokens,), (steps,), (over,) = row["tokens"], row["steps"], row["over"]
-        assert QUICK.tokens <= tokens <= QUICK.tokens + QUICK.batch * QUICK.seqlen, row["case"]
-        assert 0 <= over <= steps
+        assert over <= steps
+        if "held" in row["case"]:
+            assert tokens == (6 * QUICK.lr_warmup + QUICK.held_steps) * QUICK.batch * QUICK.seqlen
+        else:
+            assert QUICK.tokens <= tokens <= QUICK.tokens + QUICK.batch * QUICK.seqlen, row["case"]
+        share = {"LR / 4": 0.25, "LR x 0.35, held": 0.35}.get(row["case"], 1)
+        assert row["largest_lr"] == pytest.approx(share * row["lr"]), row["case"]  # every warmup comes to its peak
     assert {row["signal"] for row in document["table_3"]} == {"adam_variance_l1", "adam_variance_max"}
     assert {row["method"] for row in document["table_3"]} == {"plain", "prewhitened"}
     for row in document["to_the_baselines_best"]:
@@ -74,7 +79,7 @@ def test_runs_that_are_done_are_not_run_again(quick: tuple[Path, subprocess.Comp
     journals = {path: path.stat().st_mtime_ns for path in folder.glob("*/state/attempts/*")}
     again = stability("--quick", "--folder", str(folder))
     assert again.returncode == 0, again.stderr
-    assert "15 runs are done already" in again.stderr
+    assert "17 runs are done already" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/state/attempts/*")} == journals
     for words in ("Table 1", "Table 3", "Tokens and time", "What this says"):
         assert words in again.stdout
@@ -106,14 +111,14 @@ def test_a_run_among_others_in_one_process_is_the_run_that_it_is_alone(
 def test_where_no_minute_is_left_nothing_is_run_and_it_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     Runs(tmp_path, minutes=-1, say=said.append).perform(plan(QUICK, [0]))
-    assert said == ["the minutes are over: 15 runs are not made"]
+    assert said == ["the minutes are over: 17 runs are not made"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_quarter_of_the_rate_is_the_baseline_at_that_rate_and_is_run_once() -> None:
     runs = plan(TINY, [0, 1, 2])
-    assert len(runs) == 48
-    assert len({run.name for run in runs}) == 45
+    assert len(runs) == 54
+    assert len({run.name for run in runs}) == 51
 
 
 def test_a_spike_that_comes_back_has_not_diverged_and_a_level_that_stays_has() -> None:

@@ -59,6 +59,9 @@ def test_an_lr_by_tokens_goes_by_those_that_the_short_steps_take() -> None:
     taken = sum(4 * SLW.seqlen(step) for step in range(31, 60))
     assert told[31] == 0.0
     assert told[60] == taken / 20_000
+    by_tokens = replace(lr, unit="steps", warmup=10, anchor=30, decay_start=100, decay_end=40_000, decay_unit="tokens")
+    decayed = {c.global_step: c.lr for c in coming(Standing(lr=by_tokens, seqlen=SLW, batch_size=FULL_BATCH))}
+    assert decayed[60] == by_tokens.lr(step=60, consumed_tokens=120 * 128 + taken) < 0.6
     reshaped = {
         c.global_step: c.lr for c in coming(Standing(lr=lr, seqlen=SLW, batch_size=FULL_BATCH, shorten="reshape"))
     }

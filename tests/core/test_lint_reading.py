@@ -304,7 +304,7 @@ def test_our_own_trainer_is_read_from_its_command() -> None:
     read = read_command(["torchrun", "--nproc_per_node", "2", *command[1:]])
     facts = read.facts
     assert (facts.num_layers, facts.hidden_size, facts.seq_length, facts.train_iters) == (4, 64, 128, 240)
-    assert (facts.lr, facts.lr_warmup_iters, facts.save_interval, facts.world_size) == (1.5e-2, 20, 10, 2)
+    assert (facts.lr, facts.lr_warmup_iters, facts.save_interval, facts.world_size) == (3e-2, 60, 10, 2)
     assert facts.curriculum == Curriculum(
         min_difficulty=8, max_difficulty=128, difficulty_step=8, schedule="fixed_linear", total_steps=60
     )

@@ -70,7 +70,7 @@ def made(
         ({"adam_beta2": 1.0}, "rung 'it': adam_beta2 should be at least 0 and below 1, not 1.0"),
         ({"adam_beta1": -0.1}, "rung 'it': adam_beta1 should be at least 0 and below 1"),
         ({"clip_grad": 0.0}, "rung 'it': clip_grad should be above 0"),
-        ({"clip_grad_factor": float("nan")}, "rung 'it': clip_grad_factor should be above 0"),
+        ({"clip_grad_factor": float("nan")}, "rung 'it': clip_grad_factor should be a finite number above 0"),
         ({"clip_grad": 0.5, "clip_grad_factor": 0.5}, "rung 'it': clip_grad and clip_grad_factor say the same"),
         ({"weight_decay": -1.0}, "rung 'it': weight_decay should be at least 0"),
         ({"loss_scale": 0.0}, "rung 'it': loss_scale should be above 0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -458,6 +458,80 @@ LR_OF_TR8 = LrSchedule(
     peak=6e-5, minimum=6e-6, warmup=216_320, decay_start=216_320, decay_end=126_953_125, unit="samples"
 )
 TR8 = SlwRun(full_seqlen=2048, batch=RAMP_OF_TR8, lr=LR_OF_TR8, total_samples=300_000_000)
+
+TRACKS = st.builds(
+    Track,
+    full=st.just(32),
+    seqlen=st.builds(
+        lambda start, total: FixedLinear(start=start, full=32, total_steps=total),
+        st.integers(1, 32),
+        st.integers(0, 30),
+    ),
+    batch=st.builds(
+        lambda start, ramp: BatchSizeSchedule(start=start, full=6, increment=1, ramp_samples=ramp),
+        st.integers(1, 6),
+        st.integers(0, 90),
+    ),
+    shorten=st.sampled_from(("truncate", "reshape", "truncate_keep", "reshape_keep")),
+    random_ltd=st.none() | st.builds(lambda t: RandomLtdSchedule(start=8, full=32, total_steps=t), st.integers(0, 30)),
+    layers=st.integers(1, 5),
+)
+
+
+def one_by_one(track: Track, steps: int) -> list[int]:
+    """Effective tokens after each of the steps, as the trainer adds them up, x layers."""
+    samples, seen, found = 0, 0, [0]
+    for step in range(1, steps + 1):
+        assert track.seqlen is not None
+        batch, length = track.batch.samples(samples), track.seqlen.seqlen(step)
+        rows = batch * (32 // length if track.shorten.startswith("reshape") else 1)
+        kept = track.random_ltd.kept_tokens(step, length) if track.random_ltd else length
+        seen += rows * sum(length if layer in (0, track.layers - 1) else kept for layer in range(track.layers))
+        samples += batch
+        found.append(seen)
+    return found
+
+
+@given(track=TRACKS, steps=st.integers(0, 60))
+def test_the_tokens_of_steps_to_come_are_those_that_the_steps_add_up_to(track: Track, steps: int) -> None:
+    after = one_by_one(track, steps)
+    assert track.reach(Position(), step=steps).tokens == after[-1] // track.layers
+    assert track.reach(Position(), step=10**9).tokens > 10**9  # what repeats itself is not counted one by one
+    for tokens in (1, after[-1] // track.layers):
+        needed = track.reach(Position(), tokens=tokens).step
+        assert one_by_one(track, needed)[-1] >= tokens * track.layers
+        assert needed == 0 or one_by_one(track, needed - 1)[-1] < tokens * track.layers
+
+
+@pytest.mark.parametrize(("unforeseen", "tokens"), [("full", 2 * (8 + 32 + 32)), ("start", 2 * (8 + 8 + 8))])
+def test_a_length_that_is_not_known_beforehand_counts_as_the_caller_says(
+    unforeseen: Literal["full", "start"], tokens: int
+) -> None:
+    batch = BatchSizeSchedule(start=2, full=2, increment=1, ramp_samples=0)
+    track = Track(full=32, batch=batch, seqlen=Adaptive(start=8, full=32), unforeseen=unforeseen)
+    assert track.reach(Position(), step=3).tokens == tokens
+
+
+@given(
+    warmup=st.integers(0, 60),
+    longer=st.integers(0, 200),
+    span=st.integers(-30, 200),
+    anchor=st.integers(0, 250),
+    step=st.integers(1, 500),
+)
+def test_a_restarts_lr_is_never_above_the_planned_one_and_equals_it_after_the_warmup(
+    warmup: int, longer: int, span: int, anchor: int, step: int
+) -> None:
+    planned = LrSchedule(
+        peak=1.0, warmup=warmup, decay_start=warmup, decay_end=max(1, warmup + span), minimum=0.1, unit="steps"
+    )
+    restarted = replace(planned, warmup=warmup + longer, anchor=anchor)
+    assert restarted.lr(step=step) <= planned.lr(step=step)
+    if step >= anchor + warmup + longer:
+        assert restarted.lr(step=step) == planned.lr(step=step)
+    largest = restarted.largest(1, 500)
+    assert largest is not None
+    assert largest[0] == restarted.lr(step=largest[1]) == max(restarted.lr(step=s) for s in range(1, 501))
 
 
 def test_the_re_sized_warmup_of_tr8_is_what_its_people_set_by_hand() -> None:

@@ -334,7 +334,11 @@ def test_the_decision_says_what_is_changed_from_the_runs_own_settings() -> None:
     assert made.overrides.standing.lr == replace(LR, warmup=160, anchor=10)
     assert made.overrides.once is not None
     assert made.overrides.once.seed == 4
-    assert made.changes == ("seed 3 -> 4 for the data not yet consumed", "LR warmup 20 -> 160 steps from 10")
+    assert made.changes == (
+        "seed 3 -> 4 for the data not yet consumed",
+        "LR warmup 20 -> 160 steps from 10",
+        "with it the largest LR to come 0.015 -> 0.00601, at step 107: the decay goes on",
+    )
     assert made.lost_steps == 70
 
 

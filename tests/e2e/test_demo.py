@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ from sentinel.adapters.checkpoints import QUARANTINE
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.demo.configuration import trainer_command, write_configuration
+from sentinel.cli.demonstrating import summary
+from sentinel.config import load_config
+from sentinel.demo.configuration import DEMO, trainer_command, write_configuration
+from sentinel.demo.story import tell
+from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import fold
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 
@@ -42,6 +47,7 @@ def test_a_run_that_really_diverges_is_saved(demo: tuple[dict[str, Any], Path]) 
     report, _ = demo
     first, *_, last = report["attempts"]
     assert report["recovered"]
+    assert (report["seed"], report["calm_seeds"]) == (0, [])
     assert first["verdict"] == "diverged"
     assert first["steps_loss_ratio_gt_1_2"] > 10
     assert last["verdict"] == "recovered"
@@ -50,10 +56,28 @@ def test_a_run_that_really_diverges_is_saved(demo: tuple[dict[str, Any], Path]) 
     assert report["final_validation_loss"] < 0.9 * first["validation_loss"]
 
 
-def test_every_verdict_comes_within_60_steps_of_its_onset(demo: tuple[dict[str, Any], Path]) -> None:
+def test_the_judge_has_its_default_patience(demo: tuple[dict[str, Any], Path]) -> None:
+    configured = load_config(demo[1] / "demo.toml")
+    assert configured.judge == Thresholds()
     for attempt in demo[0]["attempts"]:
         if attempt["alarm_step"] is not None:
-            assert attempt["alarm_step"] - attempt["onset_step"] <= 60
+            assert attempt["alarm_step"] - attempt["onset_step"] <= Thresholds().patience_steps
+
+
+def test_a_seed_that_does_not_diverge_is_moved_aside_and_the_next_one_trained_three_at_most(tmp_path: Path) -> None:
+    """Two steps can't diverge, so that this costs three starts of trainer and watch, and no training."""
+    said: list[str] = []
+    report = tell(4, tmp_path, said.append, replace(DEMO, steps=2))
+    assert (report.seed, report.calm_seeds, report.diverged, report.recovered) == (6, (4, 5, 6), False, False)
+    assert [line for line in said if "did not diverge" in line] == [
+        f"! seed {seed} did not diverge on this machine; its run is now in "
+        f"{tmp_path / f'seed-{seed}-did-not-diverge'}; next: seed {seed + 1}"
+        for seed in (4, 5)
+    ]
+    for folder in (tmp_path / "seed-4-did-not-diverge", tmp_path / "seed-5-did-not-diverge", tmp_path):
+        assert [r.global_step for r in Journals(folder / "state").poll() if isinstance(r, Sample)] == [1, 2]
+    assert "any of the seeds 4, 5, 6" in summary(report)
+    assert report.to_json()["calm_seeds"] == [4, 5, 6]
 
 
 def test_every_restart_was_proved_by_the_trainers_own_report(demo: tuple[dict[str, Any], Path]) -> None:

@@ -26,6 +26,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, write_configuration
+from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import Incident, fold
 from sentinel.vocabulary.run_started import RunStarted
 from sentinel.vocabulary.sample import Sample
@@ -213,11 +214,11 @@ def test_the_run_diverges_and_is_recovered_with_nobody_there(night: Night) -> No
     assert [s.rollback for s in night.starts] == [None, *(r.id for r in night.incident.rollbacks)]
 
 
-def test_the_alarm_comes_within_60_steps_of_the_onset(night: Night) -> None:
+def test_the_alarm_comes_within_the_judges_patience(night: Night) -> None:
     incident = night.incident
     assert incident.onset_range is not None
     assert incident.alarm_step is not None
-    assert 0 < incident.alarm_step - incident.onset_range[0] <= 60
+    assert 0 < incident.alarm_step - incident.onset_range[0] <= Thresholds().patience_steps
 
 
 def test_the_alert_reaches_the_phone_through_alertmanager_while_the_incident_lasts(night: Night) -> None:

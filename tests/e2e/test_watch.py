@@ -320,7 +320,7 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
     assert 0 < plan["price"]["waiting_gpu_hours"] < plan["price"]["lost_gpu_hours"]
     first, *saves = plan["coming_saves"]
     assert (first["global_step"], [s["global_step"] for s in saves]) == (21, [30, 40, 50, 60])
-    assert first["lr"] == pytest.approx(1.5e-2, rel=0.01)
+    assert first["lr"] == pytest.approx(3e-2 * 21 / 60)
     assert first["seqlen"] == 128
     assert plan["unconfirmed"] == []
 

@@ -50,6 +50,17 @@ def test_a_reseed_changes_what_is_to_come() -> None:
     assert set(order.indices(300, 700)) == set(other.indices(300, 700))
 
 
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_reseed_at_an_epochs_start_orders_that_epoch_and_all_later_ones(epoch: int) -> None:
+    order, at = DataOrder(50, 0), 50 * epoch
+    order.reseed(at, 1)
+    order.reseed(at, 2)  # of two at the same place the later one holds
+    assert np.array_equal(order.indices(0, at), DataOrder(50, 0).indices(0, at))
+    assert np.array_equal(order.indices(at, 100), DataOrder(50, 2).indices(at, 100))
+    assert not np.array_equal(order.indices(at, 50), DataOrder(50, 0).indices(at, 50))
+    assert order.reseeds == (*[(0, 0)][: epoch > 0], (at, 2))
+
+
 def test_what_was_consumed_can_not_be_reseeded() -> None:
     order = DataOrder(1000, 0)
     order.reseed(300, 1)

@@ -118,6 +118,19 @@ def test_moments_are_reset_once_and_settings_hold_at_every_start(tmp_path: Path)
     assert (again.loss, again.adam_variance_l1, again.grad_norm) == (once.loss, once.adam_variance_l1, once.grad_norm)
 
 
+def test_a_one_shot_change_is_made_neither_a_second_time_nor_past_its_anchor(tmp_path: Path) -> None:
+    decide(tmp_path, 0, seed=5)
+    train(tmp_path, "--steps", "10", "--save-interval", "10", *ALIKE)
+    decide(tmp_path, 10, seed=77, reset_moments=True)  # exactly at the anchor, and the client state holds its id
+    train(tmp_path, "--steps", "11", "--save-interval", "11", *ALIKE)
+    anew = json.loads((tmp_path / "state" / "overrides.json").read_text())
+    anew |= {"rollback": "incident-1-r2", "once": anew["once"] | {"id": "incident-1-r2"}}
+    (tmp_path / "state" / "overrides.json").write_text(json.dumps(anew))
+    train(tmp_path, "--steps", "12", *ALIKE)  # an id that was never applied, one step past its anchor
+    for started in starts(tmp_path):
+        assert (started.seed, started.applied_once, started.moments_reset_steps) == (5, (ID,), ())
+
+
 def test_a_free_option_is_taken_and_echoed(tmp_path: Path) -> None:
     decide(tmp_path, 0, standing=Standing(free=Free(options=("--eps=1e-6", "--micro-batch=2"))))
     train(tmp_path, "--steps", "1", *ALIKE)

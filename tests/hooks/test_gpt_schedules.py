@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ ROUTED = {
 SEQLEN = FixedLinear(start=8, full=FULL, total_steps=4, anchor_step=6)
 DROPPING = RandomLtdSchedule(start=8, full=FULL, total_steps=5, anchor_step=6, multiple=8)
 BY_TOKENS = LrSchedule(peak=1e-3, warmup=5, decay_end=9 * 4 * FULL, decay_unit="tokens")
+BY_TOKENS_FROM_THE_START = ("--lr-decay-unit", "tokens", "--lr-decay", str(14 * 4 * FULL))
 GROWING = BatchSizeSchedule(start=2, full=4, increment=1, ramp_samples=8, anchor_samples=24)
 
 
@@ -165,6 +167,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory, index: str) -> Runs:
     cut_short(runs, "voc", *with_voc(index), at=(3, 5, 8))
     runs.add("kept to the end", 14, *KEPT)
     runs.add("both ramps", 8, *RAMP, *SLW)
+    runs.add("decay by tokens", 14, *KEPT, *LTD, *BY_TOKENS_FROM_THE_START)
+    runs.add("decay by steps", 14, *SLW, "--lr-unit", "tokens", "--lr-decay-unit", "steps", "--lr-warmup", "300")
     share = ("--recipe", "slw", "voc", "random-ltd", "--voc-index", index, "--data-share", "0.5", "--lr-warmup", "0")
     runs.add("recipe", 10, *share, "--lr-warmup-tokens", "128", "--seqlen-shorten", "reshape")
     runs.add("other data", 2, "--seqlen", "16", *with_voc(index))
@@ -360,6 +364,23 @@ def test_a_run_that_warms_up_ends_and_decays_by_tokens(alone: Runs) -> None:
     for step in range(7, max(found) + 1):
         before = found[step - 1].consumed_tokens or 0
         assert found[step].lr == pytest.approx(BY_TOKENS.lr(step=step, consumed_tokens=before))
+
+
+def test_a_decay_begins_where_the_warmup_ends_whatever_each_of_them_counts(alone: Runs) -> None:
+    """The largest LR is the peak. With a decay from token 0 it never was: the warmup was multiplied by the decay."""
+    rates = [s.lr or 0 for s in alone.samples("decay by tokens").values()]
+    assert rates[:5] == pytest.approx([1e-3 * step / 5 for step in range(1, 6)])
+    assert rates[5] == rates[4] == 1e-3  # no token since the warmup's end
+    assert all(after < before for before, after in pairwise(rates[5:]))
+    lr = LrSchedule.from_json(alone.starts("decay by tokens")[0].lr_schedule or {})
+    assert (lr.warmup, lr.decay_unit, lr.decay_end) == (5, "tokens", 14 * 4 * FULL)
+    assert lr.decay_start < 4 * (8 + 16 + 16 + 24 + 32)  # the tokens of the warmup's steps, less what is dropped
+    mirrored = list(alone.samples("decay by steps").values())
+    warming = [s for s in mirrored if (s.consumed_tokens or 0) < 300]
+    start = LrSchedule.from_json(alone.starts("decay by steps")[0].lr_schedule or {}).decay_start
+    assert start == len(warming) + 1 > 2
+    assert mirrored[start - 1].lr == pytest.approx(1e-3, rel=0.25)
+    assert (mirrored[-1].lr or 0) < 1e-4
 
 
 def test_another_end_leaves_the_pace_as_it_was(alone: Runs) -> None:

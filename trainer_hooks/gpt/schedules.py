@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from sentinel.vocabulary.errors import ConfigError
@@ -44,8 +44,19 @@ class Schedules:
     def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: Standing) -> Schedules:
         """ConfigError where two of them do not go together, or one is not of this model's length."""
         recipe, rarity = recipe_schedules(settings)
-        seqlen = standing.seqlen or told.seqlen or recipe.seqlen or _seqlen(settings)
-        batch_size = standing.batch_size or _batch_size(settings)
+        ltd = told.random_ltd or recipe.random_ltd or _random_ltd(settings)
+        by_default = told.seqlen or recipe.seqlen or _seqlen(settings)
+        own = Track(  # the run's schedules as configured: its LR goes by these, whatever sentinel decided since
+            full=by_default.full,
+            seqlen=by_default,
+            batch=_batch_size(settings),
+            shorten=told.shorten or settings.seqlen_shorten,
+            unforeseen="full",
+            random_ltd=ltd,
+            layers=shape(settings).layers,
+        )
+        seqlen = standing.seqlen or by_default
+        batch_size = standing.batch_size or own.batch
         refuse_beside_slw(seqlen, batch_size)
         full = shape(settings).seqlen
         if seqlen.full != full:
@@ -53,11 +64,11 @@ class Schedules:
         if batch_size.full != settings.global_batch:
             raise ConfigError(f"the batch warms up to {batch_size.full}, and --global-batch is {settings.global_batch}")
         return cls(
-            lr=standing.lr or (recipe_lr(settings) if settings.recipe else _lr(settings, seqlen)),
+            lr=standing.lr or (recipe_lr(settings) if settings.recipe else _lr(settings, own)),
             seqlen=seqlen,
-            shorten=standing.shorten or told.shorten or settings.seqlen_shorten,
+            shorten=standing.shorten or own.shorten,
             batch_size=batch_size,
-            random_ltd=standing.random_ltd or told.random_ltd or recipe.random_ltd or _random_ltd(settings),
+            random_ltd=standing.random_ltd or ltd,
             curriculum=_curriculum(settings, told, standing, rarity),
         )
 
@@ -103,19 +114,28 @@ def _indexed(name: str, metric: IndexedMetric) -> MetricSchedule:
     return MetricSchedule(difficulty=metric.difficulty, index=str(PurePath(path).parent))
 
 
-def _lr(settings: argparse.Namespace, seqlen: SeqlenSchedule) -> LrSchedule:
-    decay_unit = settings.lr_decay_unit or settings.lr_unit
+def _lr(settings: argparse.Namespace, own: Track) -> LrSchedule:
+    unit = settings.lr_unit
+    decay_unit = settings.lr_decay_unit or unit
     end = settings.steps if decay_unit == "steps" else settings.tokens
     warmup = settings.lr_warmup
     if (tokens := settings.lr_warmup_tokens) is not None and tokens > 0:
-        track = Track(full=seqlen.full, batch=_batch_size(settings), seqlen=seqlen, shorten=settings.seqlen_shorten)
-        warmup = tokens if settings.lr_unit == "tokens" else track.reach(Position(), tokens=tokens).step
+        warmup = tokens if unit == "tokens" else replace(own, unforeseen="start").reach(Position(), tokens=tokens).step
     return LrSchedule(
         peak=settings.lr,
         minimum=settings.lr_min,
         warmup=warmup,
-        decay_start=warmup if decay_unit == settings.lr_unit else 0,
+        decay_start=_decay_start(warmup, unit, decay_unit, own),
         decay_end=settings.lr_decay if settings.lr_decay is not None else end,
-        unit=settings.lr_unit,
-        decay_unit=None if decay_unit == settings.lr_unit else decay_unit,
+        unit=unit,
+        decay_unit=None if decay_unit == unit else decay_unit,
     )
+
+
+def _decay_start(warmup: int, unit: str, decay_unit: str, own: Track) -> int:
+    """The end of the warmup, in the decay's unit."""
+    if unit == decay_unit:
+        return warmup
+    if decay_unit == "tokens":
+        return own.reach(Position(), step=warmup).tokens
+    return own.reach(Position(), tokens=warmup).step

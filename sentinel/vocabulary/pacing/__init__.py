@@ -17,7 +17,7 @@ from sentinel.vocabulary.pacing.seqlen_adaptive import Adaptive, Custom
 from sentinel.vocabulary.pacing.seqlen_fixed import FixedDiscrete, FixedLinear, FixedRoot, Mixed, staircase
 from sentinel.vocabulary.pacing.shortening import Shortening, shortening
 from sentinel.vocabulary.pacing.slw import BILLION, SlwChanges, SlwRun, slw_changes, start_for_size, warmup_tokens
-from sentinel.vocabulary.pacing.track import Position, Track
+from sentinel.vocabulary.pacing.track import Position, Track, trained_tokens
 
 __all__ = [
     "BILLION",
@@ -50,5 +50,6 @@ __all__ = [
     "slw_changes",
     "staircase",
     "start_for_size",
+    "trained_tokens",
     "warmup_tokens",
 ]

@@ -18,12 +18,22 @@ __all__ = ["LrSchedule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LrSchedule(Described):
-    """Linear warmup from an anchor, times a cosine decay at the run's own progress.
+    """Linear warmup from an anchor, times a cosine decay that begins where the run's first warmup ends.
 
-    lr(x) = peak * min(1, (x - a) / W) * decay(y), where decay falls from 1 at `decay_start` to minimum / peak at
-    `decay_end` along half a cosine. x, a and W count steps, or tokens when `unit` says so; y and both ends too, or what
-    `decay_unit` says: beside SLW the decay goes by tokens and the warmup does not (DeepSpeed's curriculum tutorial, 2.4
-    and 2.5). Moving the anchor at a restart repeats the warmup and leaves the decay where it was.
+    lr(x) = peak * min(1, (x - a) / W) * decay(y), where decay is 1 up to `decay_start` and falls from there to
+    minimum / peak at `decay_end` along half a cosine. x, a and W count steps, or tokens when `unit` says so; y and both
+    ends too, or what `decay_unit` says: beside SLW the decay goes by tokens and the warmup does not (DeepSpeed's
+    curriculum tutorial, 2.4 and 2.5). A decay by tokens after a warmup by steps begins at the tokens that are consumed
+    when the warmup's steps are made (`Track`), as in Megatron's scheduler: never during the warmup.
+
+    A restart moves the anchor, and may make W longer: that repeats the warmup and leaves the decay where it was, at the
+    run's own progress. "After the warmup" therefore means after the run's first warmup, whatever is warmed up again
+    later: at no step is the LR of a restart above the LR that the run had planned for that step, and from the new
+    warmup's end on it equals it. The price: a new warmup that reaches far into the decay never comes to the peak, so
+    it lowers the largest LR too (`largest` tells it).
+
+    Source: Li, Zhang & He 2022, section 3 (arXiv:2108.06084): "a linear warmup of 3K steps and a single cycle cosine
+    decay over the remaining 297K steps"; Megatron-LM's OptimizerParamScheduler.
     """
 
     peak: float
@@ -36,7 +46,7 @@ class LrSchedule(Described):
     """Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay at all."""
 
     decay_start: int = 0
-    """Where the decay begins, in decay units from the run's beginning (as a rule the end of the first warmup)."""
+    """Where the decay begins, in decay units from the run's beginning: where the run's first warmup ends."""
 
     minimum: float = 0.0
     """Learning rate at and after `decay_end`."""
@@ -66,11 +76,22 @@ class LrSchedule(Described):
         warmed = min(1.0, elapsed / self.warmup) if self.warmup else 1.0
         return self.peak * warmed * self._decay(positions[self.decay_unit or self.unit])
 
+    def largest(self, first: int, last: int) -> tuple[float, int] | None:
+        """The largest LR of the updates `first` to `last`, and its step; None where the LR does not count steps.
+
+        Of a stretch longer than 4096 steps, every n-th step and the end of the warmup are looked at.
+        """
+        if {self.unit, self.decay_unit or self.unit} != {"steps"} or last < first:
+            return None
+        steps = {*range(first, last + 1, max(1, (last - first) // 4096)), min(max(self.warmup_end, first), last)}
+        step = max(sorted(steps), key=lambda step: self.lr(step=step))
+        return self.lr(step=step), step
+
     def _decay(self, position: int) -> float:
-        span = self.decay_end - self.decay_start
-        if not self.decay_end or not self.peak:
+        if not self.decay_end or not self.peak or position <= self.decay_start:
             return 1.0
-        progress = min(1.0, max(0.0, (position - self.decay_start) / span)) if span > 0 else 1.0
+        span = self.decay_end - self.decay_start
+        progress = min(1.0, (position - self.decay_start) / span) if span > 0 else 1.0
         floor = self.minimum / self.peak
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
+from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 from sentinel.vocabulary.pacing.shortening import Shortening
 
-__all__ = ["Position", "Track"]
+__all__ = ["Position", "Track", "trained_tokens"]
 
 _MOST_STEPS = 5_000_000
 """Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed."""
@@ -29,12 +31,17 @@ class Position:
     """Tokens consumed, over all ranks."""
 
 
+def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int:
+    """Tokens of one sample of the data that a step at this length trains on: a reshape makes more samples of it."""
+    return full // length * length if (shorten or "truncate").startswith("reshape") else length
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
     """The batch and the sequence length of every step to come.
 
-    A length that nobody knows beforehand (adaptive and custom pacings) counts as the start length. The batch is counted
-    as it is before the trainer rounds it down to whole micro-batches.
+    The batch is counted as it is before the trainer rounds it down to whole micro-batches. Under random-LTD tokens are
+    effective ones: averaged over the layers, less what is dropped.
     """
 
     full: int
@@ -45,54 +52,68 @@ class Track:
     """None is the full length at every step."""
 
     shorten: Shortening = "truncate"
+    random_ltd: RandomLtdSchedule | None = None
+    layers: int = 1
+    """Layers of the model; matters under random-LTD alone."""
+
+    unforeseen: Literal["start", "full"] = "start"
+    """What a length counts as that is not known beforehand (adaptive and custom pacings): a lower or an upper bound."""
 
     def tokens_per_sample(self, step: int) -> int:
-        """Tokens that the update that makes `step` trains on, of each sample of the data."""
-        if self.seqlen is None:
-            return self.full
-        length = self.seqlen.foreseen(step) or self.seqlen.start
-        return self.full // length * length if self.shorten.startswith("reshape") else length
+        """Tokens that the update that makes `step` trains on, of each sample of the data; random-LTD is left out."""
+        return trained_tokens(self._length(step), full=self.full, shorten=self.shorten)
 
     def reach(
         self, at: Position, *, step: int | None = None, samples: int | None = None, tokens: int | None = None
     ) -> Position:
         """The first position from `at` on where the given limit is reached; `at` itself where it is already."""
-        counted = 0
-        while (left := _left(at, step, samples, tokens)) > 0:
-            batch, each = self.batch.samples(at.samples), self.tokens_per_sample(at.step + 1)
+        counted, parts = 0, self.layers
+        steps, consumed, seen = at.step, at.samples, at.tokens * parts  # seen: tokens x layers, whole numbers
+        while True:
+            batch, each = self.batch.samples(consumed), self._layer_tokens(steps + 1)
+            left, one = _left(step, steps, 1) or _left(samples, consumed, batch) or (0, 1)
+            if tokens is not None:
+                left, one = tokens * parts - seen, batch * each
+            if left <= 0:
+                return Position(step=steps, samples=consumed, tokens=seen // parts)
             times = 1
-            if self._constant_after(at):
-                one = batch if samples is not None else batch * each if tokens is not None else 1
+            if self._constant_after(steps, consumed):
                 times = -(-left // one)
             elif (counted := counted + 1) > _MOST_STEPS:
                 raise ConfigError(f"a schedule that still changes after {_MOST_STEPS} steps can't be counted")
-            at = Position(
-                step=at.step + times,
-                samples=at.samples + times * batch,
-                tokens=at.tokens + times * batch * each,
-            )
-        return at
+            steps, consumed, seen = steps + times, consumed + times * batch, seen + times * batch * each
 
     def tokens_at(self, at: Position, samples: int) -> int:
         """Tokens consumed when exactly so many samples are, also within a step."""
         end = self.reach(at, samples=samples)
-        return end.tokens - (end.samples - samples) * (self.tokens_per_sample(end.step) if end.samples > samples else 0)
+        over = end.samples - samples
+        return end.tokens - (over * self._layer_tokens(end.step) // self.layers if over > 0 else 0)
 
-    def _constant_after(self, at: Position) -> bool:
+    def _length(self, step: int) -> int:
+        if self.seqlen is None:
+            return self.full
+        return self.seqlen.foreseen(step) or (self.seqlen.start if self.unforeseen == "start" else self.full)
+
+    def _layer_tokens(self, step: int) -> int:
+        """Of one sample of the data, summed over the layers."""
+        length, trained, ltd = self._length(step), self.tokens_per_sample(step), self.random_ltd
+        if ltd is None or not ltd.drops:
+            return trained * self.layers
+        dropping = len(ltd.layers) if ltd.layers is not None else max(self.layers - 2, 0)
+        return trained // length * (length * (self.layers - dropping) + ltd.kept_tokens(step, length) * dropping)
+
+    def _constant_after(self, steps: int, samples: int) -> bool:
         """Whether all steps from here on are alike."""
-        if at.samples < self.batch.end_samples:
+        if samples < self.batch.end_samples or (self.random_ltd is not None and steps + 1 < self.random_ltd.end_step):
             return False
         if self.seqlen is None or not self.seqlen.warms_up:
             return True
         end = self.seqlen.end_step
         if end is None:
-            return self.seqlen.foreseen(at.step + 1) is None
-        return at.step + 1 >= end
+            return self.seqlen.foreseen(steps + 1) is None
+        return steps + 1 >= end
 
 
-def _left(at: Position, step: int | None, samples: int | None, tokens: int | None) -> int:
-    if samples is not None:
-        return samples - at.samples
-    if tokens is not None:
-        return tokens - at.tokens
-    return (step or 0) - at.step
+def _left(limit: int | None, now: int, one: int) -> tuple[int, int] | None:
+    """(What is left until the limit, what one step takes of it)."""
+    return None if limit is None else (limit - now, one)

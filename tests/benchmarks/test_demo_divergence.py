@@ -1,0 +1,31 @@
+"""The count of seeds with which the demo diverges: each row is of the vector instructions that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_each_row_is_trained_with_its_vector_instructions_and_no_run_twice(tmp_path: Path) -> None:
+    kept = tmp_path / "runs.jsonl"
+    command = [sys.executable, "benchmarks/demo_divergence.py", "--quick", "--json", "--runs", str(kept)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(ran.stdout)["rows"]
+    assert [row["aten_cpu_capability"] for row in rows] == [None, "avx2", "default"]
+    assert [row["used"] for row in rows][1:] == ["AVX2", "DEFAULT"]
+    assert [(run["seed"], run["last_step"]) for row in rows for run in row["runs"]] == [(0, 30)] * 3
+    before = kept.read_text()
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert json.loads(again.stdout)["rows"] == rows
+    assert kept.read_text() == before
