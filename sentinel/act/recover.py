@@ -101,7 +101,9 @@ class Recoverer:
             if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
                 self._ledger.wait_over(incident.id, wait, reason)
             return None
-        plan = self._carried_by_the_script(plan_recovery(look.verdict, look.run, self._policy))
+        plan = plan_recovery(look.verdict, look.run, self._policy)
+        if look.run.jobs.rewrites_script:
+            plan = self._carried_by_the_script(plan)
         if plan.wait is not None:  # in every mode: to watch is what all of them do
             self._ledger.waiting(incident.id, plan.wait)
         elif plan.skip is not None:  # in every mode: nothing is done, and the next turn decides the next rung

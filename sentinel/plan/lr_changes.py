@@ -24,6 +24,8 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
     if baseline.lr is None:
         raise ConfigError(f"rung {rung.name!r} changes the LR, and the trainer has not reported its LR schedule")
     lr = baseline.lr
+    if rung.lr_warmup_factor is not None and not lr.warmup:
+        raise ConfigError(f"rung {rung.name!r} makes the LR warmup longer, and the run has none")
     if rung.lr_factor is not None:
         peak = lr.peak * rung.lr_factor
         lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))

@@ -469,6 +469,12 @@ def test_a_longer_warmup_of_megatron_is_longer_at_every_step(
         assert at >= longer.warmup or at == 0 or lr == pytest.approx(own.peak * at / (factor * warmup), rel=1 / warmup)
 
 
+def test_a_run_without_a_warmup_has_none_to_make_longer() -> None:
+    none = replace(BASELINE, lr=LrSchedule(peak=6e-5, warmup=0, decay_end=0))
+    with pytest.raises(ConfigError, match="makes the LR warmup longer, and the run has none"):
+        made(none, lr_warmup_factor=8)
+
+
 def test_a_rung_takes_options_away_and_the_next_one_may_bring_them_back() -> None:
     removed = made(remove_options=("--fp16", "--eps"), options=("--bf16",)).standing.free
     assert removed == Free(options=("--other=1", "--bf16"), removed=("--fp16", "--eps"))
