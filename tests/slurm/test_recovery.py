@@ -205,7 +205,7 @@ def test_undo_cancels_what_was_submitted_and_leaves_nothing_held(cluster: Cluste
     said = undone.stdout.splitlines()
     typed = said[said.index("the job is not started; this starts it again:") + 1 :]
     cluster.slurm("/bin/bash", "-c", "\n".join(typed), cwd=ill)
-    assert [line.split()[0] for line in cluster.jobs("%K %T")] == ["1", "2-3%1"]  # as it was submitted first
+    until(lambda: sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"])  # as it was submitted first
 
 
 def test_a_submission_that_slurm_refuses_leaves_the_old_job_running_and_asks_for_a_person(
