@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.vocabulary.errors import ConfigError, OverridesError
+from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import (
     Anchor,
@@ -40,6 +41,7 @@ from sentinel.vocabulary.skipping import SkippedRange
 WHOLE = st.integers(0, 10**12)
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(1e-9, 1e9)
+NAME = st.text(min_size=1, max_size=20).filter(lambda text: why_not_a_name(text) is None)
 WORD = st.text(min_size=1)
 RANGES = st.builds(
     lambda begin, count, reseeds: SkippedRange(begin=begin, end=begin + count, reseeds=tuple(reseeds)),
@@ -97,8 +99,8 @@ ONCE = st.builds(
 )
 OVERRIDES = st.builds(
     Overrides,
-    incident=WORD,
-    rollback=WORD,
+    incident=NAME,
+    rollback=NAME,
     anchor=st.builds(Anchor, global_step=WHOLE, consumed_samples=st.none() | WHOLE, consumed_tokens=st.none() | WHOLE),
     standing=STANDING,
     once=st.none() | ONCE,

@@ -266,7 +266,7 @@ def _one_of(channel: Channel, what: str, *, needed: bool = False) -> None:
 def _named_well(channel: Channel) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", channel.name):
         raise ConfigError(
-            f"name should be of at most 100 letters, digits, - and _, not {channel.name[:60]!a}: it names a folder"
+            f"name should be of letters, digits, - and _, 100 at most, not {channel.name[:60]!a}: it names a folder"
         )
     if channel.timeout_s <= 0:
         raise ConfigError(f"timeout_s should be above 0, not {channel.timeout_s}")

@@ -111,17 +111,19 @@ def _launches(reading: Reading) -> Iterator[Launch]:
         place = _program(words)
         if place is not None:
             program = words[place].word.raw.strip("\"'").rpartition("/")[2]
-            arguments = _on_its_line(reading.script, words[place:])[1:]
+            arguments = _on_its_line(reading, words[place:])[1:]
             yield Launch(command=command, program=program, arguments=tuple(arguments))
 
 
-def _on_its_line(script: Script, words: Sequence[Reached]) -> Sequence[Reached]:
-    """The words up to a line break that no backslash continues, where a second shell reads them as code."""
+def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:
+    """The words up to a line break that no backslash continues, where a second shell reads them as code; or up to a
+    variable that the script sets in a way that is not followed, which may hold one."""
     for index in range(1, len(words)):
         if not words[index].reparsed:
             continue
-        gaps = [*_between(script, *words[index - 1 : index + 1]), to_bytes(words[index].word.raw)]
-        if any(map(_BREAKS.search, gaps)):
+        at = words[index].word
+        gaps = [*_between(reading.script, *words[index - 1 : index + 1]), to_bytes(at.raw)]
+        if any(map(_BREAKS.search, gaps)) or at.variable in reading.assignments:
             return words[:index]
     return words
 
