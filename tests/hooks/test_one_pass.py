@@ -492,6 +492,12 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(tmp_path: Path) -> 
         pytest.skip("Triton comes with torch's CUDA builds; this is a CPU build")
     program = """
 import torch
+from triton.runtime import interpreter
+patch = interpreter._patch_lang_tensor
+def patched(tensor, scope):  # Triton 3.6 makes a number of an array of one dimension: NumPy 2.4 and later refuse that
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+interpreter._patch_lang_tensor = patched
 from trainer_hooks.one_pass.check import check
 from trainer_hooks.one_pass.triton_pass import TritonPass, _kernels
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
