@@ -108,7 +108,7 @@ def _make(venv: Path) -> None:
         lender
     ):  # by a path of its own: the lender may be an environment itself, which --system-site-packages passes over
         library = next((venv / "lib").glob("python3*")) / "site-packages"
-        (library / "the_machines_own.pth").write_text(f"{Path(_look(lender)['where']).parent}\n", encoding="utf-8")
+        (library / "the_machines_own.pth").write_text(f"{Path(str(_look(lender)['where'])).parent}\n", encoding="utf-8")
 
 
 def _pythons() -> Iterable[Path]:

@@ -43,9 +43,10 @@ def _measured(setting: Setting, combination: object) -> Row:
     import tempfile
     from pathlib import Path
 
-    from tests.hooks.matrix import LOOSER, TOLERANCE, Case, RefusedError, run_case
+    from tests.hooks.matrix import LOOSER, TOLERANCE, RefusedError, run_case
+    from tests.hooks.matrix import Case as Combination
 
-    assert isinstance(combination, Case)  # noqa: S101 - for mypy
+    assert isinstance(combination, Combination)  # noqa: S101 - for mypy
     fp16 = combination.precision == "fp16"
     steps = STEPS_FP16 if fp16 else STEPS
     try:
