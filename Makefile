@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := .make/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check full soak wandb bench chart pages panels site clean
+.PHONY: setup demo test check full soak wandb bench gpu chart pages panels site clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,10 @@ wandb: # the tests that need W&B's client, in an environment without the trainer
 
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done
+
+gpu: # on a machine with a GPU; MINUTES=N, one hour by default. What is measured is kept: a second call goes on
+	@$(PYTHON) tools/gpu_environment.py
+	@.venv-gpu/bin/python -m benchmarks.gpu --minutes $(or $(MINUTES),60)
 
 chart:
 	@rm -rf charts/sentinel/files && mkdir -p charts/sentinel/files/rules charts/sentinel/files/dashboards

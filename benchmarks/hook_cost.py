@@ -14,6 +14,7 @@ For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in m
 - `more`: l1 and max together with further norms in the same pass (momentum alone, parameters alone, or both with the
   update's), beside one read of v, m and the parameters. They are for every K steps.
 
+On CUDA all of these are times of the device, between two events; `host_ms` is what launching `ours` takes of the host.
 Repetitions of all of these are interleaved, and what is told is the median; on a machine with neighbours only ratios of
 one run mean anything, and `best_ms` in the JSON has the fastest of each. Where there is not enough memory for a row's
 gradients and state, v alone is made and measured: there is no step then, and the peer is given only that part of its
@@ -30,21 +31,29 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.timing import by_the_clock, launched, on_the_device
 from trainer_hooks.gpt.model import GPT, Shape
 from trainer_hooks.one_pass import AdamConstants, Piece, native, one_pass
 from trainer_hooks.one_pass.chunked import Chunked
 
 VOCABULARY = 50_257
 SHAPES = {
+    "0.4M": (Shape(layers=2, width=128, heads=4, seqlen=128), 256),
     "10M": (Shape(layers=6, width=384, heads=6, seqlen=256), 256),
     "124M": (Shape(layers=12, width=768, heads=12, seqlen=1024), VOCABULARY),
     "1.3B": (Shape(layers=24, width=2048, heads=16, seqlen=2048), VOCABULARY),
 }
+WORTH_MEASURING = ("10M", "124M", "1.3B")
+"""The smallest only shows that the program runs."""
+
 CONSTANTS = [AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, step=2)]
 
 WITH_A_STEP, V_ALONE = 5.0, 2.3
@@ -158,23 +167,15 @@ def subjects(state: State) -> dict[str, Callable[[], object]]:
 def interleaved(
     timed: dict[str, Callable[[], object]], repetitions: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """What each took, ms."""
+    """What each took, ms: on a CPU by the clock, on CUDA between two events on the device."""
+    once = on_the_device if device.type == "cuda" else by_the_clock
     took: dict[str, list[float]] = {name: [] for name in timed}
     for number in range(repetitions):
         for name, what in timed.items():
             if name == "step" and number >= STEPS:
                 continue
-            _wait(device)
-            began = time.perf_counter()
-            what()
-            _wait(device)
-            took[name].append((time.perf_counter() - began) * 1e3)
+            took[name].append(once(what))
     return took
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | None:
@@ -205,6 +206,7 @@ def row(name: str, device: torch.device, repetitions: int) -> dict[str, Any] | N
         "step_tokens": state.step_tokens,
         "kernel": chosen,
         "kernels_ms": {kernel: ms[kernel] for kernel in ("chunked", "native", "triton") if kernel in ms},
+        "host_ms": launched(timed[chosen], repetitions) if device.type == "cuda" else None,
         "best_ms": {what: min(times) for what, times in took.items()},
         "peer_has": "v, m and parameters" if state.m is not None else "v alone",
         "more_ms": {what.removeprefix("more "): took for what, took in ms.items() if what.startswith("more ")},
@@ -244,7 +246,7 @@ def show(answer: dict[str, Any]) -> None:
                 continue
             share = f"{100 * ms / of['step_ms']:10.2f}" if of["step_ms"] else f"{'':>10}"
             print(
-                f"{of['name']:>7} {what:>20} {ms:10.2f} {ms / of['floor_ms']:8.2f} {of['peer_ms'] / ms:10.1f} {share}"
+                f"{of['name']:>7} {what:>20} {ms:10.3f} {ms / of['floor_ms']:8.2f} {of['peer_ms'] / ms:10.1f} {share}"
             )
     print("\nmore norms in the same pass, every K steps: ms, times one read of what they read, % of the step")
     for of in answer["rows"]:
@@ -254,7 +256,7 @@ def show(answer: dict[str, Any]) -> None:
             shares = (
                 "" if what == "floor" else "".join(f"  K={k}: +{100 * extra / k / step:.3f} %" for k in (1, 10, 100))
             )
-            print(f"{of['name']:>7} {what:>20} {ms:10.2f} {ms / more['floor']:8.2f} {shares}")
+            print(f"{of['name']:>7} {what:>20} {ms:10.3f} {ms / more['floor']:8.2f} {shares}")
     if answer["attach"]:
         print("\nonce, at attach: " + ", ".join(f"{what} {s:.2f}" for what, s in answer["attach"].items()))
     for name in answer["left_out"]:
@@ -271,8 +273,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    names = asked.params or (["10M"] if asked.quick else list(SHAPES))
-    repetitions = asked.repetitions or (5 if asked.quick else 9)
+    names = asked.params or (["10M"] if asked.quick else list(WORTH_MEASURING))
+    repetitions = asked.repetitions or (5 if asked.quick else 9 if device.type == "cpu" else 40)
     rows = {name: row(name, device, repetitions) for name in names}
     answer = {
         "rows": [of for of in rows.values() if of is not None],

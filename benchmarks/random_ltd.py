@@ -39,8 +39,9 @@ from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.model import GPT, Block, Shape
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.random_ltd import LayerTokens, RandomLtd
+from trainer_hooks.random_ltd.deepspeed_op import fastest
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
-from trainer_hooks.random_ltd.routing import PlainTorch
+from trainer_hooks.random_ltd.routing import Routing
 
 COST = Shape(layers=12, width=256, heads=4, seqlen=256)
 COST_BATCH, COST_VOCABULARY = 2, 512
@@ -87,30 +88,38 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def costs(shape: Shape, repetitions: int, device: torch.device) -> list[dict[str, Any]]:
-    """One row for each share of tokens kept."""
+def costs(
+    shape: Shape,
+    repetitions: int,
+    device: torch.device,
+    *,
+    routing: Routing | None = None,
+    samples: int = COST_BATCH,
+) -> list[dict[str, Any]]:
+    """One row for each share of tokens kept; `routing` moves the tokens, None is the fastest on that device."""
+    routing = routing or fastest(device)
     torch.manual_seed(0)
     model, ends = GPT(shape, COST_VOCABULARY).to(device), GPT(replace(shape, layers=2), COST_VOCABULARY).to(device)
-    batch = torch.randint(COST_VOCABULARY, (COST_BATCH, shape.seqlen + 1), device=device)
+    batch = torch.randint(COST_VOCABULARY, (samples, shape.seqlen + 1), device=device)
 
     def step(of: GPT, share: float | None = None) -> None:
         of.zero_grad()
         switched = None
         if share is not None:
             kept = int(shape.seqlen * share)
-            switched = RandomLtd(of, Block, Linear(start=kept, full=kept, total_steps=1), seed=0)
+            switched = RandomLtd(of, Block, Linear(start=kept, full=kept, total_steps=1), seed=0, routing=routing)
             switched.begin(1, 0)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             of(batch).backward()
         if switched is not None:
             switched.remove()
 
-    hidden = torch.randn(COST_BATCH, shape.seqlen, shape.width, device=device, requires_grad=True)
+    hidden = torch.randn(samples, shape.seqlen, shape.width, device=device, requires_grad=True)
     timed: dict[str, Callable[[], object]] = {"full": lambda: step(model), "ends": lambda: step(ends)}
     for share in SHARES:
         timed[f"step {share}"] = lambda share=share: step(model, share)  # type: ignore[misc]
         timed[f"draw {share}"] = lambda share=share: draw(hidden, int(shape.seqlen * share))  # type: ignore[misc]
-        timed[f"move {share}"] = lambda share=share: move(hidden, int(shape.seqlen * share))  # type: ignore[misc]
+        timed[f"move {share}"] = lambda share=share: move(hidden, int(shape.seqlen * share), routing)  # type: ignore[misc]
     ms = medians(timed, repetitions, device)
     dropping = shape.layers - 2
     return [
@@ -132,11 +141,11 @@ def draw(hidden: Tensor, kept: int) -> Tensor:
     return kept_indices(layer_key(0, 1, 1), 0, hidden.shape[0], hidden.shape[1], kept, hidden.device)
 
 
-def move(hidden: Tensor, kept: int) -> None:
+def move(hidden: Tensor, kept: int, routing: Routing) -> None:
     """One layer's tokens in and out, and their gradients back."""
     indices = torch.arange(kept, device=hidden.device).expand(hidden.shape[0], kept)
-    bypass, inside = PlainTorch().gather(hidden, indices, True)
-    torch.autograd.grad(PlainTorch().scatter(bypass, inside, indices, True), hidden, torch.ones_like(hidden))
+    bypass, inside = routing.gather(hidden, indices, True)
+    torch.autograd.grad(routing.scatter(bypass, inside, indices, True), hidden, torch.ones_like(hidden))
 
 
 # ---- learning

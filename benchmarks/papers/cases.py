@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["BASELINE", "CASES", "QUICK", "SLW", "TINY", "Case", "Run", "Task", "plan"]
+__all__ = ["BASELINE", "CASES", "LONG_LR_WARMUP", "QUICK", "SLW", "TINY", "Case", "Run", "Task", "plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +171,14 @@ def _batch_warmup(task: Task) -> Changes:
 BASELINE = Case(name="baseline", how="full length and batch from the first step", changes=lambda _: Changes())
 SLW = Case(name="SLW", how="length linear over T = 4 LR warmups", changes=_slw)
 BATCH_WARMUP = Case(name="bsz warmup", how="from 1/4 of the batch, as many steps as SLW", changes=_batch_warmup)
+LONG_LR_WARMUP = Case(name="LR warmup x 6", how="six times as many steps", changes=lambda _: Changes(lr_warmup_times=6))
 CASES = (
     BASELINE,
     SLW,
     Case(name="Shortformer", how="1/8 of the length for half the baseline's steps, then all", changes=_shortformer),
     BATCH_WARMUP,
     Case(name="mixed lengths", how="18 steps at 1/8 and 2 at full length, in turn, then all", changes=_mixed),
-    Case(name="LR warmup x 6", how="six times as many steps", changes=lambda _: Changes(lr_warmup_times=6)),
+    LONG_LR_WARMUP,
     Case(name="SLW + warmup x6", how="both of them", changes=lambda task: replace(_slw(task), lr_warmup_times=6)),
     Case(name="LR / 4", how="a quarter of the peak", changes=lambda _: Changes(lr_share=0.25)),
     Case(

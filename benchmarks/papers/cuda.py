@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .cases import BASELINE, SLW, Run, Task
+from .cases import BASELINE, SLW, Case, Run, Task
 from .reading import Curve, diverged
 from .running import Runs
 
@@ -35,8 +35,16 @@ def on(data: Path, *, seqlen: int, batch: int) -> Task:
     return replace(GPT3_125M, words=(*GPT3_125M.words, f"--data={data}"), seqlen=seqlen, batch=batch)
 
 
-def search(task: Task, runs: Runs, seeds: list[int], say: Callable[[str], None]) -> list[Run]:
-    """Performs the baseline of the first seed at ever higher LRs, then the baseline and SLW of all seeds at the last.
+def search(
+    task: Task,
+    runs: Runs,
+    seeds: list[int],
+    say: Callable[[str], None],
+    *,
+    cases: Sequence[Case] = (BASELINE, SLW),
+    largest: float = LARGEST_RATE,
+) -> list[Run]:
+    """Performs the baseline of the first seed at ever higher LRs, then all cases with all seeds at the last.
 
     Returns all runs that were asked for, made or not: the minutes may have ended before.
     """
@@ -50,10 +58,10 @@ def search(task: Task, runs: Runs, seeds: list[int], say: Callable[[str], None])
             return asked
         if diverged([s.loss for s in Curve.of(run, records).samples]):
             break
-        if rate >= LARGEST_RATE:
-            say(f"the baseline does not diverge within {task.steps} steps up to lr {rate:g}; SLW is run there")
+        if rate >= largest:
+            say(f"the baseline does not diverge within {task.steps} steps up to lr {rate:g}; the cases are run there")
             break
         rate *= 2
-    there = [case.run(task, rate, seed) for seed in seeds for case in (BASELINE, SLW)]
+    there = [case.run(task, rate, seed) for seed in seeds for case in cases]
     runs.perform(there)
     return [*asked, *(run for run in there if run.name != asked[-1].name)]

@@ -30,13 +30,23 @@ def records_of(folder: Path) -> list[Record] | None:
 class Runs:
     """In a folder, one folder for each."""
 
-    def __init__(self, folder: Path, *, minutes: float, say: Callable[[str], None], one_each: bool = False) -> None:
-        """`minutes`: after so many, no further run is begun. `one_each`: a process for each, so that nothing of an
-        earlier one is left on the device."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        minutes: float,
+        say: Callable[[str], None],
+        one_each: bool = False,
+        to_the_end: bool = False,
+    ) -> None:
+        """`minutes`: after so many, no further run is begun; with `to_the_end` none that would end after them, as long
+        as the longest so far. `one_each`: a process for each, so that nothing of an earlier one is left on the
+        device."""
         self._folder = folder
         self._until = time.monotonic() + 60 * minutes
         self._say = say
         self._one_each = one_each
+        self._to_the_end = to_the_end
         self._worker: subprocess.Popen[str] | None = None
         self.took_s: list[float] = []
         """Of each run that was made here and now."""
@@ -52,7 +62,7 @@ class Runs:
             self._say(f"{len({run.name for run in runs}) - len(missing)} runs are done already")
         try:
             for number, run in enumerate(missing, 1):
-                if time.monotonic() > self._until:
+                if time.monotonic() + self._expected_s() > self._until:
                     self._say(f"the minutes are over: {len(missing) - number + 1} runs are not made")
                     break
                 began = time.monotonic()
@@ -63,6 +73,9 @@ class Runs:
                 self._say(f"[{number}/{len(missing)}] {run}: {ended}, {took}")
         finally:
             self._stop()
+
+    def _expected_s(self) -> float:
+        return max(self.took_s, default=0.0) if self._to_the_end else 0.0
 
     def _perform(self, run: Run) -> str:
         folder = self._folder / run.name

@@ -492,6 +492,12 @@ def test_the_triton_kernels_are_right_in_tritons_interpreter(tmp_path: Path) -> 
         pytest.skip("Triton comes with torch's CUDA builds; this is a CPU build")
     program = """
 import torch
+from triton.runtime import interpreter
+patch = interpreter._patch_lang_tensor
+def patched(tensor, scope):  # Triton 3.6 makes a number of an array of one dimension: NumPy 2.4 and later refuse that
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+interpreter._patch_lang_tensor = patched
 from trainer_hooks.one_pass.check import check
 from trainer_hooks.one_pass.triton_pass import TritonPass, _kernels
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -499,6 +505,26 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
 """
     ran = _in_a_process(program, tmp_path, os.environ["PATH"], TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_triton_kernels_compile_for_a_gpu_that_is_not_there_with_loads_of_16_bytes() -> None:
+    triton = pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds; this is a CPU build")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from trainer_hooks.one_pass import triton_kernel
+
+    kinds = {"table": "*i64", "parts": "*fp64", "first": "i32", "tiles": "i32"}
+    kinds |= dict.fromkeys(("momentum_scale", "root_scale", "eps", "decay"), "fp32")
+    float32 = triton_kernel.TYPES[torch.float32]
+    constants = {"aligned": True, "size": triton_kernel.TILE, "block": triton_kernel.BLOCK}
+    for v_type in triton_kernel.TYPES.values():
+        for other in (None, float32):
+            given = {"v_type": v_type, "m_type": other, "p_type": other, **constants}
+            signature = kinds | dict.fromkeys(given, "constexpr")
+            source = ASTSource(fn=triton_kernel.per_tile, signature=signature, constexprs=given)
+            assembled = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+            assert "ld.global.v4.b32" in assembled, (v_type, other)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

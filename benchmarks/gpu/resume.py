@@ -1,0 +1,127 @@
+"""Whether a resumed training is the uninterrupted one, to the bit; and whether that one is itself, run again.
+
+The reference trainer, with dropout and sequence length warmup: to the end, to the end again, and to the middle and on
+from there. What the device does not repeat no resume can: so it is run as it is, and with torch's deterministic
+algorithms.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .setting import Case, Row, Setting
+
+__all__ = ["TITLE", "cases", "faults", "table"]
+
+TITLE = "Exact resume"
+
+_COMPARED = ("loss", "grad_norm", "adam_variance_l1", "loss_scale")
+
+
+def cases(setting: Setting) -> Mapping[str, Case]:
+    """Precisions and ZeRO stages, as they are and deterministic."""
+    from .process import join
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only so
+    join(setting.device)
+    combinations = [("bf16", 1), ("fp32", 0), ("fp16", 2), ("bf16", 3)]
+    if setting.quick:
+        combinations = combinations[:1]
+    return {
+        f"{precision}, ZeRO {zero}{', deterministic' if deterministic else ''}": partial(
+            _compared, setting, precision, zero, deterministic
+        )
+        for precision, zero in combinations
+        for deterministic in ((False,) if setting.quick else (False, True))
+    }
+
+
+def _compared(setting: Setting, precision: str, zero: int, deterministic: bool) -> Row:
+    import tempfile
+
+    import torch
+
+    folder = Path(tempfile.mkdtemp(dir=setting.folder))
+    middle = 4 if setting.quick else 10
+    model = ("--preset", "tiny", "--seqlen", "32") if setting.quick else ("--preset", "117M", "--seqlen", "256")
+    words = (
+        *model,
+        *("--precision", precision, "--zero", str(zero), "--global-batch", "8", "--dropout", "0.1", "--lr", "1e-3"),
+        *("--lr-decay", str(2 * middle), "--seqlen-start", "16", "--seqlen-warmup-steps", str(middle + 2)),
+        *("--save-interval", str(middle)),
+    )
+    with ExitStack() as stack:
+        said = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        if deterministic:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            stack.callback(torch.use_deterministic_algorithms, False)
+        whole = _trained(folder / "whole", words, 2 * middle)
+        again = _trained(folder / "again", words, 2 * middle)
+        _trained(folder / "resumed", words, middle)
+        resumed = _trained(folder / "resumed", words, 2 * middle)
+    return {
+        "steps": len(whole),
+        "resumed_from": middle,
+        "repeat": _difference(whole, again),
+        "resume": _difference(whole, resumed),
+        "not_deterministic": sorted(
+            {str(w.message).split(" does not have")[0][:80] for w in said if "deterministic" in str(w.message)}
+        ),
+    }
+
+
+def _trained(folder: Path, words: tuple[str, ...], steps: int) -> dict[int, dict[str, Any]]:
+    """{step: its readings}, of all attempts in that folder."""
+    from sentinel.adapters.journal import Journals
+    from sentinel.vocabulary.sample import Sample
+    from trainer_hooks.gpt.arguments import parse
+    from trainer_hooks.gpt.train import Trainer
+
+    where = ("--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state"))
+    Trainer(parse([*words, "--steps", str(steps), *where])).train()
+    records = Journals(folder / "state").poll()
+    return {r.global_step: {key: getattr(r, key) for key in _COMPARED} for r in records if isinstance(r, Sample)}
+
+
+def _difference(one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Row:
+    """The first step at which a reading differs, and the largest relative difference of the loss."""
+    differing = [step for step in sorted(one) if one[step] != other.get(step)]
+    losses = [(one[step]["loss"], other[step]["loss"]) for step in differing if step in other]
+    return {
+        "first_step": differing[0] if differing else None,
+        "loss": max((abs(a - b) / abs(a) for a, b in losses), default=0.0),
+        "missing": len(one) - len(other),
+    }
+
+
+def table(rows: Mapping[str, Row]) -> str:
+    """A line for each combination."""
+    lines = [f"{'':28} {'run again':>36} {'resumed':>36}"]
+    for case, row in rows.items():
+        lines.append(f"{case:28} {_told(row['repeat']):>36} {_told(row['resume']):>36}")
+        lines += [f"{'':6}no deterministic form: {what}" for what in row["not_deterministic"]]
+    return "\n".join(lines)
+
+
+def _told(difference: Row) -> str:
+    if difference["missing"]:
+        return f"{difference['missing']} samples missing"
+    if difference["first_step"] is None:
+        return "the same to the bit"
+    return f"from step {difference['first_step']} on, loss by {difference['loss']:.0e}"
+
+
+def faults(rows: Mapping[str, Row]) -> list[str]:
+    """A training that repeats itself, and whose resume does not."""
+    return [
+        f"{case}: resumed from step {row['resumed_from']}, {_told(row['resume'])}; run again it is the same to the bit"
+        for case, row in rows.items()
+        if row["repeat"]["first_step"] is None and (row["resume"]["first_step"] or row["resume"]["missing"])
+    ]

@@ -1,0 +1,100 @@
+"""A hook under observation: what surrounds its calls within a training step, and the engine without it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["around", "taken_out", "waits_by_profiler", "waits_by_torch"]
+
+_METHODS = ("loss_seen", "update_coming", "step_made")
+"""All that a step calls of the hook."""
+
+_SEAMS = ("backward", "step", "_take_model_step")
+"""Where the hook sits in an engine; see trainer_hooks.seams."""
+
+_WAITING = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"})
+
+_SPAN = "sentinel hook"
+
+
+@contextmanager
+def around(hook: Any, enter: Callable[[str], Callable[[], None]]) -> Iterator[None]:
+    """Calls `enter(name)` before each of the hook's methods, and what that has returned after it."""
+
+    def surrounded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            leave = enter(name)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                leave()
+
+        return call
+
+    for name in _METHODS:
+        setattr(hook, name, surrounded(name, getattr(hook, name)))
+    try:
+        yield
+    finally:
+        for name in _METHODS:
+            delattr(hook, name)  # the class's own shows again
+
+
+@contextmanager
+def taken_out(engine: Any) -> Iterator[None]:
+    """The engine as it is without a hook."""
+    seams = {name: vars(engine).pop(name) for name in _SEAMS}
+    try:
+        yield
+    finally:
+        vars(engine).update(seams)
+
+
+def waits_by_torch(hook: Any, steps: Callable[[], None]) -> int:
+    """Operations of the hook's for which torch made the host wait for CUDA, in some steps."""
+    counted = 0
+
+    def enter(_: str) -> Callable[[], None]:
+        heard = warnings.catch_warnings(record=True)
+        said = heard.__enter__()
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+
+        def leave() -> None:
+            nonlocal counted
+            torch.cuda.set_sync_debug_mode("default")
+            heard.__exit__(None, None, None)
+            counted += sum("synchroniz" in str(warning.message) for warning in said)
+
+        return leave
+
+    with around(hook, enter):
+        steps()
+    return counted
+
+
+def waits_by_profiler(hook: Any, steps: Callable[[], None]) -> int:
+    """Calls within the hook's that wait for CUDA, as the driver's own trace has them, in some steps."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    def enter(_: str) -> Callable[[], None]:
+        span = record_function(_SPAN)
+        span.__enter__()
+        return lambda: span.__exit__(None, None, None)
+
+    on_cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with profile(activities=[ProfilerActivity.CPU, *on_cuda]) as profiled, around(hook, enter):
+        steps()
+    # a span has a second event by the device's own clock, from the first of its kernels to the last
+    events = [e for e in profiled.events() or [] if e.device_type == DeviceType.CPU]
+    spans = [(e.time_range.start, e.time_range.end) for e in events if e.name == _SPAN]
+    if not spans:
+        raise RuntimeError("the profiler has no span of the hook's: its waits can't be counted")
+    waits = [e.time_range.start for e in events if e.name in _WAITING]
+    return sum(start <= wait < end for wait in waits for start, end in spans)
