@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := .make/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check full soak wandb bench chart pages panels site clean
+.PHONY: setup demo test check full soak wandb bench mutants chart pages panels site clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,9 @@ wandb: # the tests that need W&B's client, in an environment without the trainer
 
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done
+
+mutants: setup # small breakages of the code that matters, and how many of them the tests notice; about an hour on two cores
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants
 
 chart:
 	@rm -rf charts/sentinel/files && mkdir -p charts/sentinel/files/rules charts/sentinel/files/dashboards
