@@ -200,6 +200,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
             own = gathered(torch.tensor([sum(own_squares) / len(own_squares)], dtype=torch.float64)).sqrt()
             references["grad_norm_spread"] = float(own.max() - own.min())
         references |= state_references(whole, before)
+        fill_padding(engine)
         if rank:
             continue
         sample = hook.latest
@@ -222,6 +223,19 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     hook.close("finished")
     errors = int(gathered(torch.tensor([float(hook.errors)])).sum())
     return {"refused": None, "worst": worst, "samples": samples, "skipped": skipped, "errors": errors}
+
+
+def fill_padding(engine: Any) -> None:
+    """Puts what no reading may show into what pads ZeRO 3's partitions: it is memory that DeepSpeed does not set."""
+    rank, wrapper = dist.get_rank(), engine.optimizer
+    groups = zip(getattr(wrapper, "fp32_partitioned_groups_flat", ()), getattr(wrapper, "fp16_groups", ()), strict=True)
+    for master, parameters in groups:
+        v = wrapper.optimizer.state.get(master, {}).get("exp_avg_sq")
+        end = 0
+        for parameter in parameters if v is not None else ():
+            start, end = end, end + parameter.partition_numel()
+            owned = max(0, parameter.ds_numel - rank * parameter.partition_numel())
+            v[start + owned : end] = 1e6
 
 
 def squares_of_own_gradient(net: nn.Module, x: Tensor, y: Tensor) -> float:
