@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := .make/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check full soak wandb bench gpu chart pages panels site clean
+.PHONY: setup demo test check full soak wandb bench gpu mutants chart pages panels site clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,9 @@ bench: setup
 gpu: # on a machine with a GPU; MINUTES=N, one hour by default. What is measured is kept: a second call goes on
 	@$(PYTHON) tools/gpu_environment.py
 	@.venv-gpu/bin/python -m benchmarks.gpu --minutes $(or $(MINUTES),60)
+
+mutants: setup # small breakages of the code that matters, and how many of them the tests notice; about an hour on two cores
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants
 
 chart:
 	@rm -rf charts/sentinel/files && mkdir -p charts/sentinel/files/rules charts/sentinel/files/dashboards

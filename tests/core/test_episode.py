@@ -51,3 +51,35 @@ def test_what_stands_for_long_needs_to_stand_less_high(standard_errors: float, p
     episode = stood(standard_errors, patiences)
     step = 1000 + int(patiences * PATIENCE)
     assert episode.stands(THRESHOLDS, step, PATIENCE) is stands
+
+
+def test_its_age_counts_from_the_early_end_of_its_onset() -> None:
+    episode = stood(6.5, 1.0)
+    assert not episode.stands(THRESHOLDS, 999 + PATIENCE, PATIENCE)
+    episode.onset_range = (990, 1000)
+    assert episode.stands(THRESHOLDS, 990 + PATIENCE, PATIENCE)
+
+
+@pytest.mark.parametrize(("patiences", "stands"), [(1.5, False), (2.9, False), (3.0, True)])
+def test_what_falls_back_is_given_three_patiences_and_no_more(patiences: float, stands: bool) -> None:
+    episode = stood(200.0, 0.0)
+    last = 1000 + int(patiences * PATIENCE)
+    for step in range(1001, last + 1):
+        episode.push(step, LEVEL + 10 * math.exp(-4 * (step - 1000) / (last - 1000)))
+    assert episode.stands(THRESHOLDS, last, PATIENCE) is stands
+
+
+@pytest.mark.parametrize(("last_32", "healed"), [(0.5, True), (3.5, False)])
+def test_eight_losses_at_the_level_are_no_healing_where_the_last_32_show_an_offset(
+    last_32: float, healed: bool
+) -> None:
+    """In standard errors of the median of 32: an offset that a median of eight can't tell from noise."""
+    of_32 = 1.2533 * SIGMA / math.sqrt(32)
+    of_8 = 1.2533 * SIGMA / math.sqrt(8)
+    episode = stood(0.0, 0.0)
+    for step in range(1001, 1025):
+        episode.push(step, LEVEL + last_32 * of_32)
+    for step in range(1025, 1033):
+        episode.push(step, LEVEL + min(last_32 * of_32, 2.9 * of_8))
+    exact = Thresholds(healed_tolerance=0.0)
+    assert episode.has_healed(exact, widened=0.0) is healed

@@ -234,7 +234,9 @@ def one_step(engine: Any, whole: Whole, case: Case, step: int) -> dict[str, floa
         own = [sum(own_squares) / len(own_squares)]
         norms = gathered(torch.tensor(own, dtype=torch.float64, device=device)).sqrt()
         references["grad_norm_spread"] = float(norms.max() - norms.min())
-    return references | state_references(whole, before) | {"grad_norm": norm, "scale": scale}
+    references |= state_references(whole, before) | {"grad_norm": norm, "scale": scale}
+    fill_padding(engine)
+    return references
 
 
 def compared(
@@ -257,6 +259,19 @@ def compared(
             yield kind, math.inf
         elif math.isfinite(reference):
             yield kind, abs(ours - reference) / max(abs(reference), 1e-30)
+
+
+def fill_padding(engine: Any) -> None:
+    """Puts what no reading may show into what pads ZeRO 3's partitions: it is memory that DeepSpeed does not set."""
+    rank, wrapper = dist.get_rank(), engine.optimizer
+    groups = zip(getattr(wrapper, "fp32_partitioned_groups_flat", ()), getattr(wrapper, "fp16_groups", ()), strict=True)
+    for master, parameters in groups:
+        v = wrapper.optimizer.state.get(master, {}).get("exp_avg_sq")
+        end = 0
+        for parameter in parameters if v is not None else ():
+            start, end = end, end + parameter.partition_numel()
+            owned = max(0, parameter.ds_numel - rank * parameter.partition_numel())
+            v[start + owned : end] = 1e6
 
 
 def squares_of_own_gradient(net: nn.Module, x: Tensor, y: Tensor) -> float:

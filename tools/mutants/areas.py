@@ -1,0 +1,57 @@
+"""Which code is changed, and which tests are to notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["AREAS", "Area", "files_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """A part of the code whose breakage would harm a run, and the tests that stand for it."""
+
+    name: str
+    code: tuple[str, ...]
+    """Patterns of files, relative to the root."""
+
+    tests: tuple[str, ...]
+    """Files and folders of tests that run within pytest's own process, or in processes that they start."""
+
+
+AREAS: tuple[Area, ...] = (
+    Area(name="judge", code=("sentinel/judge/*.py",), tests=("tests/core",)),
+    Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core",)),
+    Area(
+        name="job script",
+        code=("sentinel/plan/job_script/*.py", "sentinel/plan/megatron_*.py"),
+        tests=("tests/core",),
+    ),
+    Area(
+        name="lock",
+        code=("sentinel/adapters/lock.py", "sentinel/durable.py"),
+        tests=("tests/adapters/test_one_sentinel_acts.py", "tests/adapters/test_state_files.py"),
+    ),
+    Area(
+        name="quarantine and latest",
+        code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("quarantine", "trackers", "folder", "pins")),
+        tests=("tests/adapters",),
+    ),
+    Area(
+        name="TensorBoard cut",
+        code=("sentinel/adapters/tensorboard.py", "sentinel/adapters/event_files/*.py"),
+        tests=("tests/adapters",),
+    ),
+    Area(
+        name="pacing and schedules",
+        code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/gpt/decided.py"),
+        tests=("tests/core", "tests/hooks/test_deepspeed_pacing.py", "tests/hooks/test_gpt_schedules.py"),
+    ),
+)
+
+
+def files_of(area: Area, root: Path) -> list[str]:
+    """The area's files, relative to the root, in order."""
+    found = {p.relative_to(root).as_posix() for pattern in area.code for p in root.glob(pattern)}
+    return sorted(found)
