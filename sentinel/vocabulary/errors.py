@@ -12,7 +12,7 @@
     │   ├── PagerError           a pager did not take a page, which stays in the outbox
     │   ├── ScrapeError          Prometheus does not answer: what was scraped is not known for now
     │   ├── SlurmNotReady        Slurm answers, and has no nodes for the job just now
-    │   ├── SlurmUnavailable     Slurm does not answer: nobody can say what runs
+    │   ├── SlurmUnavailable     Slurm does not answer: the job state is unknown
     │   └── WandbUnavailable     W&B does not answer, or not as itself
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
