@@ -10,7 +10,7 @@ PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR.
 Exit codes: 0 done, 3 no NVIDIA driver, no index that can be reached, or a torch that does not see the GPU.
 """
 
-# ruff: noqa: T201 - what it does is what it prints
+
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ __all__ = ["IncidentLog"]
 
 
 class IncidentLog:
-    """STATE_DIR/incidents.jsonl."""
+    """STATE_DIR/incidents.jsonl, or another log that is kept in the same way: `check` says what its events have."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[dict[str, Any]], dict[str, Any]] = checked_event) -> None:
         self._path = path
+        self._check = check
         self._read: tuple[int, list[dict[str, Any]]] = (0, [])
         self._read_digest = _digest(b"")
         self._read_of: tuple[int, ...] | None = None
@@ -33,7 +34,7 @@ class IncidentLog:
         IncidentLogError where the event could not be read again, as with a clock beyond any calendar.
         """
         try:
-            checked_event(dict(event))
+            self._check(dict(event))
         except LineError as error:
             raise IncidentLogError(f"{self._path}: an event can't be written: {error}") from error
         with os_errors_named(self._path):
@@ -82,7 +83,7 @@ class IncidentLog:
         events = list(events)
         for number, line in enumerate(data[seen:whole].splitlines(), len(events) + 1):
             try:
-                events.append(checked_event(load_object(line.decode("utf-8", "replace"))))
+                events.append(self._check(load_object(line.decode("utf-8", "replace"))))
             except LineError as error:
                 raise IncidentLogError(f"{self._path}, line {number}: {error}") from error
         self._read, self._read_digest = (whole, events), _digest(data[:whole])

@@ -61,7 +61,7 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
     with os_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with RunLock(folder):
-        record = Record(IncidentLog(folder / "probes.jsonl"), task)
+        record = Record(IncidentLog(folder / "probes.jsonl", check=dict), task)
         tuner = Tuner(
             task,
             record,

@@ -194,7 +194,7 @@ def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged:
     (folder / "demo.toml").write_text(text.replace("[[policy.ladder]]", f"{UNCARRIED}[[policy.ladder]]", 1))
     array = run.submit("--array=1-3%1", "--job-name=demo")
     assert value(run.got(f"{array}_1"), "--seed") == "43"
-    words = ("--to", "global_step40", "--rung", "reseed", "--dry-run", "--run", str(folder / "demo.toml"))
+    words = ("--to", "global_step20", "--rung", "reseed", "--dry-run", "--run", str(folder / "demo.toml"))
     dry = subprocess.run([*SENTINEL, "rollback", *words], capture_output=True, text=True, timeout=120, check=False)
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "-    --seed 43 \\\n+    --seed 44 \\" in dry.stdout

@@ -78,14 +78,14 @@ class _Launcher:
 
 
 def tuner(root: Path, trainers: Trainers, said: list[str] | None = None) -> Tuner:
-    record = Record(IncidentLog(root / "probes.jsonl"), TASK)
+    record = Record(IncidentLog(root / "probes.jsonl", check=dict), TASK)
     say = (said if said is not None else []).append
     probe_of = lambda life: trainers.probe(root, life)  # noqa: E731
     return Tuner(TASK, record, probe_of, parallel=1, poll_interval_s=0.0, say=say, sleep=lambda _: None)
 
 
 def lives(root: Path) -> list[tuple[str, str | None]]:
-    return [(life.name, life.why) for life in Record(IncidentLog(root / "probes.jsonl"), TASK).lives]
+    return [(life.name, life.why) for life in Record(IncidentLog(root / "probes.jsonl", check=dict), TASK).lives]
 
 
 def test_the_loop_does_what_the_search_asks_for_and_records_it(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_may_pass_leaves_a_search_that_is_taken_up_again(tmp_path: Path) ->
 
 def test_a_probe_that_was_left_running_is_followed_on_and_not_begun_anew(tmp_path: Path) -> None:
     trainers = Trainers()
-    record = Record(IncidentLog(tmp_path / "probes.jsonl"), TASK)
+    record = Record(IncidentLog(tmp_path / "probes.jsonl", check=dict), TASK)
     trainers.probe(tmp_path, record.begin(Pacing(8, 40), now=0.0)).start()
     said: list[str] = []
     tuner(tmp_path, trainers, said).run()
@@ -142,6 +142,6 @@ def test_an_event_torn_by_a_crash_is_as_if_it_had_not_been_written(tmp_path: Pat
 
 
 def test_another_search_in_the_same_folder_is_not_mixed_with_the_first(tmp_path: Path) -> None:
-    Record(IncidentLog(tmp_path / "probes.jsonl"), TASK)
+    Record(IncidentLog(tmp_path / "probes.jsonl", check=dict), TASK)
     with pytest.raises(ConfigError, match="another search"):
-        Record(IncidentLog(tmp_path / "probes.jsonl"), replace(TASK, fluctuation=1.5))
+        Record(IncidentLog(tmp_path / "probes.jsonl", check=dict), replace(TASK, fluctuation=1.5))
