@@ -10,8 +10,6 @@ PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR.
 Exit codes: 0 done, 3 no NVIDIA driver, no index that can be reached, or a torch that does not see the GPU.
 """
 
-
-
 from __future__ import annotations
 
 import argparse
