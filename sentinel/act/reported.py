@@ -85,7 +85,7 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
         return reported
     gaps = {f.name: getattr(script, f.name) for f in fields(Baseline) if getattr(reported, f.name) is None}
     shown = tuple(name for name, value in gaps.items() if value is not None and name != "lr_from_start")
-    return replace(reported, **gaps, by_script=shown)
+    return replace(reported, **gaps, by_script=(*reported.by_script, *shown))
 
 
 def step_time_s(attempt: Attempt | None) -> float | None:

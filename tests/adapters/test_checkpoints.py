@@ -143,7 +143,7 @@ def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:
     assert everything(folder) == content
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\nb", "a;b"])
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\nb"])
 def test_names_that_could_lead_elsewhere_are_refused(folder: Path, name: str) -> None:
     with pytest.raises(QuarantineError):
         Checkpoints(folder).quarantine(["global_step100"], incident=name, rollback="r1")

@@ -151,16 +151,16 @@ def test_a_log_that_was_repaired_is_read_from_its_beginning(tmp_path: Path, in_p
     path = tmp_path / "incidents.jsonl"
     log = IncidentLog(path)
     for number in range(3):
-        log.append({"event": "opened", "n": number})
+        log.append({"event": "opened", "n": number, "time_unix_s": 1.0})
     assert [e["n"] for e in log.read()] == [0, 1, 2]
-    repaired = "".join(dump_json({"event": "repaired", "n": n}) + "\n" for n in (0, 1, 3, 4))
+    repaired = "".join(dump_json({"event": "repaired", "n": n, "time_unix_s": 1.0}) + "\n" for n in (0, 1, 3, 4))
     if in_place:
         path.write_text(repaired)
     else:
         (tmp_path / "new").write_text(repaired)
         (tmp_path / "new").replace(path)
     assert [(e["event"], e["n"]) for e in log.read()] == [("repaired", n) for n in (0, 1, 3, 4)]
-    log.append({"event": "closed", "n": 5})
+    log.append({"event": "closed", "n": 5, "time_unix_s": 2.0})
     assert [e["n"] for e in log.read()] == [0, 1, 3, 4, 5]
 
 

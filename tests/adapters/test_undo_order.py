@@ -74,7 +74,7 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
     )
     assert held_by(incident, near.checkpoints) == ("global_step20", "global_step30")
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
-    take_back(incident, near, Observer(near, Thresholds()), ledger)
+    take_back(incident, near, Observer(near, Thresholds(gone_after_s=0.001)), ledger)
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}
     assert there == {f"global_step{step}": "the run" for step in (10, 20, 30)}
     assert (tmp_path / "c" / "latest").read_text() == "global_step30"

@@ -103,4 +103,6 @@ def test_status_needs_no_index_that_it_can_write(
         assert "diverged" in capsys.readouterr().out
         assert not (folder / "s" / "tensorboard-index.json").exists()
         with pytest.raises(FilesystemRefused, match=r"incidents\.jsonl"):  # where it matters, it is said
-            wiring.neighbours_of(load_config(folder / "a.toml")).incident_log.append({"event": "opened"})
+            wiring.neighbours_of(load_config(folder / "a.toml")).incident_log.append(
+                {"event": "opened", "time_unix_s": 1.0}
+            )

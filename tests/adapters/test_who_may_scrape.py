@@ -183,7 +183,7 @@ def test_a_token_that_would_not_do_is_refused_with_the_name_of_its_file(tmp_path
     with pytest.raises(ConfigError, match=r"token_file: .*/token should hold 16"):
         Token(file)
     file.write_bytes(b"\xff\xfe" * 20)
-    with pytest.raises(ConfigError, match=r"token_file: .*/token is not text"):
+    with pytest.raises(ConfigError, match=r"token_file: .*/token can.t be read: byte 0 is not UTF-8"):
         Token(file)
 
 

@@ -53,8 +53,8 @@ def test_each_incident_has_its_own_end_and_the_last_one_counts() -> None:
     ("table", "said"),
     [
         ('entity = "lab"', "entity and project belong together"),
-        ('entity = "lab"\nproject = "a/b"', "project should be a single name, not 'a/b'"),
-        ('run_id = ""', "run_id should be a single name, not ''"),
+        ('entity = "lab"\nproject = "a/b"', "project: 'a/b' is a path: a name has no / in it"),
+        ('run_id = ""', "run_id: '' is empty"),
         ("timeout_s = 0", "timeout_s should be above 0 and at most 600, not 0"),
         ('api_key = "secret"', r"\[wandb\] has no key 'api_key'"),
     ],

@@ -74,7 +74,9 @@ def test_a_run_that_is_behind_its_sibling_is_said_and_not_rolled_back(
     sibling: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal(tmp_path / "run" / "state", 1.4)
-    config = configured(tmp_path / "run", f'reference = ["{sibling}"]', '[policy]\nmode = "act"')
+    config = configured(
+        tmp_path / "run", f'reference = ["{sibling}"]', '[launcher]\ncommand = ["true"]\n[policy]\nmode = "act"'
+    )
     with caplog.at_level(logging.INFO):
         chosen = Chosen(runs=(str(tmp_path / "run" / "a.toml"),), everything=False, config_dir=tmp_path)
         watch(chosen, observe=False, once=True, fleet_dir=tmp_path)
