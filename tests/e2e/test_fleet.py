@@ -47,7 +47,7 @@ class Folder:
         """Configures a run; its state folder."""
         text = (
             f'[run]\nname = "{name}"\ncheckpoints = "../c-{name}"\nstate_dir = "../s-{name}"\n'
-            f'[launcher]\nkind = "{launcher}"\n[watch]\npoll_interval_s = {pace_s}\n'
+            f'[launcher]\nkind = "{launcher}"\nslurm_timeout_s = 600\n[watch]\npoll_interval_s = {pace_s}\n'
         )
         (self.path / "runs" / f"{name}.toml").write_text(text + "\n".join(lines) + "\n")
         (self.path / f"c-{name}").mkdir(exist_ok=True)
@@ -84,9 +84,9 @@ class Folder:
             yield process
 
     @contextmanager
-    def watch(self, *words: str, name: str = "watch") -> Iterator[Watch]:
+    def watch(self, *words: str, name: str = "watch", **more: str) -> Iterator[Watch]:
         line = (sys.executable, "-m", "sentinel", "watch", *words)
-        with running(*line, folder=self.path, name=name, PYTHONPATH=os.pathsep.join(sys.path)) as process:
+        with running(*line, folder=self.path, name=name, PYTHONPATH=os.pathsep.join(sys.path), **more) as process:
             yield Watch(process, self.path / f"{name}.log")
 
 
@@ -160,15 +160,18 @@ def test_two_runs_are_watched_by_one_daemon_and_each_line_names_its_own(folder: 
 
 
 def test_a_run_that_hangs_holds_up_no_other(folder: Folder) -> None:
-    """The journal of one is a pipe that nobody writes to: whoever opens it waits for good."""
+    """The scheduler of some answers nobody: whoever asks it waits for minutes."""
     names = [f"r{number}" for number in range(10)]
     for name in names:
         folder.run(name)
         folder.trained(name)
+    silent = folder.path / "bin" / "squeue"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\nexec sleep 120\n")
+    silent.chmod(0o755)
     for number in range(10):
-        folder.run(f"stuck{number}")
-        os.mkfifo(folder.journal(f"stuck{number}"))
-    with folder.watch("--all") as watch:
+        folder.run(f"stuck{number}", launcher="slurm")
+    with folder.watch("--all", PATH=f"{silent.parent}:{os.environ['PATH']}") as watch:
         watch.shows(*(verdict(name, "healthy") for name in names))
         for _ in range(2):
             before = time.time()

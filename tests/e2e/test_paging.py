@@ -34,6 +34,9 @@ state_dir = "state"
 [watch]
 poll_interval_s = 0.05
 
+[judge]
+gone_after_s = 0.01 # the trainer has named no process: it is gone once it is silent
+
 [policy]
 {policy}
 
@@ -47,7 +50,9 @@ def web() -> Iterator[Receiver]:
         yield got
 
 
-def write_run(folder: Path, paging: str, *, policy: str = "mode = 'observe'", launcher: str = "") -> Path:
+def write_run(
+    folder: Path, paging: str, *, policy: str = "mode = 'observe'", launcher: str = "command = ['true']"
+) -> Path:
     path = folder / "tr8.toml"
     path.write_text(RUN.format(paging=paging, policy=policy, launcher=launcher))
     (folder / "checkpoints").mkdir(exist_ok=True)
@@ -321,7 +326,7 @@ def test_a_watch_that_ends_by_an_error_says_so_and_says_when_it_is_back(tmp_path
     path = write_run(tmp_path, hook(web.url))
     log = tmp_path / "state" / "incidents.jsonl"
     log.parent.mkdir()
-    log.write_text('{"event": "decided", "incident": "incident-3"}\n{"event": "x"}\n')
+    log.write_text('{"event": "decided", "incident": "incident-3", "time_unix_s": 1}\n')
     sentinel(path, "watch", expect=4)
     log.unlink()
     sentinel(path, "watch", "--once")
