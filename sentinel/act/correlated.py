@@ -60,5 +60,6 @@ class Correlated:
             return ()
         if self._since is None or self._since[0] != attempt.number or now_unix_s - self._since[1] >= _AGAIN_S:
             self._kept = leads(attempt.samples[-LAST_SAMPLES:])
-            self._since = (attempt.number, now_unix_s)
+            if len(attempt.samples) >= _LEAST_SAMPLES:  # else there is an answer within a few steps
+                self._since = (attempt.number, now_unix_s)
         return self._kept
