@@ -154,7 +154,7 @@ def test_a_dry_run_tells_the_plan_and_touches_nothing(run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--to", "global_step200"), "is after the onset at step"),
+        (("--to", "global_step200"), "is after the onset (step"),
         (("--to", "global_step7"), "there is no checkpoint 'global_step7'; the last ones are global_step200,"),
         (("--to", "global_step20", "--rung", "prayer"), "the ladder has no rung 'prayer'; it has reseed,"),
     ],
@@ -168,7 +168,7 @@ def test_what_is_refused_is_refused_with_the_reason(run: Path, words: tuple[str,
 
 def test_nobody_there_to_be_asked_is_a_no(run: Path) -> None:
     before = inventory(run)
-    assert "say --yes" in sentinel(run, "rollback", "--to", "global_step20", expect=1).stderr
+    assert "pass --yes" in sentinel(run, "rollback", "--to", "global_step20", expect=1).stderr
     assert inventory(run) == before
 
 
@@ -202,7 +202,7 @@ def test_two_sentinels_do_not_work_on_one_run(run: Path) -> None:
 
 
 def test_an_incident_log_that_makes_no_sense_is_not_guessed_at(run: Path) -> None:
-    (run / "state" / "incidents.jsonl").write_text('{"event": "decided", "incident": "incident-3"}\n{"event": "x"}\n')
+    (run / "state" / "incidents.jsonl").write_text('{"event": "decided", "incident": "incident-3", "time_unix_s": 1}\n')
     ran = sentinel(run, "watch", expect=4)
     assert "event 1 of the incident log makes no sense" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -378,7 +378,7 @@ def test_in_mode_approve_a_person_is_asked_and_nothing_is_done_without_them(run:
     _watched_until(run, "proposed")  # a second daemon asks nothing twice
     assert _kinds(run).count("proposed") == 1
     assert inventory(run) == before
-    assert "say --yes" in sentinel(run, "approve", "incident-1", expect=1).stderr
+    assert "pass --yes" in sentinel(run, "approve", "incident-1", expect=1).stderr
     assert "hypothesis: the order of the data did it" in sentinel(run, "approve", "incident-1", "--yes").stdout
     sentinel(run, "watch", expect=4)  # carries it out; its job can't be started here
     kinds = _kinds(run)
@@ -425,7 +425,7 @@ def test_only_a_person_deletes_and_only_what_is_closed(run: Path) -> None:
     room = run / "checkpoints" / ".sentinel-quarantine" / "incident-1"
     assert room.is_dir()
     kept = live(inventory(run))
-    assert "say --yes" in sentinel(run, "purge", "incident-1", expect=1).stderr
+    assert "pass --yes" in sentinel(run, "purge", "incident-1", expect=1).stderr
     assert room.is_dir()
     sentinel(run, "purge", "incident-1", "--yes")
     assert not room.exists()
