@@ -15,6 +15,8 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.vocabulary.numbers import dump_json
 from tests.adapters.checkpoint_files import deepspeed
+from tests.adapters.pagers import until
+from tests.adapters.servers import running
 
 
 def journal(folder: Path, losses: list[float], last_unix_s: float, host: str = "another-node") -> None:
@@ -35,7 +37,7 @@ def configured(folder: Path, kind: str) -> Path:
     path = folder / "a.toml"
     path.write_text(
         f'[run]\nname = "a"\ncheckpoints = "not-mounted"\nstate_dir = "state"\n[launcher]\nkind = "{kind}"\n'
-        "[policy]\nconfirm_within_s = 0.0\n"
+        "[policy]\nconfirm_within_s = 0.001\n"
     )
     return path
 
@@ -81,8 +83,11 @@ def test_a_run_that_falls_silent_is_not_called_healthy(tmp_path: Path) -> None:
     path = configured(tmp_path, "elsewhere")
     for _ in range(2):
         assert "is blind at step 300: nothing has come from the run for 360" in look(path).stderr
-    (told,) = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
-    assert told["severity"] == "warning"
+    log = IncidentLog(tmp_path / "state" / "incidents.jsonl")
+    assert log.read() == []  # a look that stands alone does not know since when
+    with running(sys.executable, "-m", "sentinel", "watch", "--run", path, folder=tmp_path, name="watch"):
+        until(log.read)
+    assert log.read()[0]["severity"] == "warning"
 
 
 def test_nothing_is_wrong_before_the_first_attempt(tmp_path: Path) -> None:
