@@ -272,7 +272,7 @@ KILL_FILE = "the KILL file is in the state folder: a job would stop after its fi
 def _waits(run: RunState, policy: Policy) -> Plan | None:
     """What has to pass before anything is decided."""
     if not run.jobs.known:  # the job's script is a part of what is decided upon
-        return Plan(refusal=f"nobody can say what runs: {run.jobs.why_unknown}", waits=True)
+        return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
     if run.paused or run.kill_file:
         return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
     span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
