@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -108,6 +109,8 @@ class JournalWriter:
                 self._append(encoded)
             except OSError as error:
                 self._lose(str(error))
+                with contextlib.suppress(OSError):
+                    os.utime(self._descriptor)  # a sign of life that a full disk has room for
 
     def _append(self, line: bytes) -> None:
         whole = left = self._torn + line

@@ -25,6 +25,7 @@ def faults(
     *,
     kind: Literal["local", "slurm", "elsewhere"],
     user: str | None,
+    source: Literal["journal", "log", "prometheus"],
     state_dir: Path,
     checkpoints: Path,
     launcher: Launcher,
@@ -39,6 +40,8 @@ def faults(
     if kind == "elsewhere":
         return
     yield from _of_owners(state_dir, checkpoints)
+    if source == "journal":
+        yield from _of_state(state_dir, checkpoints)
     started = [newest.started] if newest is not None else []
     if kind == "slurm" and user is not None:
         yield from _of_user(user)
@@ -49,7 +52,27 @@ def faults(
                 f"attempt {newest.started.attempt} runs on {newest.started.host}, and can't be seen: {why}; "
                 f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
             )
+        elif newest.started.job_id not in (None, _own_job()):
+            yield Fault(
+                f"attempt {newest.started.attempt} is Slurm's job {newest.started.job_id}: "
+                "[launcher] kind should be 'slurm'"
+            )
     yield from (Fault(w.foreign) for w in launcher.look(started).writers if w.foreign)
+
+
+def _own_job() -> str | None:
+    """Slurm's id of the job that sentinel runs in, as an attempt reports its own."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+def _of_state(state_dir: Path, checkpoints: Path) -> Iterator[str]:
+    """Where checkpoints are and no state folder is, the journals lie elsewhere, and nothing tells who lives."""
+    if not state_dir.exists() and any(checkpoints.glob("*[0-9]")):
+        yield Fault(
+            f"{state_dir} is not there, and {checkpoints} holds checkpoints: [run] state_dir should name the folder "
+            "that the trainer writes its journal to"
+        )
 
 
 def _of_user(user: str) -> Iterator[str]:

@@ -263,6 +263,7 @@ class Observer:
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=attempt.started.world_size if attempt and attempt.started else None,
             incidents=incidents,
+            quarantined=near.checkpoints.quarantined_incidents(),
             approvals=near.approvals.read(),
             kill_file=asks_all_to_stop(near.state_dir / "KILL"),
             paused=(near.state_dir / "PAUSED").exists(),
@@ -326,9 +327,17 @@ class Observer:
             finished_reason=attempt.end_reason if attempt else None,
             last_sample_unix_s=last.time_unix_s if last else None,
             attempt_started_unix_s=started.time_unix_s if started else None,
-            second_witness_unix_s=last_written(self._logs(jobs), self._near.checkpoints.folder),
+            second_witness_unix_s=self._second_witness(attempt, jobs),
             warmup_end_step=warmup_end(started) if started else None,
         )
+
+    def _second_witness(self, attempt: Attempt | None, jobs: JobsSeen) -> float | None:
+        """When a log, a checkpoint or the journal's file was written last.
+
+        A hook that can't write a sample, since the disk is full, still sets its journal's modification time.
+        """
+        journal = [self._near.state_dir / "attempts" / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
+        return last_written([*self._logs(jobs), *journal], self._near.checkpoints.folder)
 
 
 _ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}

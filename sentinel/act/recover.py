@@ -245,7 +245,7 @@ class Recoverer:
         wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
         seen = f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
         if not any(other.ignored == rollback.id for other in look.run.incidents):
-            self._ledger.ignored(len(look.run.incidents) + 1, rollback, attempt, incident.baseline, checks)
+            self._ledger.ignored(look.run.next_incident, rollback, attempt, incident.baseline, checks)
         return self._stop(
             incident,
             f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "

@@ -162,7 +162,7 @@ class Watch:
         attempt = look.history.latest
         if look.verdict.kind is VerdictKind.DIVERGED and attempt is not None and not _given_up(look, attempt):
             self._ledger.opened(
-                len(look.run.incidents) + 1,
+                look.run.next_incident,
                 attempt,
                 look.run.baseline,
                 look.run.overrides,

@@ -47,7 +47,7 @@ def init(
     text = template(
         name,
         checkpoints=_from(config_dir, checkpoints),
-        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or None),
+        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or str(Path(".sentinel", name))),
         command=command,
         launcher=launcher,
     )

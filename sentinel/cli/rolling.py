@@ -40,7 +40,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     diff = _diff(parts, plan)
     if isinstance(diff, SentinelError):
         plan = Plan(refusal=str(diff))
-    _show(plan, look.run, incident_id(len(look.run.incidents) + 1), as_json=as_json)
+    _show(plan, look.run, incident_id(look.run.next_incident), as_json=as_json)
     if isinstance(diff, str) and not as_json:
         typer.echo(diff)
     if plan.refusal is not None or plan.decision is None:
@@ -93,7 +93,7 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
 
 def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
     attempt, ledger = look.history.latest, parts.ledger
-    number = len(look.run.incidents) + 1
+    number = look.run.next_incident
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place")

@@ -178,6 +178,7 @@ def faults_of(config: Config) -> list[str]:
     found = ground.faults(
         kind=config.launcher.kind,
         user=config.launcher.user,
+        source=config.source.kind,
         state_dir=near.state_dir,
         checkpoints=config.run.checkpoints,
         launcher=near.launcher,

@@ -33,7 +33,8 @@ class Run:
     """The trainer's save folder, which holds `latest` and global_stepN/."""
 
     state_dir: Path | None = None
-    """What trainer and daemon share; default .sentinel/NAME beside the current folder."""
+    """What trainer and daemon share; `sentinel init` writes it down. The default is .sentinel/NAME in the folder that
+    a command is typed in, so that it is another one elsewhere."""
 
     tensorboard: Path | None = None
     """Folder of the run's event files; leave out where there is none."""

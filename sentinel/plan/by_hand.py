@@ -51,7 +51,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         )
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused
-    incident = incident_id(len(run.incidents) + 1)
+    incident = incident_id(run.next_incident)
     try:
         overrides = _overrides(wanted, verdict, run, policy, incident, step)
     except ConfigError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,9 @@ from sentinel.plan.witnesses import AttemptSeen, Fate, Sign
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
 __all__ = ["Checkpoint", "JobsSeen", "RunState", "WriterSeen"]
+
+_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)
+"""An incident's id, or that of one of its rollbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +189,9 @@ class RunState:
     """Ranks of the newest attempt, one for each accelerator; None where it has not said."""
 
     incidents: tuple[Incident, ...] = ()
+    quarantined: frozenset[str] = frozenset()
+    """Names of the incidents' folders in the quarantine of the checkpoints."""
+
     approvals: Mapping[str, Approval] = field(default_factory=dict)
     """Incident -> a person's yes to what was proposed."""
 
@@ -206,6 +213,17 @@ class RunState:
     def open_incident(self) -> Incident | None:
         """The incident that is neither closed nor stopped, or None; there is one at most."""
         return next((i for i in self.incidents if i.status not in ("closed", "stopped")), None)
+
+    @property
+    def next_incident(self) -> int:
+        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names.
+
+        The log alone does not tell: it may have been deleted with the state folder, while the attempt that trains
+        still reports the rollback that it was started for.
+        """
+        rollbacks = self.started_rollbacks | {w.rollback for w in self.jobs.writers if w.rollback}
+        named = {*(i.id for i in self.incidents), *self.quarantined, *rollbacks}
+        return 1 + max((int(found[1]) for name in named if (found := _INCIDENT.match(name))), default=0)
 
     @property
     def unfinished(self) -> tuple[Incident, ...]:

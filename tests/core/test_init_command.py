@@ -39,7 +39,10 @@ def test_the_save_folder_counts_from_where_it_is_typed(
     init(Path(config_dir), "--checkpoints", "out/saves")
     run = load_config(tmp_path / config_dir / "tr8.toml").run
     assert run.checkpoints.resolve() == tmp_path / "out" / "saves"
-    assert run.state_dir == tmp_path / ".sentinel" / "tr8"
+    monkeypatch.chdir("/")
+    run = load_config(tmp_path / config_dir / "tr8.toml").run
+    assert run.state_dir is not None
+    assert run.state_dir.resolve() == tmp_path / ".sentinel" / "tr8"
 
 
 @pytest.mark.parametrize("state_dir", ["state", "/shared/state"])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.adapters.pagers import until
 from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
 
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -127,3 +131,74 @@ def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     starts = [e for e in events(run) if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
     assert len(starts) == 2
     assert "sentinel has started the job 2 times in the last hour" in ran.stderr
+
+
+def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_hangs(run: Path) -> None:
+    """Its journal does not grow and it saves nothing; what the hook still does is to touch the journal."""
+    configure(run, local(run), judge="stalled_after_s = 2.0")
+    journal = run / "state" / "attempts" / "0001.jsonl"
+    with training(run) as trainer:
+        trainer.send_signal(signal.SIGSTOP)
+        ended = threading.Event()
+
+        def touch() -> None:
+            while not ended.wait(0.2):
+                os.utime(journal)
+
+        hook = threading.Thread(target=touch)
+        hook.start()
+        try:
+            ran = sentinel(run, "watch", within_s=12)
+        finally:
+            ended.set()
+            hook.join()
+        assert trainer.poll() is None, ran.stderr
+    assert not [e for e in events(run) if e["event"] in ("intent", "troubled")]
+
+
+def test_a_rollback_after_the_incident_log_is_lost_gets_an_id_of_its_own(run: Path) -> None:
+    """Else the attempt that runs would be taken for the one that this rollback has started, and nothing be done."""
+    configure(run, local(run))
+    back = ("rollback", "--to", "global_step20", "--yes")
+    with training(run):
+        assert sentinel(run, *back).returncode == 0
+        for lost in ("incidents.jsonl", "overrides.json"):
+            (run / "state" / lost).unlink()
+        until(lambda: attempts(run) == 2 and (run / "checkpoints" / "global_step40").exists())
+        again = sentinel(run, *back)
+        assert again.returncode == 0, again.stderr
+        assert "incident-2 is done" in again.stderr
+        moved = run / "checkpoints" / ".sentinel-quarantine" / "incident-2" / "incident-2-r1" / "global_step40"
+        assert moved.is_dir()
+
+
+def test_a_slurm_job_is_not_stopped_as_a_process_of_this_machine(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be started again outside of Slurm, beside whatever Slurm starts in its place."""
+    configure(run, local(run))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    with training(run) as trainer:
+        inside = sentinel(run, "rollback", "--to", "global_step20", "--dry-run")
+        monkeypatch.delenv("SLURM_JOB_ID")
+        ran = sentinel(run, "rollback", "--to", "global_step20", "--yes")
+        assert (inside.returncode, ran.returncode) == (0, 2), ran.stderr
+        assert "attempt 1 is Slurm's job 4711" in ran.stderr
+        assert trainer.poll() is None
+    assert events(run) == []
+
+
+def test_a_state_folder_that_is_not_the_trainers_says_nothing_of_the_run(run: Path) -> None:
+    """The default counts from the current folder: elsewhere no journal is seen, and the last save may be long ago."""
+    configure(run, local(run), judge="gone_after_s = 0.1")
+    (run / "live.toml").write_text(
+        (run / "live.toml").read_text().replace('state_dir = "state"', "state_dir = 'other'")
+    )
+    with training(run) as trainer:
+        trainer.send_signal(signal.SIGSTOP)
+        there = files(run)
+        time.sleep(1.0)
+        for words in (("rollback", "--to", "global_step20", "--yes"), ("undo", "--yes"), ("watch",)):
+            ran = sentinel(run, *words, within_s=10)
+            assert ran.returncode == 2, ran.stderr
+            assert "[run] state_dir should name the folder that the trainer writes its journal to" in ran.stderr
+        assert there <= files(run)
+        assert trainer.poll() is None

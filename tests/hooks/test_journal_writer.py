@@ -42,9 +42,12 @@ def test_a_number_is_never_used_again(tmp_path: Path) -> None:
 
 
 def test_a_line_that_the_disk_cut_short_spoils_no_other(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: the write stops inside a line, and later there is room."""
+    """A limit on file sizes stands in for a full disk: the write stops inside a line, and later there is room.
+
+    Meanwhile the journal's modification time is the sign of life.
+    """
     program = """
-import resource, signal, sys, threading
+import os, resource, signal, sys, threading
 from pathlib import Path
 from sentinel.vocabulary.sample import Sample, encode
 from tests.adapters.pagers import until
@@ -65,7 +68,9 @@ def put(step):
 put(1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
 put(2)
+os.utime(descriptor, (0, 0))
 put(3)
+until(lambda: os.fstat(descriptor).st_mtime > 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 put(4)
 writer.close()

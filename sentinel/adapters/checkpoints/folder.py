@@ -125,6 +125,10 @@ class Checkpoints:
         """
         self._quarantine.take(tags, incident, rollback)
 
+    def quarantined_incidents(self) -> frozenset[str]:
+        """Names of the folders in the quarantine, one for each incident."""
+        return self._quarantine.incidents()
+
     def quarantined(self, incident: str, rollback: str) -> tuple[str, ...]:
         """Tags that this rollback has moved away, by step."""
         return self._quarantine.tags(incident, rollback)

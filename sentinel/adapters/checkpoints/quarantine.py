@@ -66,6 +66,13 @@ class Quarantine:
             sync_folder(room)
             sync_folder(self._folder)
 
+    def incidents(self) -> frozenset[str]:
+        """Names of the incidents' folders; none where there is no quarantine."""
+        try:
+            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return frozenset()
+
     def room(self, incident: str, rollback: str) -> Path:
         """The rollback's own folder, made where there is none."""
         room = self._path(incident, rollback)
