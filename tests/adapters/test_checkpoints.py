@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints, write_manifest
 from sentinel.vocabulary.errors import CheckpointError, QuarantineError
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
@@ -129,6 +131,43 @@ def test_each_step_done_twice_is_done_once(folder: Path) -> None:
     for _ in range(2):
         seen.restore(**WHERE)
     assert inventory(folder) == before
+
+
+def entries(folder: Path) -> dict[int, tuple[Path, frozenset[str]]]:
+    """Inode -> the folder and the names in it, of every folder."""
+    folders = [folder, *(p for p in folder.rglob("*") if p.is_dir())]
+    return {p.stat().st_ino: (p, frozenset(q.name for q in p.iterdir())) for p in folders}
+
+
+def test_what_was_moved_is_on_the_disk_when_the_call_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every folder whose entries have changed was synced: a crash of the machine takes nothing back."""
+    seen, fsync, synced = Checkpoints(folder, manifests=folder / "manifests"), os.fsync, set()
+    write_manifest(folder, "global_step100", folder)
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for call in (
+        lambda: seen.quarantine(["global_step100"], **WHERE),
+        lambda: seen.point_latest("global_step20", 20, **WHERE),
+        lambda: seen.restore(**WHERE),
+        lambda: seen.point_latest(None, 0, **WHERE),
+        lambda: seen.restore(**WHERE),
+        lambda: seen.pins.pin("global_step10"),
+        lambda: shutil.rmtree(folder / "global_step10"),
+        lambda: seen.pins.restore("global_step10"),
+        lambda: seen.pins.let_go("global_step10"),
+        lambda: seen.pins.pin("global_step10"),
+        lambda: seen.pins.unpin("global_step10"),
+    ):
+        before = entries(folder)
+        synced.clear()
+        call()
+        if (folder / "global_step10").exists():
+            changed = {n: p for n, (p, names) in entries(folder).items() if names != before.get(n, (p, frozenset()))[1]}
+            assert [str(p.relative_to(folder)) for n, p in changed.items() if n not in synced] == []
 
 
 def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:

@@ -299,11 +299,12 @@ def test_a_write_returns_when_the_file_and_then_its_name_are_on_the_disk(
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
-        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), path.exists()))
+        status = os.fstat(descriptor)
+        synced.append(("folder" if stat.S_ISDIR(status.st_mode) else status.st_size, path.exists()))
 
     monkeypatch.setattr(os, "fsync", noted)
     write_atomically(path, "global_step20")
-    assert synced == [(False, False), (True, True)]
+    assert synced == [(len("global_step20"), False), ("folder", True)]
 
 
 def test_a_second_sentinel_is_told_who_holds_the_lock(tmp_path: Path) -> None:

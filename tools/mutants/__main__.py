@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-from tools.mutants.areas import AREAS, Area, files_of
+from tools.mutants.areas import AREAS, Area, files_of, tests_of
 from tools.mutants.changes import Change, changes_of
 from tools.mutants.covering import Covered
 from tools.mutants.trying import Copy, try_all
@@ -113,7 +113,8 @@ def _covered(areas: Sequence[Area], kept: Path | None) -> Covered:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         file = kept if kept is not None else Path(folder) / "covered.json"
         code = [name for area in areas for name in files_of(area, _ROOT)]
-        covered = cover(_ROOT, Path(folder) / "tree", code, [t for area in areas for t in area.tests], file.absolute())
+        tests = [name for area in areas for name in tests_of(area, _ROOT)]
+        covered = cover(_ROOT, Path(folder) / "tree", code, tests, file.absolute())
     for test in covered.failed:
         print(f"left out: {test} fails on the unchanged code", file=sys.stderr)
     return covered
