@@ -14,6 +14,7 @@ from sentinel.adapters.event_files import spans
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.overrides import Anchor
 from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, scalar, three, write, write_file
+from tests.adapters.synced import synced
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_undo_brings_every_byte_back_and_moves_what_came_since_aside(folder: Pat
     assert inventory(folder) == before
     parked = [p for p in folder.parent.rglob("*") if p.is_file() and ".retrained" in p.name]
     assert len(parked) == 1
+
+
+def test_what_a_cut_and_its_undo_moved_is_on_the_disk_when_they_return(folder: Path) -> None:
+    write(folder / "validation", range(31, 41), ".d")
+    with synced(folder.parent):
+        TensorBoard(folder).cut(AT, **WHERE)
+    write(folder, range(31, 50), ".retrained")
+    with synced(folder.parent):
+        TensorBoard(folder).restore(**WHERE)
 
 
 def test_a_cut_done_twice_is_done_once(folder: Path) -> None:
