@@ -28,12 +28,15 @@ class Covered:
     by_line: dict[str, dict[int, list[str]]]
     """Path -> line -> tests that run it."""
 
+    modules: list[str]
+    """What the tests have imported of other projects."""
+
     @classmethod
     def read(cls, file: Path) -> Covered:
         """From the file that this module writes as a program."""
         told = json.loads(file.read_text(encoding="utf-8"))
         by_line = {path: {int(n): tests for n, tests in lines.items()} for path, lines in told["by_line"].items()}
-        return cls(seconds=told["seconds"], failed=told["failed"], by_line=by_line)
+        return cls(seconds=told["seconds"], failed=told["failed"], by_line=by_line, modules=told["modules"])
 
     def of(self, tests: Sequence[str]) -> Covered:
         """What the tests below these files and folders have shown."""
@@ -45,6 +48,7 @@ class Covered:
                 path: {n: [t for t in lines[n] if t.startswith(below)] for n in lines}
                 for path, lines in self.by_line.items()
             },
+            modules=self.modules,
         )
 
     def tests_for(self, path: str, line: int, *, at_import: bool) -> list[str]:
@@ -92,7 +96,8 @@ def measure(root: Path, code: Sequence[str], tests: Sequence[str], file: Path) -
         lines = {n: [t for t in run_by if t] for n, run_by in data.contexts_by_lineno(path).items()}
         by_line[Path(path).relative_to(root).as_posix()] = {n: tests for n, tests in lines.items() if tests}
     seconds = {t: s for t, s in recorder.seconds.items() if t not in recorder.failed}
-    told = {"seconds": seconds, "failed": sorted(recorder.failed), "by_line": by_line}
+    modules = [n for n, m in list(sys.modules.items()) if "site-packages" in (getattr(m, "__file__", None) or "")]
+    told = {"seconds": seconds, "failed": sorted(recorder.failed), "by_line": by_line, "modules": modules}
     file.write_text(json.dumps(told), encoding="utf-8")
     return int(code_of_exit)
 
