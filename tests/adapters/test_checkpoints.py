@@ -17,6 +17,7 @@ from sentinel.vocabulary.errors import CheckpointError, QuarantineError
 from tests.adapters.synced import synced
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
+ANOTHER = {"incident": "incident-2", "rollback": "incident-2-r1"}
 
 
 def shard(path: Path, content: bytes = b"weights" * 1000) -> None:
@@ -143,6 +144,8 @@ def test_what_was_moved_is_on_the_disk_when_the_call_returns(folder: Path) -> No
         lambda: seen.restore(**WHERE),
         lambda: seen.point_latest(None, 0, **WHERE),
         lambda: seen.restore(**WHERE),
+        lambda: seen.quarantine(["global_step20"], **ANOTHER),  # the trackers stay as they are
+        lambda: seen.restore(**ANOTHER),
         lambda: seen.pins.pin("global_step10"),
         lambda: (folder / "global_step10").rename(folder / "gone") and sync_folder(folder),
         lambda: seen.pins.restore("global_step10"),
