@@ -28,7 +28,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.sources.journals import open_journal
-from sentinel.durable import os_errors_named, write_atomically
+from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.vocabulary.errors import (
     FilesystemRefused,
     FilesystemUnavailable,
@@ -41,6 +41,7 @@ from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
 from sentinel.vocabulary.sample import Record, Sample, decode, encode
 from tests.adapters.pagers import until
+from tests.adapters.synced import synced
 
 
 def line(step: int, attempt: int = 1) -> str:
@@ -305,6 +306,20 @@ def test_a_write_returns_when_the_file_and_then_its_name_are_on_the_disk(
     monkeypatch.setattr(os, "fsync", noted)
     write_atomically(path, "global_step20")
     assert synced == [(len("global_step20"), False), ("folder", True)]
+
+
+def test_folders_are_made_with_those_above_them_and_are_on_the_disk(tmp_path: Path) -> None:
+    for _ in range(2):
+        with synced(tmp_path):
+            make_folders(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_a_daemon_that_writes_for_months_does_not_run_out_of_descriptors(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        write_atomically(tmp_path / "file", str(number))
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
 
 
 def test_a_second_sentinel_is_told_who_holds_the_lock(tmp_path: Path) -> None:
