@@ -289,3 +289,13 @@ def dies(at: int, do: Callable[[], object]) -> bool:
         except KeyboardInterrupt:
             return True
     return False
+
+
+def test_a_file_that_another_one_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """As `rsync` does it: by a rename. Its records end where those of the old one ended, and it is longer."""
+    live = write_file(tmp_path / "tb" / "events.out.tfevents.1.a", [scalar(TAG, step) for step in range(100, 111)])
+    board = TensorBoard(tmp_path / "tb")
+    assert board.last_step() == 110
+    steps = (90, *range(1, 31))
+    write_file(tmp_path / "new", [scalar(TAG, step) for step in steps]).replace(live)
+    assert board.last_step() == 90

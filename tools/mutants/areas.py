@@ -41,7 +41,11 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="TensorBoard cut",
         code=("sentinel/adapters/tensorboard.py", "sentinel/adapters/event_files/*.py"),
-        tests=("tests/adapters/test_tensorboard", "tests/adapters/test_event_files.py"),
+        tests=(
+            "tests/adapters/test_tensorboard",
+            "tests/adapters/test_event_files",
+            "tests/adapters/sources/test_tensorboard",
+        ),
     ),
     Area(
         name="pacing and schedules",
