@@ -82,7 +82,7 @@ def _remove_leftovers(path: Path, now_ns: int) -> None:
         for entry in entries:
             if ours.fullmatch(entry.name):
                 with contextlib.suppress(OSError):  # another writer has renamed or removed it meanwhile
-                    if now_ns - entry.stat(follow_symlinks=False).st_mtime_ns > _LEFT_BEHIND_NS:
+                    if now_ns - entry.stat().st_mtime_ns > _LEFT_BEHIND_NS:
                         Path(entry.path).unlink()
 
 
