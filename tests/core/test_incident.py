@@ -330,3 +330,15 @@ def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides()
     assert rollback == replace(
         rollback, id=DECISION.id, unconfirmed=(), lost_gpu_hours=None, in_script=False, restart=True
     )
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        (["global_step9"], "moved global_step9 into the quarantine (1)"),
+        (["global_step9", "global_step10"], "moved global_step9 … global_step10 into the quarantine (2)"),
+    ],
+)
+def test_the_checkpoints_that_were_moved_are_named(tags: list[str], said: str) -> None:
+    action = {"kind": "quarantine_checkpoints", "tags": tags}
+    assert sentence({"event": "intent", "incident": "incident-1", "time_unix_s": 1.0, "action": action}) == said

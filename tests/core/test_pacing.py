@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -640,3 +641,10 @@ def test_the_presets_are_the_papers_tables() -> None:
     with pytest.raises(ConfigError, match="data share"):
         gpt_seqlen(full_steps=10, data_share=2)
     assert gpt_seqlen(full_steps=100, full_seqlen=64).warms_up is False
+
+
+@pytest.mark.parametrize(("minimum", "allowed"), [(0.0, True), (1e-3, True), (1.1e-3, False), (-1e-9, False)])
+def test_the_least_lr_lies_between_nothing_and_the_peak(minimum: float, allowed: bool) -> None:
+    made = contextlib.nullcontext() if allowed else pytest.raises(ConfigError)
+    with made:
+        LrSchedule(peak=1e-3, warmup=10, decay_end=100, minimum=minimum)
