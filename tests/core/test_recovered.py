@@ -130,5 +130,5 @@ def test_a_short_length_never_counts_among_the_best() -> None:
 def test_a_restart_has_recovered_once_it_is_past_the_onset_in_tokens_too(
     onset_tokens: int | None, told: bool, expected: Answer
 ) -> None:
-    since = [s if told else replace(s, consumed_tokens=None) for s in samples(falling, range(31, 500))]
+    since = [s if told else replace(s, consumed_tokens=None) for s in samples(falling, range(31, 150))]
     assert answer(since, replace(DANGER, onset_tokens=onset_tokens)).answer is expected
