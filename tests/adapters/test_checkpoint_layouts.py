@@ -132,7 +132,12 @@ def test_a_universal_checkpoint_is_moved_along_and_resumed_from_only_where_lates
     plain, converted = deepspeed(tmp_path, 10), universal(tmp_path, 10)
     (tmp_path / "latest").write_text(plain.name)
     seen = Checkpoints(tmp_path)
-    assert [(c.tag, c.complete) for c in seen.list()] == [(converted.name, False), (plain.name, True)]
+    for said in (plain.name, "", None):
+        if said is None:
+            (tmp_path / "latest").unlink()
+        else:
+            (tmp_path / "latest").write_text(said)
+        assert [(c.tag, c.complete) for c in seen.list()] == [(converted.name, False), (plain.name, True)]
     assert seen.verify(converted.name).verified
     (tmp_path / "latest").write_text(converted.name)
     assert [c.complete for c in seen.list()] == [True, True]
