@@ -169,6 +169,21 @@ def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:
     assert everything(folder) == content
 
 
+def test_a_manifest_is_never_written_over_another_one(folder: Path) -> None:
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    live = write_manifest(folder, "global_step100", folder)
+    kept = folder / QUARANTINE / "incident-1" / "incident-1-r1" / "manifests" / live.name
+    kept.parent.mkdir(parents=True)
+    content = live.read_text()
+    kept.write_text("another")
+    with pytest.raises(QuarantineError, match="another manifest would overwrite it"):
+        seen.quarantine(["global_step100"], **WHERE)
+    assert (live.read_text(), kept.read_text()) == (content, "another")
+    kept.write_text(content)  # as a move that was killed leaves it
+    seen.quarantine(["global_step100"], **WHERE)
+    assert (live.exists(), kept.read_text()) == (False, content)
+
+
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\nb", "a;b"])
 def test_names_that_could_lead_elsewhere_are_refused(folder: Path, name: str) -> None:
     with pytest.raises(QuarantineError):
