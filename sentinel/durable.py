@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sentinel.vocabulary.errors import FilesystemRefused, FilesystemUnavailable
 
-__all__ = ["os_errors_named", "sync_folder", "write_atomically"]
+__all__ = ["make_folders", "os_errors_named", "sync_folder", "write_atomically"]
 
 _FOR_A_PERSON = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -82,8 +82,16 @@ def _remove_leftovers(path: Path, now_ns: int) -> None:
         for entry in entries:
             if ours.fullmatch(entry.name):
                 with contextlib.suppress(OSError):  # another writer has renamed or removed it meanwhile
-                    if now_ns - entry.stat(follow_symlinks=False).st_mtime_ns > _LEFT_BEHIND_NS:
+                    if now_ns - entry.stat().st_mtime_ns > _LEFT_BEHIND_NS:
                         Path(entry.path).unlink()
+
+
+def make_folders(folder: Path) -> None:
+    """Creates the folder, and those above it that are not there; returns when their names are on the disk."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
-from sentinel.durable import sync_folder, write_atomically
+from sentinel.durable import make_folders, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
@@ -82,7 +82,7 @@ class TensorBoard:
         if not self.folder.is_dir():
             return report
         room = self._room(incident, rollback)
-        room.mkdir(parents=True, exist_ok=True)
+        make_folders(room)
         listing = room / "files.json"
         if not listing.exists():
             names = [self._name(p) for p in self._event_files()]
@@ -124,6 +124,7 @@ class TensorBoard:
         if (kept_whole := room / "kept-whole.json").exists():
             kept_whole.rename(room / "kept-whole.restored.json")
         listing.rename(room / "files.restored.json")
+        sync_folder(room)
 
     def _last(self, axis: Axis) -> int:
         """Files that a cut has kept whole do not count: the same cut would be asked for again and again."""
@@ -238,7 +239,7 @@ class _Cutting:
         kept = path.with_name(path.name.replace(_LOADED, _KEPT))
         cut_off = self.aside / f"{name}{_CUT}"
         kept_part, cut_part = (p.with_name(p.name.replace(_LOADED, _PART)) for p in (path, cut_off))
-        cut_off.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(cut_off.parent)
         parted = part(path, self.at, spans, kept_part, cut_part)
         torn = parted.problem is not None and parted.problem.torn
         if parted.problem is not None and not torn:
@@ -282,15 +283,16 @@ def _put_by(room: Path, *parts: Path) -> None:
     for written in parts:
         if written.exists():
             place = room / "unused" / _aside_name(written.name)
-            place.parent.mkdir(exist_ok=True)
+            make_folders(place.parent)
             written.replace(place)
+            sync_folder(place.parent)
             sync_folder(written.parent)
 
 
 def _move(source: Path, destination: Path) -> None:
     if destination.exists():
         raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
-    destination.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(destination.parent)
     source.rename(destination)
     sync_folder(destination.parent)
     sync_folder(source.parent)

@@ -132,7 +132,12 @@ def test_a_universal_checkpoint_is_moved_along_and_resumed_from_only_where_lates
     plain, converted = deepspeed(tmp_path, 10), universal(tmp_path, 10)
     (tmp_path / "latest").write_text(plain.name)
     seen = Checkpoints(tmp_path)
-    assert [(c.tag, c.complete) for c in seen.list()] == [(converted.name, False), (plain.name, True)]
+    for said in (plain.name, "", None):
+        if said is None:
+            (tmp_path / "latest").unlink()
+        else:
+            (tmp_path / "latest").write_text(said)
+        assert [(c.tag, c.complete) for c in seen.list()] == [(converted.name, False), (plain.name, True)]
     assert seen.verify(converted.name).verified
     (tmp_path / "latest").write_text(converted.name)
     assert [c.complete for c in seen.list()] == [True, True]
@@ -202,6 +207,34 @@ def test_hugging_face_resumes_from_the_newest_so_a_newer_torn_one_is_moved(tmp_p
     seen.point_latest("checkpoint-10", 10, **WHERE)
     assert seen.latest() == "checkpoint-10"
     assert seen.quarantined(**WHERE) == ("checkpoint-20",)
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "latest"),
+    [
+        (deepspeed, "10", "global_step10"),
+        (megatron_lm, "10", "iter_0000010"),
+        (deepspeed, "15", "iter_0000015"),
+        (deepspeed, "ten", "ten"),
+        (deepspeed, None, None),  # DeepSpeed without `latest` resumes from nothing
+        (megatron_lm, None, None),
+        (hugging_face, None, "checkpoint-20"),
+        (hugging_face, "10", "iter_0000010"),
+    ],
+)
+def test_what_is_resumed_from_where_there_is_no_latest(
+    tmp_path: Path, make: Callable[..., Path], number: str | None, latest: str | None
+) -> None:
+    for step in (10, 20):
+        make(tmp_path, step)
+    if number is not None:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text(number)
+    assert Checkpoints(tmp_path).latest() == latest
+
+
+def test_of_a_tracker_no_more_is_read_than_a_name_can_have(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("x" * 5000)
+    assert Checkpoints(tmp_path).latest() == "x" * 4096
 
 
 def test_the_released_weights_are_the_state_before_the_first_step(tmp_path: Path) -> None:

@@ -154,3 +154,14 @@ def test_room_is_asked_of_the_real_filesystem(tmp_path: Path) -> None:
     assert room.problem is None
     assert room.free_bytes > 0
     assert room_for(tmp_path, 1 << 62).problem is not None
+
+
+def test_room_for_saves_is_asked_for_by_the_newest_checkpoints_size(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path).room_for_saves(2) is None
+    deepspeed(tmp_path, 10)
+    room = Checkpoints(tmp_path).room_for_saves(2)
+    assert room is not None
+    assert room.problem is None
+    too_many = Checkpoints(tmp_path).room_for_saves(1 << 50)
+    assert too_many is not None
+    assert too_many.problem is not None

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
+from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints, write_manifest
+from sentinel.durable import sync_folder
 from sentinel.vocabulary.errors import CheckpointError, QuarantineError
+from tests.adapters.synced import synced
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
+ANOTHER = {"incident": "incident-2", "rollback": "incident-2-r1"}
 
 
 def shard(path: Path, content: bytes = b"weights" * 1000) -> None:
@@ -131,6 +134,29 @@ def test_each_step_done_twice_is_done_once(folder: Path) -> None:
     assert inventory(folder) == before
 
 
+def test_what_was_moved_is_on_the_disk_when_the_call_returns(folder: Path) -> None:
+    """A crash of the machine takes nothing back."""
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    write_manifest(folder, "global_step100", folder)
+    for call in (
+        lambda: seen.quarantine(["global_step100"], **WHERE),
+        lambda: seen.point_latest("global_step20", 20, **WHERE),
+        lambda: seen.restore(**WHERE),
+        lambda: seen.point_latest(None, 0, **WHERE),
+        lambda: seen.restore(**WHERE),
+        lambda: seen.quarantine(["global_step20"], **ANOTHER),  # the trackers stay as they are
+        lambda: seen.restore(**ANOTHER),
+        lambda: seen.pins.pin("global_step10"),
+        lambda: (folder / "global_step10").rename(folder / "gone") and sync_folder(folder),
+        lambda: seen.pins.restore("global_step10"),
+        lambda: seen.pins.let_go("global_step10"),
+        lambda: seen.pins.pin("global_step10"),
+        lambda: seen.pins.unpin("global_step10"),
+    ):
+        with synced(folder):
+            call()
+
+
 def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:
     seen = Checkpoints(folder)
     seen.quarantine(["global_step100"], **WHERE)
@@ -141,6 +167,21 @@ def test_nothing_is_overwritten_on_the_way_there_or_back(folder: Path) -> None:
     with pytest.raises(QuarantineError, match="would overwrite"):
         seen.restore(**WHERE)
     assert everything(folder) == content
+
+
+def test_a_manifest_is_never_written_over_another_one(folder: Path) -> None:
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    live = write_manifest(folder, "global_step100", folder)
+    kept = folder / QUARANTINE / "incident-1" / "incident-1-r1" / "manifests" / live.name
+    kept.parent.mkdir(parents=True)
+    content = live.read_text()
+    kept.write_text("another")
+    with pytest.raises(QuarantineError, match="another manifest would overwrite it"):
+        seen.quarantine(["global_step100"], **WHERE)
+    assert (live.read_text(), kept.read_text()) == (content, "another")
+    kept.write_text(content)  # as a move that was killed leaves it
+    seen.quarantine(["global_step100"], **WHERE)
+    assert (live.exists(), kept.read_text()) == (False, content)
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\nb"])

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import inspect
 import json
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import psutil
 import pytest
 
 from sentinel.adapters import incident_log
+from sentinel.adapters import lock as run_lock
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.sources.journals import open_journal
-from sentinel.durable import os_errors_named, write_atomically
+from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.vocabulary.errors import (
     FilesystemRefused,
     FilesystemUnavailable,
@@ -34,6 +41,7 @@ from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
 from sentinel.vocabulary.sample import Record, Sample, decode, encode
 from tests.adapters.pagers import until
+from tests.adapters.synced import synced
 
 
 def line(step: int, attempt: int = 1) -> str:
@@ -259,8 +267,8 @@ def test_a_write_that_fails_or_was_killed_leaves_the_old_content_and_no_file_for
     )
     for left in (ours, young, of_another, tmp_path / "latest.0123456789abcdef.new"):
         left.write_text("hal")
-        if left != young:
-            os.utime(left, (time.time() - 2 * hour_s,) * 2)
+        age_s = hour_s - 10 if left == young else hour_s + 0.5
+        os.utime(left, (time.time() - age_s,) * 2)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "\ud800")
@@ -283,6 +291,35 @@ def test_a_write_whose_temporary_file_was_taken_for_a_leftover_is_made_again(
     monkeypatch.setattr(os, "fsync", slow)
     write_atomically(tmp_path / "file", "new")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "new")]
+
+
+def test_a_write_returns_when_the_file_and_then_its_name_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fsync, synced = tmp_path / "latest", os.fsync, []
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        status = os.fstat(descriptor)
+        synced.append(("folder" if stat.S_ISDIR(status.st_mode) else status.st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_atomically(path, "global_step20")
+    assert synced == [(len("global_step20"), False), ("folder", True)]
+
+
+def test_folders_are_made_with_those_above_them_and_are_on_the_disk(tmp_path: Path) -> None:
+    for _ in range(2):
+        with synced(tmp_path):
+            make_folders(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_a_daemon_that_writes_for_months_does_not_run_out_of_descriptors(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        write_atomically(tmp_path / "file", str(number))
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
 
 
 def test_a_second_sentinel_is_told_who_holds_the_lock(tmp_path: Path) -> None:
@@ -331,6 +368,18 @@ def test_a_lock_of_one_that_was_killed_and_not_waited_for_is_taken_over(tmp_path
             lock.renew()
 
 
+def test_a_lock_of_one_whose_main_thread_has_ended_is_held_while_another_thread_lives(tmp_path: Path) -> None:
+    """It may still write; the system shows it as a zombie."""
+    ending = HOLD.replace("time.sleep(600)", "import ctypes; ctypes.CDLL(None).pthread_exit(None)")
+    with subprocess.Popen([sys.executable, "-c", ending, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_ZOMBIE)
+        assert RunLock(tmp_path).held_by() == f"process {holder.pid} on {socket.gethostname()}"
+        holder.send_signal(signal.SIGKILL)
+        until(lambda: RunLock(tmp_path).held_by() is None)
+
+
 def test_a_clock_that_is_set_frees_no_lock_of_a_process_that_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +420,52 @@ def test_who_is_busy_for_longer_than_a_lease_keeps_the_lock(tmp_path: Path, monk
         with pytest.raises(LockHeld), RunLock(tmp_path):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_whose_filesystem_hangs_has_one_thread_waiting_and_holds_up_no_other_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.adapters.lock._RENEW_S", 0.02)
+    (tmp_path / "hung").mkdir()
+    hanging, works_again, lives = RunLock(tmp_path / "hung"), Event(), RunLock.lives
+    monkeypatch.setattr(RunLock, "lives", lambda lock: works_again.wait(20) if lock is hanging else lives(lock))
+    with hanging, RunLock(tmp_path):
+        for _ in range(5):
+            (tmp_path / "lock.lives").unlink(missing_ok=True)
+            until((tmp_path / "lock.lives").exists)
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith("sentinel-lock")]
+        names = [thread.name for thread in ours]
+        assert names.count("sentinel-locks") == 1
+        assert 1 <= names.count("sentinel-lock") <= 2  # one hangs, one may be at work
+        assert all(thread.daemon for thread in ours)  # the process can end all the same
+        works_again.set()
+    until(lambda: not any(thread.name.startswith("sentinel-lock") for thread in threading.enumerate()))
+
+
+def test_each_of_many_locks_is_renewed_as_often_as_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    period_s: float = 0.2
+    renewed: list[RunLock] = []
+    monkeypatch.setattr("sentinel.adapters.lock._RENEW_S", period_s)
+
+    def noted(lock: RunLock) -> None:
+        renewed.append(lock)
+
+    monkeypatch.setattr(RunLock, "lives", noted)
+    locks = [RunLock(tmp_path / str(number)) for number in range(4)]
+    with contextlib.ExitStack() as held:
+        for number, lock in enumerate(locks):
+            (tmp_path / str(number)).mkdir()
+            held.enter_context(lock)
+        began_s = time.monotonic()
+        until(lambda: len(renewed) >= 12)
+        took_s = time.monotonic() - began_s
+    assert set(renewed) == set(locks)
+    assert period_s < took_s < 20 * period_s
+
+
+def test_a_lease_outlasts_three_renewals_that_are_lost() -> None:
+    lease_s = inspect.signature(RunLock).parameters["lease_s"].default
+    assert lease_s >= 4 * run_lock._RENEW_S
 
 
 def test_of_many_that_find_a_stale_lock_one_gets_it(tmp_path: Path) -> None:
@@ -434,6 +529,32 @@ def test_a_lock_that_another_took_over_in_the_same_moment_is_given_back(
     assert [p.name for p in tmp_path.iterdir()] == ["lock"]
 
 
+def test_a_lock_whose_link_was_made_and_reported_as_failed_is_taken_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS: the reply is lost, and the client asks again."""
+    link, asked = os.link, []
+
+    def twice(source: Path, destination: Path) -> None:
+        link(source, destination)
+        asked.append(source)
+        if len(asked) == 1:
+            raise FileExistsError(errno.EEXIST, "File exists", str(source))
+
+    monkeypatch.setattr(os, "link", twice)
+    with RunLock(tmp_path) as lock:
+        lock.renew()
+        assert [p.name for p in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_renewal_is_seen_in_the_locks_own_age(tmp_path: Path) -> None:
+    """A probe goes by it, and so does another host."""
+    with RunLock(tmp_path) as lock:
+        os.utime(tmp_path / "lock", (0, 0))
+        lock.renew()
+        assert time.time() - (tmp_path / "lock").stat().st_mtime < 60
+
+
 def test_who_lost_the_lock_may_do_nothing_more(tmp_path: Path) -> None:
     with RunLock(tmp_path) as lock:
         (tmp_path / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "start": 0.0, "token": "other"}))
@@ -482,3 +603,8 @@ def test_what_the_system_says_no_to_is_named_with_the_file_and_the_reason(number
         raise OSError(number, os.strerror(number))
     with pytest.raises(kind, match=r"^/a/file .*"), os_errors_named("incidents.jsonl"):
         raise OSError(number, os.strerror(number), "/a/file")
+    with (
+        pytest.raises(FilesystemUnavailable, match=r"^incidents.jsonl .*: no number$"),
+        os_errors_named("incidents.jsonl"),
+    ):
+        raise OSError("no number")

@@ -14,6 +14,7 @@ from sentinel.adapters.event_files import spans
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.overrides import Anchor
 from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, scalar, three, write, write_file
+from tests.adapters.synced import synced
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_undo_brings_every_byte_back_and_moves_what_came_since_aside(folder: Pat
     assert inventory(folder) == before
     parked = [p for p in folder.parent.rglob("*") if p.is_file() and ".retrained" in p.name]
     assert len(parked) == 1
+
+
+def test_what_a_cut_and_its_undo_moved_is_on_the_disk_when_they_return(folder: Path) -> None:
+    write(folder / "validation", range(31, 41), ".d")
+    with synced(folder.parent):
+        TensorBoard(folder).cut(AT, **WHERE)
+    write(folder, range(31, 50), ".retrained")
+    with synced(folder.parent):
+        TensorBoard(folder).restore(**WHERE)
 
 
 def test_a_cut_done_twice_is_done_once(folder: Path) -> None:
@@ -279,3 +289,13 @@ def dies(at: int, do: Callable[[], object]) -> bool:
         except KeyboardInterrupt:
             return True
     return False
+
+
+def test_a_file_that_another_one_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """As `rsync` does it: by a rename. Its records end where those of the old one ended, and it is longer."""
+    live = write_file(tmp_path / "tb" / "events.out.tfevents.1.a", [scalar(TAG, step) for step in range(100, 111)])
+    board = TensorBoard(tmp_path / "tb")
+    assert board.last_step() == 110
+    steps = (90, *range(1, 31))
+    write_file(tmp_path / "new", [scalar(TAG, step) for step in steps]).replace(live)
+    assert board.last_step() == 90

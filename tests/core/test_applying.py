@@ -63,3 +63,17 @@ def test_what_stands_as_it_was_needs_no_applying() -> None:
     assert decide(incident(), state, Policy(mode="act", ladder=(RESEED,))).decision is not None
     observed = replace(state, applies=frozenset())
     assert plan_by_hand(Wanted(to="global_step30"), DIVERGED, observed, Policy()).refusal is None
+
+
+@pytest.mark.parametrize(
+    ("to", "refusal"),
+    [
+        ("global_step30", None),
+        ("scratch", None),
+        ("global_step999", "there is no checkpoint 'global_step999'; the last ones are global_step40, "),
+        ("global_step50", "global_step50 is after the onset (step 47)"),
+    ],
+)
+def test_a_person_rolls_back_to_what_is_there_and_lies_before_the_onset(to: str, refusal: str | None) -> None:
+    said = plan_by_hand(Wanted(to=to), replace(DIVERGED, onset_range=(47, 49)), run(), Policy()).refusal
+    assert said is None if refusal is None else said is not None and said.startswith(refusal)

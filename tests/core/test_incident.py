@@ -318,3 +318,27 @@ def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_i
     book.ledger.record({"event": "rung_failed", **of, "reason": "diverged again"})
     assert f"{DECISION.id} {book.incident.rollbacks[0].result}" == told
     assert [line.sentence for line in story(book.events, "incident-1")][-1] == told
+
+
+def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides() -> None:
+    book = Book()
+    book.open()
+    book.ledger.decided("incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True))
+    later = {"unconfirmed", "lost_gpu_hours", "in_script", "restart"}
+    older = [{key: value for key, value in event.items() if key not in later} for event in book.events]
+    (rollback,) = fold(older)[0].rollbacks
+    assert rollback == replace(
+        rollback, id=DECISION.id, unconfirmed=(), lost_gpu_hours=None, in_script=False, restart=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        (["global_step9"], "moved global_step9 into the quarantine (1)"),
+        (["global_step9", "global_step10"], "moved global_step9 … global_step10 into the quarantine (2)"),
+    ],
+)
+def test_the_checkpoints_that_were_moved_are_named(tags: list[str], said: str) -> None:
+    action = {"kind": "quarantine_checkpoints", "tags": tags}
+    assert sentence({"event": "intent", "incident": "incident-1", "time_unix_s": 1.0, "action": action}) == said

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.judge.ill_spans import IllSpan, IllSpans
+from sentinel.judge.outright import Overflows
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.by_hand import Wanted, plan_by_hand
@@ -241,3 +242,19 @@ def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
     assert plan_by_hand(Wanted(to="global_step20"), DIVERGED, state, Policy()).refusal is None
     forced = plan_by_hand(Wanted(to="global_step30", force=True), DIVERGED, state, Policy())
     assert forced.decision is not None
+
+
+@pytest.mark.parametrize(("step", "ill"), [(374, False), (375, True), (400, True), (401, False)])
+def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -> None:
+    span = IllSpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
+    assert (run(ill_spans=(span,)).illness_at(step) is not None) is ill
+
+
+@pytest.mark.parametrize(("skipped", "row", "onset"), [(3, 4, (10, 10)), (2, 0, None), (0, 0, None)])
+def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_all_were_skipped(
+    skipped: int, row: int, onset: tuple[int, int] | None
+) -> None:
+    overflows = Overflows(Thresholds())
+    assert overflows.take(10, True, None, None, 9)
+    overflows.unseen(14, 3, skipped)
+    assert (overflows.run, overflows.onset_range) == (row, onset)

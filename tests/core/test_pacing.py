@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -640,3 +641,23 @@ def test_the_presets_are_the_papers_tables() -> None:
     with pytest.raises(ConfigError, match="data share"):
         gpt_seqlen(full_steps=10, data_share=2)
     assert gpt_seqlen(full_steps=100, full_seqlen=64).warms_up is False
+
+
+@pytest.mark.parametrize(("minimum", "allowed"), [(0.0, True), (1e-3, True), (1.1e-3, False), (-1e-9, False)])
+def test_the_least_lr_lies_between_nothing_and_the_peak(minimum: float, allowed: bool) -> None:
+    made = contextlib.nullcontext() if allowed else pytest.raises(ConfigError)
+    with made:
+        LrSchedule(peak=1e-3, warmup=10, decay_end=100, minimum=minimum)
+
+
+@pytest.mark.parametrize("decay_end", [100, 10])
+def test_an_lr_stays_at_its_least_after_the_decay(decay_end: int) -> None:
+    """Also where the decay is over with the warmup."""
+    schedule = LrSchedule(peak=1e-3, warmup=10, decay_end=decay_end, minimum=1e-4)
+    assert [schedule.lr(step=step) for step in (101, 150, 200, 10_000)] == pytest.approx([1e-4] * 4)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.01])
+def test_a_share_of_the_data_that_can_not_be_is_refused_for_the_lr_too(share: float) -> None:
+    with pytest.raises(ConfigError, match="a data share lies above 0 and is 1 at most"):
+        lr(peak=2e-4, full_tokens=300 * 10**9, warmup_tokens=3 * 10**9, data_share=share)

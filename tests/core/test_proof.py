@@ -143,6 +143,24 @@ def test_silence_is_no_proof_also_where_the_plan_foresaw_it(field: str, what: st
             assert wrong(replace(STARTED, **{field: 77}), decision) == [what]
 
 
+@pytest.mark.parametrize(
+    ("expected", "reported", "answer"),
+    [
+        (0.95, 0.95 * (1 + 1e-12), Proof.CONFIRMED),
+        (0.95, 0.95 * (1 - 1e-12), Proof.CONFIRMED),
+        (0.95, 0.95 * (1 + 4e-9), Proof.CONTRADICTED),
+        (0.95, 0.95 * (1 - 4e-9), Proof.CONTRADICTED),
+        (1.0, 1, Proof.CONFIRMED),
+        (0.0, 0.0, Proof.CONFIRMED),
+        (0.1, "0.1", Proof.CONTRADICTED),
+        (3, 4, Proof.CONTRADICTED),
+        (0.95, None, Proof.NOT_VERIFIED),
+    ],
+)
+def test_a_setting_is_confirmed_to_nine_digits(expected: object, reported: object, answer: Proof) -> None:
+    assert Check(what="adam_beta2", expected=expected, reported=reported).answer is answer
+
+
 def test_that_it_has_read_the_overrides_at_all_has_to_be_confirmed_always() -> None:
     everything = unreported(OVERRIDES, Baseline())
     assert "rollback" not in everything
@@ -382,13 +400,31 @@ def test_the_first_steps_contradict_a_start_report_that_promises_the_schedule() 
     sample = Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, lr=first)
     shown = Evidence(started=started, samples=(sample,))
     assert outcome(prove(decision, shown)) is Proof.CONFIRMED
-    ignored = replace(shown, samples=(replace(sample, lr=1e-3),))
-    wrong_ones = [c.what for c in prove(decision, ignored) if c.answer is Proof.CONTRADICTED]
-    assert wrong_ones == ["lr of the first steps"]
+    for reported, found in (
+        (1e-3, ["lr of the first steps"]),
+        (1.005 * first, ["lr of the first steps"]),
+        (1.0005 * first, []),
+    ):
+        steps = (replace(sample, lr=reported), replace(sample, global_step=42, lr=lr.lr(step=42)))
+        checks = prove(decision, replace(shown, samples=steps))
+        assert [c.what for c in checks if c.answer is Proof.CONTRADICTED] == found
+        (check,) = (c for c in checks if c.what == "lr of the first steps")
+        assert (check.expected, check.reported) == (first, reported)
+        assert check.why == ("the lr of step 41" if found else None)
 
 
 @pytest.mark.parametrize(
-    ("now", "before", "answer"), [(2e-4, 8e-4, YES), (8e-4, 8e-4, NO), (2e-4, None, UNKNOWN), (3e-3, 8e-4, NO)]
+    ("now", "before", "answer"),
+    [
+        (2e-4, 8e-4, YES),
+        (8e-4, 8e-4, NO),
+        (8.004e-4, 8e-4, NO),  # as a log prints it
+        (8.04e-4, 8e-4, YES),
+        (2e-4, None, UNKNOWN),
+        (3e-3, 8e-4, NO),
+        (1.0005e-3, 8e-4, YES),  # the peak, as a log prints it
+        (1.005e-3, 8e-4, NO),
+    ],
 )
 def test_an_lr_that_a_job_script_carries_has_to_differ_from_what_the_same_steps_had(
     now: float, before: float | None, answer: Proof

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -115,3 +116,19 @@ def test_the_best_mean_needs_a_whole_window(count: int, expected: float | None) 
 def test_a_short_length_never_counts_among_the_best() -> None:
     easy = samples(lambda _: 1.0, range(50), seqlen=8, noise=0.0)
     assert best_mean(easy, full_seqlen=128) is None
+
+
+@pytest.mark.parametrize(
+    ("onset_tokens", "told", "expected"),
+    [
+        (50 * 2048, True, Answer.RECOVERED),
+        (10**9, True, Answer.NOT_YET),  # as under a length warmup: past the onset in steps alone
+        (10**9, False, Answer.RECOVERED),  # the trainer counts no tokens
+        (None, True, Answer.RECOVERED),
+    ],
+)
+def test_a_restart_has_recovered_once_it_is_past_the_onset_in_tokens_too(
+    onset_tokens: int | None, told: bool, expected: Answer
+) -> None:
+    since = [s if told else replace(s, consumed_tokens=None) for s in samples(falling, range(31, 150))]
+    assert answer(since, replace(DANGER, onset_tokens=onset_tokens)).answer is expected

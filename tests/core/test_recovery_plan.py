@@ -27,7 +27,7 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.policy import Policy
 from sentinel.plan.price import price
 from sentinel.plan.recovery import decide, plan_recovery, plan_rollback
-from sentinel.plan.restarts import plan_restart
+from sentinel.plan.restarts import plan_hang, plan_restart
 from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState, WriterSeen
 from sentinel.plan.rung import Rung
 from sentinel.plan.target import choose_target
@@ -358,6 +358,27 @@ def test_a_refusal_is_a_sentence_and_has_no_actions(policy: Policy, changed: dic
     assert says in plan.refusal
     assert not plan.actions
     assert plan.decision is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "spent", "says"),
+    [
+        ({}, 0, None),
+        ({"paused": True}, 0, "paused"),
+        ({"kill_file": True}, 0, "KILL"),
+        ({}, 1, None),
+        ({}, 2, "the job was started again 2 times"),
+    ],
+)
+def test_a_crash_and_a_hang_are_restarted_unless_a_person_or_the_budget_says_no(
+    changed: dict[str, object], spent: int, says: str | None
+) -> None:
+    policy = Policy(mode="act", restart_on_crash=True, restart_on_hang=True, start_budget=2)
+    gone, hangs = run(jobs=JobsSeen(), incidents=(), **changed), run(incidents=(), **changed)
+    crashed = plan_restart(gone, policy, restarts_spent=spent)
+    for plan in (crashed, plan_hang(hangs, policy, restarts_spent=spent)):
+        assert (plan.refusal is None, bool(plan.actions)) == (says is None, says is None)
+        assert says is None or says in str(plan.refusal)
 
 
 def test_the_cooldown_counts_from_the_last_decision() -> None:

@@ -18,12 +18,13 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.by_hand import Wanted, plan_by_hand
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident, Wait, fold
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.recovery import decide, onset_past, plan_recovery
 from sentinel.plan.run_state import JobsSeen, RunState
 from sentinel.plan.rung import Rung
 from sentinel.plan.story import sentence
+from sentinel.plan.waiting import has_not_healed
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
 
@@ -250,3 +251,14 @@ def test_by_hand_the_onset_is_that_of_the_verdict_and_a_seed_adds_to_the_rung() 
     once = plan.decision.overrides.once
     assert once is not None
     assert (once.seed, once.skip_samples) == (9, (59 - 40) * 16)
+
+
+@pytest.mark.parametrize(
+    ("last_step", "verdict", "over"),
+    [(None, DIVERGED, False), (299, DIVERGED, False), (300, DIVERGED, True), (300, HEALTHY, False)],
+)
+def test_a_wait_has_not_helped_where_its_last_step_is_still_diverged(
+    last_step: int | None, verdict: Verdict, over: bool
+) -> None:
+    wait = Wait(rung="patience", hypothesis="it heals by itself", from_step=100, until_step=300)
+    assert (has_not_healed(wait, verdict, run(last_step=last_step)) is not None) is over

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AREAS", "Area", "files_of"]
+__all__ = ["AREAS", "Area", "files_of", "tests_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Area:
     """Patterns of files, relative to the root."""
 
     tests: tuple[str, ...]
-    """Files and folders of tests that run within pytest's own process, or in processes that they start."""
+    """How the paths of tests begin that run within pytest's own process, or in processes that they start."""
 
 
 AREAS: tuple[Area, ...] = (
@@ -36,12 +36,16 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="quarantine and latest",
         code=tuple(f"sentinel/adapters/checkpoints/{name}.py" for name in ("quarantine", "trackers", "folder", "pins")),
-        tests=("tests/adapters",),
+        tests=("tests/adapters/test_checkpoint", "tests/adapters/test_perform.py", "tests/adapters/test_undo_order.py"),
     ),
     Area(
         name="TensorBoard cut",
         code=("sentinel/adapters/tensorboard.py", "sentinel/adapters/event_files/*.py"),
-        tests=("tests/adapters",),
+        tests=(
+            "tests/adapters/test_tensorboard",
+            "tests/adapters/test_event_files",
+            "tests/adapters/sources/test_tensorboard",
+        ),
     ),
     Area(
         name="pacing and schedules",
@@ -55,3 +59,9 @@ def files_of(area: Area, root: Path) -> list[str]:
     """The area's files, relative to the root, in order."""
     found = {p.relative_to(root).as_posix() for pattern in area.code for p in root.glob(pattern)}
     return sorted(found)
+
+
+def tests_of(area: Area, root: Path) -> list[str]:
+    """The area's files and folders of tests, relative to the root, in order."""
+    found = {p for begin in area.tests for p in root.glob(begin if (root / begin).exists() else f"{begin}*.py")}
+    return sorted(p.relative_to(root).as_posix() for p in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,12 +20,14 @@ from tools.mutants.covering import Covered
 
 __all__ = ["Copy", "try_all"]
 
-_WARM = ("hypothesis", "numpy", "scipy.stats", "msgspec", "pyarrow", "psutil", "typer", "tree_sitter_bash")
-"""Imported once, so that no change waits for them; nothing of the project's own."""
-
-
 _SPARE_S = 20.0
 """A change may slow its tests down; beyond this and five times their own time it has hung, and is noticed."""
+
+_FIRST = 40
+"""Tests that are run first, the quickest: they notice most changes, and few files of tests are to be read for them."""
+
+_REST_S = 20.0
+"""Of the other tests those that together take no longer; more would only find that more is noticed."""
 
 
 def try_all(changes: Sequence[Change], covered: Covered, root: Path, folder: Path) -> list[tuple[Change, bool]]:
@@ -33,17 +36,37 @@ def try_all(changes: Sequence[Change], covered: Covered, root: Path, folder: Pat
     RuntimeError when the tests fail in the copy without any change: then each change would look noticed.
     """
     copy = Copy(root, folder)
-    if not copy.passes(list(covered.seconds), timeout_s=_SPARE_S + 5 * sum(covered.seconds.values())):
+    for name in covered.modules:  # once, so that no change waits for them
+        with contextlib.suppress(Exception):
+            __import__(name)
+    parts = [_in_parts(covered, covered.tests_for(c.path, c.line, at_import=c.at_import)) for c in changes]
+    first = list(dict.fromkeys(test for part in parts for test in part[0][:10]))  # that they can run there at all
+    if not any(copy.passes(first, timeout_s=_timeout_s(covered, first), keep_bytecode=True) for _ in range(2)):
         raise RuntimeError(f"the tests fail in {folder} without any change")
     found = []
-    for change in changes:
-        tests = covered.tests_for(change.path, change.line, at_import=change.at_import)
-        timeout_s = _SPARE_S + 5 * sum(covered.seconds.get(t, 0.0) for t in tests)
-        survived = copy.survives(change, tests, timeout_s=timeout_s)
+    for change, tests in zip(changes, parts, strict=True):
+        began_s = time.monotonic()
+        survived = copy.survives(change, [(part, _timeout_s(covered, part)) for part in tests if part])
         word = "SURVIVED" if survived else "noticed "
-        print(f"{word} {change.name} (line {change.line})", file=sys.stderr, flush=True)
+        took_s = time.monotonic() - began_s
+        print(f"{word} {change.name} (line {change.line}, {took_s:.1f} s)", file=sys.stderr, flush=True)
         found.append((change, survived))
     return found
+
+
+def _in_parts(covered: Covered, tests: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The tests to run first, and those to run where none of them notices."""
+    total_s, rest = 0.0, []
+    for test in tests[_FIRST:]:
+        total_s += covered.seconds[test]
+        if total_s > _REST_S:
+            break
+        rest.append(test)
+    return list(tests[:_FIRST]), rest
+
+
+def _timeout_s(covered: Covered, tests: Sequence[str]) -> float:
+    return _SPARE_S + 5 * sum(covered.seconds[t] for t in tests)
 
 
 def _tracked(root: Path) -> list[str]:
@@ -65,47 +88,48 @@ class Copy:
                 shutil.copy2(root / name, target)
 
     def environment(self) -> dict[str, str]:
-        """In which every Python that is started imports the copy, and writes no bytecode that could be stale."""
+        """In which every Python that is started imports the copy; none writes bytecode, which a change makes stale."""
         return dict(os.environ, PYTHONPATH=str(self.folder), PYTHONDONTWRITEBYTECODE="1", LEAVE_NOTHING_OUT="1")
 
-    def survives(self, change: Change, tests: Sequence[str], *, timeout_s: float) -> bool:
-        """Whether the tests pass with the change. A test that takes longer than the timeout has failed."""
+    def survives(self, change: Change, parts: Sequence[tuple[Sequence[str], float]]) -> bool:
+        """Whether each part, tests and their timeout in s, passes with the change; stops at the first that does not."""
         file = self.folder / change.path
         source = file.read_bytes()
         file.write_bytes(change.applied(source))
         for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             stale.unlink()
         try:
-            return self.passes(tests, timeout_s=timeout_s)
+            return all(self.passes(tests, timeout_s=timeout_s) for tests, timeout_s in parts)
         finally:
             file.write_bytes(source)
 
-    def passes(self, tests: Sequence[str], *, timeout_s: float) -> bool:
-        """Whether the tests pass on the copy as it is, within the timeout."""
-        for name in _WARM:
-            __import__(name)
+    def passes(self, tests: Sequence[str], *, timeout_s: float, keep_bytecode: bool = False) -> bool:
+        """Whether the tests pass on the copy as it is, within the timeout.
+
+        `keep_bytecode` for the unchanged copy: then nothing but the changed file is compiled again for each change.
+        """
         child = os.fork()
         if child == 0:
-            self._run(tests)
-        end = time.monotonic() + timeout_s
-        while True:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return os.waitstatus_to_exitcode(status) == 0
-            if time.monotonic() > end:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return False
-            time.sleep(0.02)
+            self._run(tests, keep_bytecode=keep_bytecode)
+        end_s = time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < end_s:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status) == 0
+                time.sleep(0.02)
+            return False
+        finally:
+            _kill_group(child)
 
-    def _run(self, tests: Sequence[str]) -> None:
+    def _run(self, tests: Sequence[str], *, keep_bytecode: bool) -> None:
         """In the child: pytest over the copy; does not return."""
         code = 1
         try:
             os.setsid()
             os.chdir(self.folder)
             os.environ.update(self.environment())
-            sys.dont_write_bytecode = True
+            sys.dont_write_bytecode = not keep_bytecode
             sys.path[:] = [str(self.folder), *(p for p in sys.path if p not in ("", str(Path.cwd())))]
             for name in [n for n in sys.modules if n.split(".")[0] in ("tools", "tests", "sentinel", "trainer_hooks")]:
                 del sys.modules[name]
@@ -121,3 +145,11 @@ class Copy:
         finally:
             sys.stdout.flush()
             os._exit(code)
+
+
+def _kill_group(child: int) -> None:
+    """Ends a child that hangs, and whatever a test that failed has left running."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)

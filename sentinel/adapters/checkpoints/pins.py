@@ -14,7 +14,7 @@ from pathlib import Path
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename
 from sentinel.adapters.checkpoints.walk import Contents, walk
-from sentinel.durable import sync_folder
+from sentinel.durable import make_folders, sync_folder
 from sentinel.vocabulary.errors import QuarantineError
 
 __all__ = ["PINNED", "Pins"]
@@ -88,7 +88,7 @@ class Pins:
         while os.path.lexists(room / f"r{number}" / tag):
             number += 1
         destination = room / f"r{number}" / tag
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(destination.parent)
         rename(pinned, destination)
         sync_folder(destination.parent)
         sync_folder(self._pinned)
@@ -97,7 +97,7 @@ class Pins:
     def _link_whole(self, source: Path, contents: Contents, destination: Path) -> None:
         """Links under a name that is no checkpoint's, then renames: nobody ever sees half of one."""
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
-        unfinished.mkdir(parents=True, exist_ok=True)
+        make_folders(unfinished)
         for folder in sorted(contents.folders):
             (unfinished / folder).mkdir(exist_ok=True)
         for item in contents.files:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.adapters.checkpoints.trackers import TRACKERS
 from sentinel.bounded import open_regular, read_document
-from sentinel.durable import sync_folder, write_atomically
+from sentinel.durable import make_folders, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
@@ -76,9 +76,7 @@ class Quarantine:
     def room(self, incident: str, rollback: str) -> Path:
         """The rollback's own folder, made where there is none."""
         room = self._path(incident, rollback)
-        if not room.is_dir():
-            room.mkdir(parents=True)
-            sync_folder(self._folder)
+        make_folders(room)
         if room.stat().st_dev != self._folder.stat().st_dev:
             raise QuarantineError(f"{room} is on another filesystem than {self._folder}: a rename can't get there")
         return room
@@ -155,6 +153,7 @@ def _carry(source: Path, destination: Path) -> None:
     write_atomically(destination, read_document(source))
     os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # it is of then: see verify
     source.unlink()  # it is whole on the disk at its new place
+    sync_folder(source.parent)
 
 
 def _content(path: Path) -> bytes:

@@ -83,6 +83,7 @@ class Trackers:
                     path.rename(taken_away / f"{name}.taken-away")
             elif required or path.exists():
                 write_atomically(path, text)
+        sync_folder(taken_away)
         sync_folder(self._folder)
 
     def _meant(self, target: Named | None, global_step: int) -> dict[str, _Meant]:

@@ -1,0 +1,32 @@
+"""Whether what a call has changed of a tree of folders is on the disk when the call returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+__all__ = ["synced"]
+
+
+@contextmanager
+def synced(root: Path) -> Iterator[None]:
+    """Every folder at or below `root` whose entries change in the block is synced in it."""
+    fsync, done, before = os.fsync, set(), _entries(root)
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        done.add(os.fstat(descriptor).st_ino)
+
+    with patch.object(os, "fsync", noted):
+        yield
+    changed = {n: path for n, (path, names) in _entries(root).items() if names != before.get(n, (path, frozenset()))[1]}
+    assert [str(path.relative_to(root)) for n, path in changed.items() if n not in done] == []
+
+
+def _entries(root: Path) -> dict[int, tuple[Path, frozenset[str]]]:
+    """Inode -> the folder and the names in it, of every folder."""
+    folders = [root, *(p for p in root.rglob("*") if p.is_dir())]
+    return {p.stat().st_ino: (p, frozenset(q.name for q in p.iterdir())) for p in folders}
