@@ -28,6 +28,7 @@ from sentinel.demo.configuration import DEMO, trainer_command, write_configurati
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import fold
+from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
@@ -78,6 +79,13 @@ def test_a_seed_that_does_not_diverge_is_moved_aside_and_the_next_one_trained_th
         assert [r.global_step for r in Journals(folder / "state").poll() if isinstance(r, Sample)] == [1, 2]
     assert "any of the seeds 4, 5, 6" in summary(report)
     assert report.to_json()["calm_seeds"] == [4, 5, 6]
+
+
+def test_a_watch_that_ends_in_an_error_is_said_and_no_seed_counts_as_calm(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder of checkpoints should be")
+    with pytest.raises(PermanentError, match="`sentinel watch` ended with exit code"):
+        tell(0, tmp_path, lambda _: None, replace(DEMO, steps=2))
+    assert not (tmp_path / "seed-0-did-not-diverge").exists()
 
 
 def test_every_restart_was_proved_by_the_trainers_own_report(demo: tuple[dict[str, Any], Path]) -> None:
