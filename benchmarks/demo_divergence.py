@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -28,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from sentinel.demo.configuration import STEPS, trainer_command
-from sentinel.judge.series import Series
+from sentinel.judge.series import Alarm, Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample
@@ -48,17 +51,18 @@ def main() -> int:
     """Exit code 0 where enough seeds diverge at every capability, else 1."""
     asked = _arguments()
     if asked.train is not None:
-        _train(asked.train, asked.steps, asked.patience)
+        _train(asked.train, asked.steps, asked.patience, asked.minutes)
         return 0
+    began = time.monotonic()
     if asked.quick:
         asked.seeds, asked.steps = 1, 30
-    rows = [_row(capability, list(_runs(capability, asked))) for capability in CAPABILITIES]
+    rows = [_row(capability, list(_runs(capability, asked, began))) for capability in CAPABILITIES]
     found = {"recipe": _recipe(), "rows": rows}
     shown = f"{_header()}\n\n{_table(rows)}"
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
     print(dump_json(found) if asked.as_json else shown)
-    return 0 if asked.quick or all(row["diverged"] >= LEAST_SHARE * row["seeds"] for row in rows) else 1
+    return 0 if asked.quick or all(row["diverged"] >= LEAST_SHARE * max(1, row["seeds"]) for row in rows) else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,13 +72,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0")
     parser.add_argument("--steps", type=int, default=STEPS, help="most steps of a run; default: the demo's")
     parser.add_argument("--patience", type=int, default=Thresholds().patience_steps, help="steps; default: the judge's")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after these")
     parser.add_argument("--runs", type=Path, help="keep each run as a line of this file, and run none of them again")
     parser.add_argument("--results", type=Path, help="also write the table to this file")
     parser.add_argument("--train", type=int, nargs="+", metavar="SEED", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _runs(capability: str | None, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _runs(capability: str | None, asked: argparse.Namespace, began: float) -> Iterator[dict[str, Any]]:
     """One process for a capability: torch reads it once, at its start."""
     kept = asked.runs.read_text(encoding="utf-8").splitlines() if asked.runs and asked.runs.exists() else []
     done = [run for run in map(json.loads, kept) if run["asked"] == capability and run["seed"] < asked.seeds]
@@ -83,7 +88,8 @@ def _runs(capability: str | None, asked: argparse.Namespace) -> Iterator[dict[st
     if not missing:
         return
     own = {"OMP_NUM_THREADS": "1"} | ({} if capability is None else {"ATEN_CPU_CAPABILITY": capability})
-    limits = [f"--steps={asked.steps}", f"--patience={asked.patience}"]
+    minutes = asked.minutes - (time.monotonic() - began) / 60
+    limits = [f"--steps={asked.steps}", f"--patience={asked.patience}", f"--minutes={minutes}"]
     command = [sys.executable, __file__, *limits, "--train", *map(str, missing)]
     environment = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"} | own
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
@@ -104,25 +110,37 @@ class Judged(Trainer):
     """The trainer, which stops as soon as the judge calls the run diverged."""
 
     def __init__(self, settings: argparse.Namespace, patience: int) -> None:
-        self.series = Series(Thresholds(patience_steps=patience))
+        self._series = Series(Thresholds(patience_steps=patience))
+        self.verdict: Alarm | None = None
+        """The first; a sample that comes after it changes nothing."""
+        self.last: Sample | None = None
         super().__init__(settings)
 
     def _on_sample(self, sample: Sample) -> None:
-        self.series.push(sample)
-        self.stop_asked = self.stop_asked or self.series.alarm is not None
+        if self.verdict is not None:
+            return
+        self._series.push(sample)
+        self.last, self.verdict = sample, self._series.alarm
+        self.stop_asked = self.stop_asked or self.verdict is not None
 
 
-def _train(seeds: Sequence[int], steps: int, patience: int) -> None:
+def _train(seeds: Sequence[int], steps: int, patience: int, minutes: float) -> None:
     """In a process of its own: a line of JSON for each seed."""
+    end = time.monotonic() + 60 * minutes
     be_a_launcher()
     dist.init_process_group("gloo")
     for seed in seeds:
+        if time.monotonic() > end:
+            break
         with tempfile.TemporaryDirectory(prefix="divergence-") as folder:
             words = trainer_command(Path(folder), seed)[3:]
             settings = parse([*words, "--save-interval=0", "--validate-every=0", *_decay(steps)])
             trainer = Judged(settings, patience)
-            trainer.train()
-        alarm, last = trainer.series.alarm, trainer.series.last
+            reason = trainer.train()
+        alarm, last = trainer.verdict, trainer.last
+        if alarm is None and reason != "finished":  # neither diverged nor trained to the end: it counts as no run
+            print(f"seed {seed}: stopped before its verdict: {reason}", file=sys.stderr, flush=True)
+            os._exit(1)
         print(
             dump_json(
                 {
@@ -150,7 +168,7 @@ def _row(capability: str | None, runs: Sequence[dict[str, Any]]) -> dict[str, An
     onsets = [run["onset"][0] for run in ill]
     return {
         "aten_cpu_capability": capability,
-        "used": runs[0]["capability"] if runs else None,
+        "used": runs[0]["capability"] if runs else "-",
         "seeds": len(runs),
         "patience": sorted({run["patience"] for run in runs}),
         "diverged": len(ill),
@@ -169,10 +187,11 @@ def _recipe() -> str:
 
 
 def _header() -> str:
-    """When, with what, on what; no names of machines."""
+    """When, with what, on what, how it was called; no names of machines."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} CPUs"
     judge = "diverged: the judge says so, with its default settings but for the patience (steps after the onset)"
-    return f"{date.today().isoformat()}, {versions}\n{_recipe()}\n{judge}"
+    command = shlex.join(["python", "benchmarks/demo_divergence.py", *sys.argv[1:]])
+    return f"{date.today().isoformat()}, {versions}\n{command}\n\n{_recipe()}\n{judge}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -15,7 +15,7 @@ import msgspec
 from sentinel.bounded import LINE_BYTES, open_regular
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, checked, decode
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, checked, decode
 
 __all__ = ["Beginning", "Journals", "decode_line", "last_beginning"]
 
@@ -41,6 +41,9 @@ class Beginning(NamedTuple):
     modified_unix_s: float
     """When the journal was written last."""
 
+    saved: bool
+    """Whether these ends show that the run has saved a checkpoint; False where they do not tell."""
+
 
 def last_beginning(state_dir: Path) -> Beginning | None:
     """None where no attempt has reported its start. OSError when what is there can't be read."""
@@ -52,11 +55,20 @@ def last_beginning(state_dir: Path) -> Beginning | None:
             first = file.read(_END_BYTES)
             file.seek(max(0, path.stat().st_size - _END_BYTES))
             last = file.read(_END_BYTES)
-        started = next((r for r in _records(first) if isinstance(r, RunStarted)), None)
+        head, tail = list(_records(first)), list(_records(last))
+        started = next((r for r in head if isinstance(r, RunStarted)), None)
         if started is not None:
-            finished = any(isinstance(r, RunFinished) for r in _records(last))
-            return Beginning(started, finished, path.stat().st_mtime)
+            finished = any(isinstance(r, RunFinished) for r in tail)
+            return Beginning(started, finished, path.stat().st_mtime, _has_saved(started, [*head, *tail]))
     return None
+
+
+def _has_saved(started: RunStarted, seen: Sequence[Record]) -> bool:
+    """By a checkpoint that it says it saved or resumed from, or by steps past the first that was due."""
+    interval = started.checkpoint_interval_steps
+    steps = max((r.global_step for r in seen if isinstance(r, Sample)), default=0)
+    overdue = interval is not None and steps > interval
+    return bool(started.resumed_from) or overdue or any(isinstance(r, CheckpointSaved) for r in seen)
 
 
 def _records(data: bytes) -> Iterator[Record]:

@@ -134,7 +134,7 @@ def _save_folder(config: Config) -> Iterator[Finding]:
     folder = checkpoints.folder
     if not folder.is_dir():
         absent = f"{folder} is not there; [run] checkpoints should name the save folder"
-        yield Finding("bad", "checkpoints", absent, passes=_has_not_begun(config))
+        yield Finding("bad", "checkpoints", absent, passes=not _has_saved(config))
         return
     yield _moves("checkpoints", folder)
     found = checkpoints.list()
@@ -168,9 +168,10 @@ def _ground(config: Config) -> Iterator[Finding]:
         yield Finding("ok", "account and machine", f"the run's files and jobs are those of {getpass.getuser()}")
 
 
-def _has_not_begun(config: Config) -> bool:
-    """Whether no attempt was there yet: what the trainer makes may be missing."""
-    return last_beginning(wiring.state_dir_of(config)) is None
+def _has_saved(config: Config) -> bool:
+    """Whether the run has saved a checkpoint: before that, what the trainer makes may be missing."""
+    newest = last_beginning(wiring.state_dir_of(config))
+    return newest is not None and newest.saved
 
 
 def _moves(what: str, folder: Path) -> Finding:
@@ -201,7 +202,7 @@ def _tensorboard(config: Config) -> Iterator[Finding]:
     if folder is None:
         yield Finding("note", "TensorBoard", "[run] tensorboard is not set: its files are left alone")
     elif not folder.is_dir():
-        yield Finding("bad", "TensorBoard", f"{folder} is not there", passes=_has_not_begun(config))
+        yield Finding("bad", "TensorBoard", f"{folder} is not there", passes=not _has_saved(config))
     else:
         yield _moves("TensorBoard", folder.parent)
 

@@ -19,7 +19,7 @@ from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_con
 from sentinel.demo.report import Report, report_of
 from sentinel.judge.history import History
 from sentinel.plan.story import sentence
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, PermanentError
 
 __all__ = ["tell"]
 
@@ -51,9 +51,11 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Repor
     calm: list[int] = []
     while True:
         now = seed + len(calm)
-        _train_and_watch(folder, now, say, recipe)
+        ended = _train_and_watch(folder, now, say, recipe)
         wall_s = time.monotonic() - started
         report = report_of(seed=now, state_dir=folder / "state", wall_s=wall_s, plot=folder / "demo.png")
+        if not report.diverged and ended:
+            raise PermanentError(f"`sentinel watch` ended with exit code {ended}: {_last_line(folder / 'state')}")
         if not report.diverged:
             calm.append(now)
         if report.diverged or len(calm) == SEEDS_TRIED:
@@ -62,7 +64,8 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Repor
         say(f"! seed {now} did not diverge on this machine; its run is now in {aside}; next: seed {now + 1}")
 
 
-def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> None:
+def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> int | None:
+    """The watch's exit code; None where it had not ended at the deadline."""
     configuration = write_configuration(folder, seed, recipe)
     state_dir = folder / "state"
     state_dir.mkdir()
@@ -73,9 +76,14 @@ def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> 
     os.environ.update(environment)  # for the restarts too: watch passes its environment on
     jobs.start(trainer_command(folder, seed, recipe), cwd=folder, extra_env=environment, log_path=log_path)
     try:
-        _watch_until_the_end(configuration, state_dir, say)
+        return _watch_until_the_end(configuration, state_dir, say)
     finally:
         jobs.stop(grace_s=20)
+
+
+def _last_line(state_dir: Path) -> str:
+    lines = (state_dir / "watch.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "its log is empty"
 
 
 def _moved_aside(folder: Path, seed: int) -> Path:
@@ -95,7 +103,7 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> None:
+def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> int | None:
     """`sentinel watch`, a process of its own as in real life, with a line of progress while it lasts."""
     command = [sys.executable, "-m", "sentinel", "watch", "--run", str(configuration)]
     end = time.monotonic() + DEADLINE_S
@@ -107,6 +115,7 @@ def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) ->
                 follower.look()
                 time.sleep(0.5)
             follower.look()
+            return watch.poll()
         finally:
             watch.terminate()
             watch.wait(30)

@@ -113,14 +113,14 @@ class Episode:
         a larger tolerance (share of the level) where one is in force. After a provisional band: back inside it, since
         its level is not known better.
         """
-        if self.provisional:
-            return len(self.recent) >= 3 and self.stands_at <= self.upper
-        if len(self.recent) < thresholds.healed_window_samples:
+        if len(self.recent) < (_STANDING_SAMPLES if self.provisional else thresholds.healed_window_samples):
             return False
+        back = self.stands_at <= self._back_at(thresholds, widened, len(self.recent))
+        if self.provisional:
+            return back
         if self.stands_at <= self.level:
             return True
-        back = self.stands_at <= self.level + self._tolerance(thresholds, widened, len(self.recent))
-        return back and median(self.longer) <= self.level + self._tolerance(thresholds, widened, len(self.longer))
+        return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
         """Whether the wait is over: it stands above its level, significantly, and is not on its way back.
@@ -132,9 +132,7 @@ class Episode:
             return False
         if self._standard_errors <= _wanted(age / patience_steps):
             return False
-        if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self.level + self._tolerance(
-            thresholds, widened, len(self.recent)
-        ):
+        if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
         return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
 
@@ -159,7 +157,11 @@ class Episode:
         now = self.stands_at - self.level
         if then is None or then <= 0 or now >= then:
             return False
-        return now * (now / then) ** 2 <= 2 * self._tolerance(thresholds, 0.0, len(self.recent))
+        return now * (now / then) ** 2 <= 2 * (self._back_at(thresholds, 0.0, len(self.recent)) - self.level)
+
+    def _back_at(self, thresholds: Thresholds, widened: float, samples: int) -> float:
+        """The highest median of so many samples that counts as back, nats: the band's edge while it is provisional."""
+        return self.upper if self.provisional else self.level + self._tolerance(thresholds, widened, samples)
 
     def _tolerance(self, thresholds: Thresholds, widened: float, samples: int) -> float:
         """How far above the level the median of so many samples still is at it, nats."""

@@ -198,6 +198,9 @@ def _level(old: OldTrend | None, restart: Restart, last_step: int) -> Recovery |
             answer=Answer.NOT_YET,
             reason=f"best {WINDOW}-step mean {best:.3f}, wanted {wanted:.3f} (5 % below {danger.best_before:.3f})",
         )
+    if now > danger.best_before and not on_trend:  # it was there, and has left it again
+        above = f"above {danger.best_before:.3f}, the best before the onset"
+        return Recovery(answer=Answer.NOT_YET, reason=f"the loss stands at {now:.3f}, {above}")
     if now > previous * (1 - IMPROVES_BY) and not on_trend:
         return Recovery(answer=Answer.NOT_YET, reason=f"the loss stands at {now:.3f}: a plateau")
     how = "follows the trend from before the onset" if on_trend and best > wanted else f"is {best:.3f}"

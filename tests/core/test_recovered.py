@@ -64,6 +64,18 @@ def test_a_loss_no_better_than_before_is_not_recovered() -> None:
     assert answer(samples(lambda s: 3.55 - s * 1e-5, range(11, 200))).answer is Answer.NOT_YET
 
 
+def test_a_good_level_that_the_loss_has_left_again_is_not_recovered() -> None:
+    """The demo with seed 4: 3.15 at step 55, 3.6 from step 100 on, 3.33 before the onset; and slowly falling."""
+
+    def left(step: int) -> float:
+        return 3.12 if step < 62 else min(3.12 + (step - 62) * 0.014, 3.68 - (step - 100) * 0.0015)
+
+    danger = Danger(onset_step=59, onset_tokens=None, warmup_end_step=60, best_before=3.327, hold_steps=240)
+    answers = [answer(samples(left, range(31, end), noise=0.04), danger) for end in range(120, 250, 5)]
+    assert Answer.RECOVERED not in {given.answer for given in answers}
+    assert "above 3.327, the best before the onset" in answers[-1].reason
+
+
 def test_the_end_of_the_run_is_an_answer() -> None:
     given = answer(samples(plateau, range(11, 300)), finished=True)
     assert given.answer is Answer.FAILED

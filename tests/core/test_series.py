@@ -271,6 +271,19 @@ def test_a_jump_is_waited_for_as_long_as_the_deadline_and_no_longer() -> None:
     assert series.alarm.step == series.alarm.onset_range[0] + Thresholds().patience_steps
 
 
+@pytest.mark.parametrize("falls_for_steps", [146, 180, 240, None])
+def test_a_spike_of_the_first_steps_on_its_way_back_into_the_band_is_waited_for(falls_for_steps: int | None) -> None:
+    """With 146 the verdict came one sample before the loss was back, and was withdrawn with that sample."""
+
+    def first_steps(step: int) -> float:
+        share = 1.0 if falls_for_steps is None else 1.0 - (step - 13) / falls_for_steps
+        return 2.0 + 0.01 * (-1) ** step + (1.5 * max(0.0, share) if step > 12 else 0.0)
+
+    seen = kinds(curve(first_steps, 400, noise=0.0))
+    assert (VerdictKind.DIVERGED in seen) == (falls_for_steps is None)
+    assert (seen[-1] is VerdictKind.HEALTHY) == (falls_for_steps is not None)
+
+
 def test_a_run_that_heals_slowly_is_waited_for_longer() -> None:
     """Its first spike takes 90 steps, its second 150: twice as long as the first would still be waited for."""
 

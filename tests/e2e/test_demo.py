@@ -24,10 +24,12 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.cli.demonstrating import summary
 from sentinel.config import load_config
-from sentinel.demo.configuration import DEMO, trainer_command, write_configuration
+from sentinel.demo import story
+from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import fold
+from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
@@ -78,6 +80,20 @@ def test_a_seed_that_does_not_diverge_is_moved_aside_and_the_next_one_trained_th
         assert [r.global_step for r in Journals(folder / "state").poll() if isinstance(r, Sample)] == [1, 2]
     assert "any of the seeds 4, 5, 6" in summary(report)
     assert report.to_json()["calm_seeds"] == [4, 5, 6]
+
+
+def test_a_watch_that_ends_in_an_error_is_said_and_no_seed_counts_as_calm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misspelt(folder: Path, seed: int, recipe: Recipe) -> Path:
+        path = write_configuration(folder, seed, recipe)
+        path.write_text(path.read_text().replace("poll_interval_s", "pol_interval_s"))
+        return path
+
+    monkeypatch.setattr(story, "write_configuration", misspelt)
+    with pytest.raises(PermanentError, match=r"`sentinel watch` ended with exit code 2: .*pol_interval_s"):
+        tell(0, tmp_path, lambda _: None, replace(DEMO, steps=2))
+    assert not (tmp_path / "seed-0-did-not-diverge").exists()
 
 
 def test_every_restart_was_proved_by_the_trainers_own_report(demo: tuple[dict[str, Any], Path]) -> None:

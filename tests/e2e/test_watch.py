@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,9 +22,11 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
+from sentinel.cli.doctoring import insist
+from sentinel.config import load_config
 from sentinel.plan.incident import fold
-from sentinel.vocabulary.errors import LockHeld
-from sentinel.vocabulary.sample import RunStarted, Sample
+from sentinel.vocabulary.errors import ConfigError, LockHeld
+from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.hooks.trainer import command as small_trainer
 from tests.hooks.trainer import losses, train
 
@@ -482,6 +485,27 @@ def test_the_doctor_says_what_would_go_wrong_before_the_night_in_which_it_does(
     assert ran.returncode == 1, ran.stderr
     bad = [finding["sentence"] for finding in json.loads(ran.stdout) if finding["answer"] == "bad"]
     assert any(says in sentence for sentence in bad), bad
+
+
+@pytest.mark.parametrize(
+    ("steps", "resumed_from", "refused"), [(0, None, False), (10, None, False), (11, None, True), (0, 40, True)]
+)
+def test_mode_act_begins_before_the_first_save_and_refuses_a_folder_that_is_missing_after_it(
+    tmp_path: Path, steps: int, resumed_from: int | None, refused: bool
+) -> None:
+    """An attempt that had made its first steps, and had saved nothing yet, was refused."""
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    started = RunStarted(attempt=1, time_unix_s=1.0, resumed_from=resumed_from, checkpoint_interval_steps=10)
+    made = [Sample(attempt=1, global_step=step, time_unix_s=1.0 + step, loss=3.0) for step in range(1, steps + 1)]
+    journal = tmp_path / "state" / "attempts" / "0001.jsonl"
+    journal.write_text("".join(f"{encode(record)}\n" for record in (started, *made)))
+    (tmp_path / "demo.toml").write_text(
+        '[run]\nname = "small"\ncheckpoints = "checkpoints"\nstate_dir = "state"\ntensorboard = "tensorboard"\n'
+        "[launcher]\ncommand = ['false']\n[policy]\nmode = 'act'\n"
+    )
+    config = load_config(tmp_path / "demo.toml")
+    with pytest.raises(ConfigError, match="checkpoints is not there") if refused else contextlib.nullcontext():
+        insist(config)
 
 
 def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Path) -> None:
