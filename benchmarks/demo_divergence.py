@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed says on stdout, beside the JSON, that it found no other
 
 import torch
 import torch.distributed as dist
