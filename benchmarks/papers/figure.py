@@ -17,7 +17,20 @@ from .tables import Groups
 
 __all__ = ["draw"]
 
-COLOURS = ("#b2182b", "#4575b4", "#1b7837", "#e08214", "#762a83", "#5aae61", "#8c510a", "#5ab4ac", "#777777", "#d6604d")
+COLOURS = (
+    "#b2182b",
+    "#4575b4",
+    "#1b7837",
+    "#e08214",
+    "#762a83",
+    "#5aae61",
+    "#8c510a",
+    "#5ab4ac",
+    "#777777",
+    "#d6604d",
+    "#053061",
+    "#c51b7d",
+)
 STYLES = ("-", "--", ":", "-.")
 RELATED = ("Shortformer", "bsz warmup", "mixed lengths")
 
