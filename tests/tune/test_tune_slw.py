@@ -13,6 +13,7 @@ import pytest
 
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
+from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import until
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
@@ -172,6 +173,10 @@ def test_a_command_that_would_use_the_runs_own_checkpoints_is_refused_before_any
 ) -> None:
     words = ["python", "pretrain_gpt.py", "--seq-length", "128", "--lr-warmup-iters", "10", "--train-iters", "400"]
     path = configuration(tmp_path, words, {})
+    schedule = FixedLinear(start=8, full=128, total_steps=40).to_json()
+    started = {"kind": "run_started", "attempt": 1, "time_unix_s": 1.0, "seqlen_schedule": schedule}
+    (tmp_path / "state" / "attempts").mkdir(parents=True)
+    (tmp_path / "state" / "attempts" / "0001.jsonl").write_text(json.dumps(started) + "\n")
     command = [*SENTINEL, "tune", "slw", "--run", str(path)]
     ran = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 2
