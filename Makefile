@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> set up"
 
 demo: setup
-	@echo "==> the demo: a small GPT that really diverges, and sentinel beside it; about a minute or two"
+	@echo "==> the demo: a small GPT that really diverges, and sentinel beside it; two to five minutes"
 	@if [ -d demo-output ]; then mv -v demo-output demo-output.before-$$(date +%Y%m%d-%H%M%S); fi
 	@$(BIN)/sentinel demo --output demo-output
 
