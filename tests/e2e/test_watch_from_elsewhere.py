@@ -30,7 +30,9 @@ def journal(folder: Path, losses: list[float], last_unix_s: float, host: str = "
         lines.append({**sample, **position})
     (folder / "state" / "attempts").mkdir(parents=True)
     text = "".join(dump_json(line) + "\n" for line in lines)
-    (folder / "state" / "attempts" / "0001.jsonl").write_text(text)
+    path = folder / "state" / "attempts" / "0001.jsonl"
+    path.write_text(text)
+    os.utime(path, (last_unix_s, last_unix_s))
 
 
 def configured(folder: Path, kind: str) -> Path:
