@@ -264,8 +264,9 @@ def compared(
 def fill_padding(engine: Any) -> None:
     """Puts what no reading may show into what pads ZeRO 3's partitions: it is memory that DeepSpeed does not set."""
     rank, wrapper = dist.get_rank(), engine.optimizer
-    groups = zip(getattr(wrapper, "fp32_partitioned_groups_flat", ()), getattr(wrapper, "fp16_groups", ()), strict=True)
-    for master, parameters in groups:
+    if not hasattr(wrapper, "fp32_partitioned_groups_flat"):  # ZeRO 0 to 2 have other partitions
+        return
+    for master, parameters in zip(wrapper.fp32_partitioned_groups_flat, wrapper.fp16_groups, strict=True):
         v = wrapper.optimizer.state.get(master, {}).get("exp_avg_sq")
         end = 0
         for parameter in parameters if v is not None else ():
