@@ -98,7 +98,7 @@ def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[S
     try:
         return made(load_object(read_text(path)))
     except (LineError, UnfitFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        why = f"it has no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         raise refusal(f"{path} can't be read: {why}") from error
 
 

@@ -36,7 +36,7 @@ class Outbox:
             except FileNotFoundError:  # another sentinel of this run has delivered it
                 continue
             except LineError as error:
-                log.error("%s; it is kept in given-up", error)
+                log.error("%s is no page that can be read (%s); it is kept in given-up", path, error)
                 self._set_aside(path.name)
         return found
 
