@@ -20,8 +20,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["sentinel"]):
-    from sentinel.adapters.sources import parquet_table
-    from sentinel.adapters.sources.tables import open_columns
+    from sentinel.sources import parquet_table
+    from sentinel.sources.tables import open_columns
     from sentinel.vocabulary.errors import SentinelError
     from sentinel.vocabulary.sample import Sample, encode
     from tests.adapters.sources.readings import unpacked_here

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.sources import parquet_child
-from sentinel.adapters.sources.parquet_table import UnreadableError
-from sentinel.adapters.sources.source import ColumnSource
-from sentinel.adapters.sources.tables import open_columns
 from sentinel.judge.readings import Readings
+from sentinel.sources import parquet_child
+from sentinel.sources.parquet_table import UnreadableError
+from sentinel.sources.source import ColumnSource
+from sentinel.sources.tables import open_columns
 
 NAN = "nan"
 """Stands for nan in what is compared, since nan is not equal to itself."""
