@@ -49,6 +49,7 @@ REFUSERS = (
     "Known",
     "Fault",
     "PermanentError",
+    "NotOurCheckpoints",
     "QuarantineError",
     "CheckpointError",
     "LockHeld",

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
 from sentinel.act.following import Following
-from sentinel.act.last_writes import asks_all_to_stop, last_written
 from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
@@ -160,6 +159,11 @@ class Observer:
         """See Thresholds."""
         return self._thresholds.stalled_after_s
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which this observer itself has heard nothing new of the run."""
+        return self._witnessing.unheard_s(self._history)
+
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
@@ -186,6 +190,8 @@ class Observer:
         known = life_of(self.witnesses(), spare=spare)
         if known.life is not Life.GONE:
             raise JobStillAlive(known.sentence)
+        if (answers := self._witnessing.answers(self._history, spare)) is not None:
+            raise JobStillAlive(answers)
 
     def witnesses(self) -> RunState:
         """What the witnesses say now, and nothing else of the run."""
@@ -265,7 +271,7 @@ class Observer:
             incidents=incidents,
             quarantined=near.checkpoints.quarantined_incidents(),
             approvals=near.approvals.read(),
-            kill_file=asks_all_to_stop(near.state_dir / "KILL"),
+            kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )
 
@@ -313,7 +319,6 @@ class Observer:
 
     def _context(self, attempt: Attempt | None, run: RunState, readable: bool) -> Context:
         jobs, known = run.jobs, life_of(run)
-        last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
         return Context(
             now_unix_s=run.now_unix_s,
@@ -325,19 +330,15 @@ class Observer:
             readable=readable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
-            last_sample_unix_s=last.time_unix_s if last else None,
-            attempt_started_unix_s=started.time_unix_s if started else None,
-            second_witness_unix_s=self._second_witness(attempt, jobs),
+            **self._witnessing.times(
+                self._history,
+                self._near.source_log,
+                self._logs(jobs),
+                now_unix_s=run.now_unix_s,
+                enough_s=self._thresholds.stalled_after_s,
+            ),
             warmup_end_step=warmup_end(started) if started else None,
         )
-
-    def _second_witness(self, attempt: Attempt | None, jobs: JobsSeen) -> float | None:
-        """When a log, a checkpoint or the journal's file was written last.
-
-        A hook that can't write a sample, since the disk is full, still sets its journal's modification time.
-        """
-        journal = [self._near.state_dir / "attempts" / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
-        return last_written([*self._logs(jobs), *journal], self._near.checkpoints.folder)
 
 
 _ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}

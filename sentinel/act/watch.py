@@ -12,7 +12,6 @@ from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
 from sentinel.act.pinning import Pinning
 from sentinel.act.recover import Done, Recoverer
-from sentinel.act.silence import Silence
 from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
@@ -69,8 +68,6 @@ class Watch:
         self._troubles = Troubles(ledger)
         self._announced: tuple[VerdictKind, int | None] | None = None
         self._plateaus_told: set[int] = set()
-        self._silence = Silence()
-        self._silent_s = 0.0
         self._was_slow = False
         self.last: Look | None = None
         """What the last turn saw."""
@@ -87,7 +84,6 @@ class Watch:
             self._struggle(str(error), now_unix_s, self.last)
             return None
         self._own()
-        self._silent_s = self._silence.lasts_s(look.history)
         self._announce(look)
         if self._was_old(monotonic() - began_s, first=first):
             return None
@@ -199,7 +195,7 @@ class Watch:
         if self._policy.mode != "act":
             self._ledger.say(look.verdict.reason)
             return None
-        if self._silent_s < self._observer.stalled_after_s:  # by the clocks it hangs, and one of them may be wrong
+        if self._observer.silent_s < self._observer.stalled_after_s:  # Prometheus's clock may be wrong
             self._ledger.say(f"{look.verdict.reason}; it is stopped once this watch has itself waited for as long")
             return None
         plan = plan_hang(look.run, self._policy, restarts_spent=_fruitless_starts(look))
@@ -246,7 +242,7 @@ class Watch:
 
     def _notice_unknown(self, look: Look) -> None:
         """Why nothing would be done: told at once where something is to be done, else when it lasts."""
-        why = self._hindered(look.run) if look.run.jobs.known else None
+        why = self._hindered(look.run) if look.run.jobs.known and not _before_its_first_attempt(look.run) else None
         if why is None:
             self._troubles.over("unknown", look.run.now_unix_s)
             return
@@ -288,6 +284,12 @@ class Watch:
             if lasts and event.onset_step not in self._plateaus_told:
                 self._plateaus_told.add(event.onset_step)
                 log.info("slower than it should be, for a person to look at: %s", event.reason)
+
+
+def _before_its_first_attempt(run: RunState) -> bool:
+    """Whether sentinel was attached to a run whose job waits or has yet to be submitted: its checkpoints are old."""
+    theirs = any(writer.foreign for writer in run.jobs.writers)
+    return not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)
 
 
 def _ran_to_its_end(look: Look) -> bool:

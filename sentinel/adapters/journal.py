@@ -38,9 +38,6 @@ class Beginning(NamedTuple):
     finished: bool
     """Whether it has reported its end."""
 
-    modified_unix_s: float
-    """When the journal was written last."""
-
     saved: bool
     """Whether these ends show that the run has saved a checkpoint; False where they do not tell."""
 
@@ -59,7 +56,7 @@ def last_beginning(state_dir: Path) -> Beginning | None:
         started = next((r for r in head if isinstance(r, RunStarted)), None)
         if started is not None:
             finished = any(isinstance(r, RunFinished) for r in tail)
-            return Beginning(started, finished, path.stat().st_mtime, _has_saved(started, [*head, *tail]))
+            return Beginning(started, finished, _has_saved(started, [*head, *tail]))
     return None
 
 

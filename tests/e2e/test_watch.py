@@ -65,8 +65,12 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def inventory(folder: Path, *parts: str) -> dict[str, str]:
-    """Digest of every file below the parts of the run that a rollback touches."""
+    """Digest of every file below the parts of the run that a rollback touches.
+
+    Without the record of the state folder that acts on the checkpoints, which every watch but an observing one leaves.
+    """
     files = [p for part in parts or ("checkpoints", "tensorboard") for p in (folder / part).rglob("*") if p.is_file()]
+    files = [p for p in files if p.name != "state-folder.json"]
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
@@ -77,6 +81,7 @@ def live(files: dict[str, str]) -> dict[str, str]:
 def test_in_mode_observe_all_is_said_and_nothing_is_done(run: Path) -> None:
     before = inventory(run)
     watched = sentinel(run, "watch", "--observe", expect=1)
+    assert not (run / "checkpoints" / ".sentinel-quarantine").exists()
     assert "mode is observe: would apply 'reseed' from global_step" in watched.stderr
     assert inventory(run) == before
     assert not (run / "state" / "overrides.json").exists()

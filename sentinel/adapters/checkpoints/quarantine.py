@@ -69,7 +69,7 @@ class Quarantine:
     def incidents(self) -> frozenset[str]:
         """Names of the incidents' folders; none where there is no quarantine."""
         try:
-            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir())
+            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir() if path.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return frozenset()
 
