@@ -115,13 +115,13 @@ class TensorBoard:
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
             name = self._name(path)
-            if name not in before or (room / _aside_name(name)).exists():  # written since, or the kept part
+            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
+            if name not in before or taken_out:  # written since, or the kept part
                 _park(path, room / "after" / _aside_name(name))
         for name in sorted(before):
-            live = self.folder / name
             for source in (room / _aside_name(name), aside / name):
-                if source.exists() and not live.exists():
-                    _move(source, live)
+                if source.exists():
+                    _move(source, self.folder / name)
         _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):

@@ -13,15 +13,22 @@ __all__ = ["synced"]
 
 @contextmanager
 def synced(root: Path) -> Iterator[None]:
-    """Every folder at or below `root` whose entries change in the block is synced in it."""
-    fsync, done, before = os.fsync, set(), _entries(root)
+    """Every folder at or below `root` whose entries change in the block is synced in it, and after its last rename."""
+    fsync, rename, done, before = os.fsync, Path.rename, set(), _entries(root)
+    renamed: dict[int, Path] = {}
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
         done.add(os.fstat(descriptor).st_ino)
+        renamed.pop(os.fstat(descriptor).st_ino, None)
 
-    with patch.object(os, "fsync", noted):
+    def renaming(source: Path, target: Path) -> Path:
+        renamed.update({place.stat().st_ino: place for place in (source.parent, Path(target).parent)})
+        return rename(source, target)
+
+    with patch.object(os, "fsync", noted), patch.object(Path, "rename", renaming):
         yield
+    assert [str(path.relative_to(root)) for path in renamed.values()] == []
     changed = {n: path for n, (path, names) in _entries(root).items() if names != before.get(n, (path, frozenset()))[1]}
     assert [str(path.relative_to(root)) for n, path in changed.items() if n not in done] == []
 

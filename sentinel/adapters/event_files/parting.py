@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -96,10 +95,6 @@ class _Sorting:
 
 def _copy(stretch: Stretch, wanted: NDArray[np.bool_], to: BinaryIO) -> None:
     data = memoryview(stretch.data)
-    to.writelines(data[stretch.starts[first] : stretch.ends[last]] for first, last in _runs(wanted))
-
-
-def _runs(wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """First and last place of each unbroken run of True."""
-    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
-    return zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))  # of each unbroken run of True
+    runs = edges.reshape(-1, 2).tolist()
+    to.writelines(data[stretch.starts[first] : stretch.ends[after - 1]] for first, after in runs)

@@ -139,7 +139,7 @@ class Index:
         if known is None or known.inode != stat.st_ino or stat.st_size < known.size:
             known = new
         spans = known.extended(path)
-        was_whole = known.read > 0 and (known.problem is None or known.problem.torn)
+        was_whole = known is not new and (known.problem is None or known.problem.torn)
         if was_whole and spans.read == known.read and spans.problem is not None and not spans.problem.torn:
             spans = new.extended(path)  # no record where one has to begin: the file was written anew in its place
         self._spans[name] = spans
