@@ -51,7 +51,7 @@ def last_beginning(state_dir: Path) -> Beginning | None:
     names = (p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else ()
     for name in sorted(names, key=lambda n: int(n[:-6]), reverse=True):
         path = folder / name
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(_END_BYTES)
             file.seek(max(0, path.stat().st_size - _END_BYTES))
             last = file.read(_END_BYTES)

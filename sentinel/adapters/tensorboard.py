@@ -10,6 +10,7 @@ end, or is being written to, it is kept whole where it is, and the cut's report 
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,12 +19,14 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
 from sentinel.durable import make_folders, sync_folder, write_atomically
-from sentinel.vocabulary.errors import QuarantineError
+from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 
 __all__ = ["CutReport", "TensorBoard"]
+
+log = logging.getLogger(__name__)
 
 _LOADED = "tfevents"
 """TensorBoard loads files whose name contains this."""
@@ -106,7 +109,9 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             return
-        before = {_below(name, listing) for name in load_object(bounded.read_text(listing))["files"]}
+        before = bounded.read_record(
+            listing, lambda data: {_below(name, listing) for name in data["files"]}, QuarantineError
+        )
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
             name = self._name(path)
@@ -148,8 +153,17 @@ class TensorBoard:
         """Names and inodes of the files that some cut has kept whole."""
         rooms = (self.folder.parent / ".sentinel-quarantine").glob("*/*")
         listings = [room / f"{self.folder.name}-originals" / "kept-whole.json" for room in rooms]
-        files = [load_object(bounded.read_text(p))["files"] for p in listings if p.exists()]
-        return {(name, kept["inode"]) for one in files for name, kept in one.items()}
+        found: set[tuple[str, int | None]] = set()
+        for listing in listings:
+            try:
+                found |= bounded.read_record(
+                    listing, lambda data: {(name, kept["inode"]) for name, kept in data["files"].items()}
+                )
+            except FileNotFoundError:
+                continue
+            except LineError as error:  # then these files are looked at once more, and listed anew
+                log.warning("%s", error)
+        return found
 
     def _event_files(self) -> Iterator[Path]:
         yield from (p for p in self._matching(_LOADED) if p.is_file() and not p.is_symlink())
@@ -260,8 +274,12 @@ class _Cutting:
     def _size_read(self, name: str) -> int | None:
         """The bytes of the file that the kept part was made from; None where that was not noted."""
         noted = self.room / "parted.json"
-        parted = load_object(bounded.read_text(noted)) if noted.exists() else {}
-        return parted["size"] if parted.get("name") == name else None
+        try:
+            return bounded.read_record(
+                noted, lambda data: int(data["size"]) if data["name"] == name else None, QuarantineError
+            )
+        except FileNotFoundError:
+            return None
 
 
 def _inode(path: Path) -> int | None:
