@@ -132,6 +132,7 @@ FEW = (
     ("undo", "files.json", "a_list"),
     ("rollback", "global_step20.json", "gzip_bomb"),
     ("lint", "job.sh", "long_string"),
+    ("lint", "job.sh", "huge_integers"),
     ("replay", "trainer_state.json", "gzip_bomb"),
     ("replay", "t.parquet", "truncated"),
     ("replay", "t.csv", "endless"),
