@@ -21,9 +21,9 @@ from pathlib import Path
 
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.plan.incident import Incident
-from sentinel.plan.mitigations import Baseline, Rung
+from sentinel.plan.mitigation import Baseline, Rung
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.run_state import RunState
 from sentinel.plan.target import choose_target
 
 STEPS_BETWEEN = 100

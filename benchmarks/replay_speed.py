@@ -35,11 +35,11 @@ import pyarrow as pa
 
 from benchmarks.made_up.files import WRITERS
 from benchmarks.made_up.runs import columns
-from sentinel.adapters.sources.opening import open_sources
-from sentinel.adapters.sources.source import CHUNK_ROWS
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
+from sentinel.sources.opening import open_sources
+from sentinel.sources.source import CHUNK_ROWS
 
 SAMPLES, QUICK_SAMPLES, BIG_SAMPLES = 10**6, 10**5, 10**7
 OF_A_LOG = 10

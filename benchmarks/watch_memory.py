@@ -34,8 +34,8 @@ from benchmarks.made_up.files import WRITERS
 from benchmarks.made_up.runs import columns
 from sentinel.act.following import anchor_at
 from sentinel.adapters.journal import Journals
-from sentinel.cli.wiring import neighbours_of, observer_of
 from sentinel.config import load_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sentinel.plan.lint import RULES
-from sentinel.plan.lint.finding import Rule, source_of
-from sentinel.plan.lint.restart import RESTART_RULES
+from sentinel.lint import RULES
+from sentinel.lint.finding import Rule, source_of
+from sentinel.lint.restart import RESTART_RULES
 
 __all__ = ["page"]
 

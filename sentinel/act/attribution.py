@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from sentinel.plan.incident import Incident
-from sentinel.plan.run_state import JobsSeen
+from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["rollback_of"]

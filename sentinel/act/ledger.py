@@ -13,8 +13,8 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, incident_id, overrides_to_json
 from sentinel.plan.proof import Check, outcome
 from sentinel.plan.proof_value import Proof, failure
-from sentinel.plan.recovery import Plan
-from sentinel.plan.story import sentence
+from sentinel.plan.rollback import Plan
+from sentinel.plan.sentences import sentence
 from sentinel.plan.trouble import Trouble
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample

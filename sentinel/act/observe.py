@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
 from sentinel.act.following import Following
+from sentinel.act.last_writes import asks_all_to_stop, last_written
 from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
 from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
-from sentinel.act.retold import Retold
+from sentinel.act.sample_cache import Retold
 from sentinel.act.source import RereadSource, Source
-from sentinel.act.witness import asks_all_to_stop, last_written
-from sentinel.act.witnessing import Witnessing
+from sentinel.act.witnesses import Witnessing
 from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
@@ -28,9 +28,9 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
-from sentinel.plan.alive import life_of
 from sentinel.plan.incident import Incident, fold
-from sentinel.plan.run_state import Checkpoint, JobsSeen, RunState
+from sentinel.plan.liveness import life_of
+from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import JobStillAlive, ScrapeError
 from sentinel.vocabulary.overrides import Overrides

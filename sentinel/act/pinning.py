@@ -8,8 +8,8 @@ from sentinel.act.observe import Look
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.own_pins import OwnPins
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.observation import Checkpoint
 from sentinel.plan.policy import Policy
-from sentinel.plan.run_state import Checkpoint
 from sentinel.vocabulary.errors import SentinelError
 
 __all__ = ["Pinning"]

@@ -7,24 +7,24 @@ from enum import IntEnum
 
 from sentinel.act.execute import Perform, execute
 from sentinel.act.first_steps import evidence
-from sentinel.act.held import Held
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
+from sentinel.act.recovery_tracker import Held
 from sentinel.act.reported import filled
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovered import Answer
+from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
 from sentinel.plan.approval import Approval, digest_of
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip
+from sentinel.plan.observation import JobsSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import prove
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.recovery import Plan, plan_recovery, plan_rollback
-from sentinel.plan.run_state import JobsSeen
-from sentinel.plan.waiting import has_not_healed
+from sentinel.plan.rollback import Plan, plan_recovery, plan_rollback
+from sentinel.plan.wait_rung import has_not_healed
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused, TemporaryError
 
 __all__ = ["Done", "Recoverer"]

@@ -8,8 +8,8 @@ from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Neighbours, Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
-from sentinel.plan.alive import hindered
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
 __all__ = ["held_by", "settle", "take_back", "undo_incident", "undoable"]

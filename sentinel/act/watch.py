@@ -17,12 +17,12 @@ from sentinel.act.troubles import Troubles
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.alive import hindered, life_of
 from sentinel.plan.incident import Incident
+from sentinel.plan.liveness import hindered, life_of
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import Plan
-from sentinel.plan.restarts import plan_hang, plan_restart
-from sentinel.plan.run_state import RunState
+from sentinel.plan.restart import plan_hang, plan_restart
+from sentinel.plan.rollback import Plan
 from sentinel.plan.trouble import Severity, unsettled
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentinel.plan.run_state import JobsSeen
+from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

@@ -10,16 +10,9 @@ import io
 import sys
 
 from sentinel.durable import os_errors_named
-from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError
+from sentinel.vocabulary.errors import SentinelError, exit_code_of
 
-__all__ = ["exit_code_of", "main"]
-
-_EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
-    (ConfigError, 2),
-    (TemporaryError, 3),
-    (PermanentError, 4),
-    (SentinelError, 4),
-)
+__all__ = ["main"]
 
 
 def main() -> None:
@@ -36,11 +29,6 @@ def main() -> None:
             app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
         sys.exit(_say(str(error), exit_code_of(error)))
-
-
-def exit_code_of(error: Exception) -> int:
-    """What the caller should do about it, as an exit code."""
-    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 4)
 
 
 def _say(line: str, code: int) -> int:

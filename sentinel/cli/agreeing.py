@@ -15,12 +15,12 @@ from sentinel.adapters.checkpoints import QUARANTINE
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.purge import purge as delete
 from sentinel.adapters.purge import size_of
-from sentinel.cli import wiring
 from sentinel.cli.chronicling import named
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.plan.approval import Approval
 from sentinel.plan.incident import Incident, fold
-from sentinel.plan.story import sentence
+from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["approve", "purge"]

@@ -43,7 +43,8 @@ def tune(
 
     Killed half-way, the same command goes on where it was: finished probes are not run again.
     """
-    from sentinel.cli import tuning, wiring
+    from sentinel.cli import tuning
+    from sentinel.daemon import wiring
 
     return tuning.tune_slw(wiring.find_config(run, config_dir), output=output, parallel=parallel, as_json=as_json)
 
@@ -80,7 +81,8 @@ def dashboards(
 
     The token is never an option: it would stand in the list of processes.
     """
-    from sentinel.cli import dashboarding, wandb_drawing, wiring
+    from sentinel.cli import dashboarding, wandb_drawing
+    from sentinel.daemon import wiring
     from sentinel.vocabulary.errors import ConfigError
 
     if wandb:
@@ -118,9 +120,10 @@ def lint(
     as_json: Json = False,
 ) -> int:
     """Check shape, batches, schedules, SLW and saves by formula before a run starts. Exit 1 when there is an error."""
-    from sentinel.cli import linting, wiring
-    from sentinel.plan.lint import Facts
-    from sentinel.plan.lint.numbers_in_words import declared_size
+    from sentinel.cli import linting
+    from sentinel.daemon import wiring
+    from sentinel.lint import Facts
+    from sentinel.lint.numbers_in_words import declared_size
 
     told = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),

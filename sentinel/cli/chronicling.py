@@ -9,12 +9,12 @@ from typing import Any
 import typer
 
 from sentinel.act.source import read_all
-from sentinel.cli import wiring
 from sentinel.cli.telling import incident_json
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident, fold
-from sentinel.plan.story import story
+from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 
@@ -48,7 +48,7 @@ def named(incidents: tuple[Incident, ...], name: str) -> Incident:
 
 def chronicle(config: Config, output: Path) -> int:
     """Writes the whole run's chronicle."""
-    from sentinel.chronicle.page import write_chronicle  # matplotlib takes a while to import
+    from sentinel.reports.chronicle.page import write_chronicle  # matplotlib takes a while to import
 
     near = wiring.neighbours_of(config)
     history = History()

@@ -68,12 +68,12 @@ def watch(
     verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
 ) -> int:
     """Follow a run, or many; in mode act, recover them. Of several the largest exit code counts."""
-    from sentinel.cli import watching, wiring
-    from sentinel.cli.choosing import Chosen
+    from sentinel.daemon import supervisor, wiring
+    from sentinel.daemon.choosing import Chosen
 
     wiring.log_to_stderr(verbose=verbose)
     chosen = Chosen(runs=tuple(run or ()), everything=everything, config_dir=config_dir)
-    return watching.watch(chosen, observe=observe, once=once, fleet_dir=fleet_dir)
+    return supervisor.watch(chosen, observe=observe, once=once, fleet_dir=fleet_dir)
 
 
 @app.command(name="sbatch-watch")
@@ -84,7 +84,8 @@ def sbatch_watch(
     sbatch: Annotated[list[str] | None, typer.Option(help="One more of sbatch's options; repeat it.")] = None,
 ) -> int:
     """Submit the watch as a Slurm job of its own; only one of a run runs at a time."""
-    from sentinel.cli import submitting, wiring
+    from sentinel.cli import submitting
+    from sentinel.daemon import wiring
 
     path = wiring.config_path(run, config_dir).resolve()
     return submitting.sbatch_watch(wiring.find_config(str(path), config_dir), str(path), sbatch or [], observe=observe)
@@ -93,7 +94,8 @@ def sbatch_watch(
 @app.command()
 def status(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
     """Say where the run stands. Exit 1 when it has diverged, stalled or gone down."""
-    from sentinel.cli import telling, wiring
+    from sentinel.cli import telling
+    from sentinel.daemon import wiring
 
     return telling.status(wiring.find_config(run, config_dir), as_json=as_json)
 
@@ -106,7 +108,8 @@ def incidents(
     as_json: Json = False,
 ) -> int:
     """List the run's incidents and what was tried."""
-    from sentinel.cli import telling, wiring
+    from sentinel.cli import telling
+    from sentinel.daemon import wiring
 
     config = wiring.find_config(run, config_dir)
     return telling.shadows(config, as_json=as_json) if shadow else telling.incidents(config, as_json=as_json)
@@ -120,7 +123,8 @@ def incident(
     as_json: Json = False,
 ) -> int:
     """Tell one incident's story, event by event."""
-    from sentinel.cli import chronicling, wiring
+    from sentinel.cli import chronicling
+    from sentinel.daemon import wiring
 
     return chronicling.incident(wiring.find_config(run, config_dir), name, as_json=as_json)
 
@@ -134,7 +138,8 @@ def chronicle(
     ),
 ) -> int:
     """Write the run's chronicle as Markdown with plots: what broke, what was tried, what it cost, what helped."""
-    from sentinel.cli import chronicling, wiring
+    from sentinel.cli import chronicling
+    from sentinel.daemon import wiring
 
     return chronicling.chronicle(wiring.find_config(run, config_dir), output)
 
@@ -147,7 +152,8 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Mode approve: say yes to what watch has proposed. Exit 1 when there is nothing to say yes to."""
-    from sentinel.cli import agreeing, wiring
+    from sentinel.cli import agreeing
+    from sentinel.daemon import wiring
 
     return agreeing.approve(wiring.find_config(run, config_dir), name, yes=yes)
 
@@ -160,7 +166,8 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Delete what a closed incident's rollbacks moved aside: the only deletion there is, and only by hand."""
-    from sentinel.cli import agreeing, wiring
+    from sentinel.cli import agreeing
+    from sentinel.daemon import wiring
 
     return agreeing.purge(wiring.find_config(run, config_dir), name, yes=yes)
 
@@ -168,9 +175,10 @@ def purge(
 @app.command()
 def doctor(run: RunOption = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
     """Try everything that a recovery will need, without touching anything. Exit 1 when something would fail."""
-    from sentinel.cli import doctoring, wiring
+    from sentinel.daemon import doctor as checks
+    from sentinel.daemon import wiring
 
-    return doctoring.doctor(wiring.find_config(run, config_dir), as_json=as_json)
+    return checks.doctor(wiring.find_config(run, config_dir), as_json=as_json)
 
 
 @app.command()
@@ -181,7 +189,8 @@ def pin(
     release: Annotated[bool, typer.Option("--release", help="Let the pin go.")] = False,
 ) -> int:
     """Keep a checkpoint from keep-last-k and site purges, by hard links."""
-    from sentinel.cli import keeping, wiring
+    from sentinel.cli import keeping
+    from sentinel.daemon import wiring
 
     return keeping.pin(wiring.find_config(run, config_dir), tag, release=release)
 
@@ -193,7 +202,8 @@ def manifest(
     config_dir: ConfigDir = RUNS,
 ) -> int:
     """Digest a checkpoint whole, so that a flipped bit is found before it is resumed from."""
-    from sentinel.cli import keeping, wiring
+    from sentinel.cli import keeping
+    from sentinel.daemon import wiring
 
     return keeping.manifest(wiring.find_config(run, config_dir), tag)
 
@@ -205,7 +215,8 @@ def pause(
     reason: Annotated[str | None, typer.Option(help="Why, for whoever finds it paused.")] = None,
 ) -> int:
     """Have sentinel watch and speak, and not act, until `resume`."""
-    from sentinel.cli import holding, wiring
+    from sentinel.cli import holding
+    from sentinel.daemon import wiring
 
     return holding.pause(wiring.find_config(run, config_dir), reason)
 
@@ -213,7 +224,8 @@ def pause(
 @app.command()
 def resume(run: RunOption = None, config_dir: ConfigDir = RUNS) -> int:
     """Let sentinel act again. Exit 1 when the run was not paused."""
-    from sentinel.cli import holding, wiring
+    from sentinel.cli import holding
+    from sentinel.daemon import wiring
 
     return holding.resume(wiring.find_config(run, config_dir))
 
@@ -232,7 +244,8 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """Roll the run back to a checkpoint. Moves, never deletes; `undo` takes it back."""
-    from sentinel.cli import rolling, wiring
+    from sentinel.cli import rolling
+    from sentinel.daemon import wiring
 
     wanted = rolling.Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
     return rolling.rollback(wiring.find_config(run, config_dir), wanted, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -247,7 +260,8 @@ def undo(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Bring back, byte for byte, what an incident's rollbacks took away. The job is stopped, and not started again."""
-    from sentinel.cli import undoing, wiring
+    from sentinel.cli import undoing
+    from sentinel.daemon import wiring
 
     return undoing.undo(wiring.find_config(run, config_dir), incident, every=every, yes=yes)
 
@@ -259,7 +273,8 @@ def page(
     test: Annotated[bool, typer.Option("--test", help="Send a test page through every channel, now.")] = False,
 ) -> int:
     """Say which pages wait to be delivered (exit 1 if any), or send a test page (exit 3 if it did not arrive)."""
-    from sentinel.cli import paging, wiring
+    from sentinel.cli import paging
+    from sentinel.daemon import wiring
 
     config = wiring.find_config(run, config_dir)
     return paging.test(config) if test else paging.waiting(config)

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.reading import source_named
-from sentinel.judge.comparison import Comparison, compare
+from sentinel.daemon.readings import source_named
+from sentinel.judge.analysis.comparison import Comparison, compare
+from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.readings import COLUMNS
-from sentinel.judge.smoothing import smoothed
 from sentinel.judge.trend import Reference
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
@@ -47,7 +47,7 @@ def compare_runs(
         typer.echo(f"warning: {note}", err=True)
     found = compare(runs)
     if plot is not None:
-        from sentinel.chronicle.comparison_picture import draw_comparison  # matplotlib takes a while to import
+        from sentinel.reports.chronicle.comparison_picture import draw_comparison  # matplotlib takes a while to import
 
         plot.parent.mkdir(parents=True, exist_ok=True)
         draw_comparison(runs, by=_axis(by), path=plot)

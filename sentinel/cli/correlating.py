@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.act.source import read_all
-from sentinel.adapters.sources.opening import open_sources
-from sentinel.adapters.sources.source import ColumnSource
-from sentinel.cli import wiring
 from sentinel.cli.chronicling import named
 from sentinel.config import Config
-from sentinel.judge.correlation import Correlation, Correlations
+from sentinel.daemon import wiring
+from sentinel.judge.analysis.correlation import Correlation, Correlations
 from sentinel.judge.descent import descent
 from sentinel.judge.history import History
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.plan.incident import fold
+from sentinel.sources.opening import open_sources
+from sentinel.sources.source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from sentinel.judge.first_moved import FirstMoved
+    from sentinel.judge.analysis.first_mover import FirstMoved
 
 __all__ = [
     "Around",
@@ -67,7 +67,7 @@ class Shown:
 
 def correlate_run(config: Config, shown: Shown, *, attempt: int | None) -> int:
     """The paper's Table 3 for this run, and beside it what trend, memory and the number of looks leave of it."""
-    from sentinel.judge.correlation import columns_of, layer_columns
+    from sentinel.judge.analysis.correlation import columns_of, layer_columns
 
     _check(shown.plot)
     history = _history(config)
@@ -86,7 +86,7 @@ def correlate_run(config: Config, shown: Shown, *, attempt: int | None) -> int:
 
 def correlate_paths(paths: Sequence[Path], columns: Mapping[str, str], shown: Shown, *, attempt: int | None) -> int:
     """The same of each series that the paths hold."""
-    from sentinel.judge.correlation import columns_of_readings
+    from sentinel.judge.analysis.correlation import columns_of_readings
 
     _check(shown.plot)
     sources = _sources(paths, columns)
@@ -103,7 +103,7 @@ def correlate_paths(paths: Sequence[Path], columns: Mapping[str, str], shown: Sh
 
 def moved_first(config: Config, around: Around, *, attempt: int | None, as_json: bool) -> int:
     """Which signals left their own noise before the onset, the earliest first."""
-    from sentinel.judge.first_moved import first_moved_of_samples
+    from sentinel.judge.analysis.first_mover import first_moved_of_samples
 
     history, onset = _history(config), around.step
     if around.incident is not None:
@@ -135,7 +135,7 @@ def moved_first_in_paths(
     as_json: bool,
 ) -> int:
     """The same of each series that the paths hold, on its line of descent."""
-    from sentinel.judge.first_moved import first_moved_of_readings
+    from sentinel.judge.analysis.first_mover import first_moved_of_readings
 
     sources = _sources(paths, columns)
     rows: list[dict[str, Any]] = []
@@ -184,11 +184,13 @@ def _answer(
     attempt: int | None,
 ) -> list[dict[str, Any]]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    from sentinel.judge.correlation import correlations
+    from sentinel.judge.analysis.correlation import correlations
 
     found = correlations(columns, steps)
     if shown.plot is not None:
-        from sentinel.chronicle.correlation_picture import draw_correlation  # matplotlib takes a while to import
+        from sentinel.reports.chronicle.correlation_picture import (
+            draw_correlation,  # matplotlib takes a while to import
+        )
 
         which = "all attempts" if attempt is None else f"attempt {attempt} and what it descends from"
         shown.plot.parent.mkdir(parents=True, exist_ok=True)

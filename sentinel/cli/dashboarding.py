@@ -15,10 +15,10 @@ import typer
 from sentinel.act.source import read_all
 from sentinel.adapters.grafana.shipped import PROVISIONING, differences, fitted, shipped, shipped_folder
 from sentinel.adapters.paging.secret import Secret
-from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.durable import write_atomically
-from sentinel.plan.marks import Annotation, marks, onset_steps
+from sentinel.plan.annotations import Annotation, marks, onset_steps
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.chronicle.picture import draw
 from sentinel.cli.correlating import correlation_table
 from sentinel.demo.report import Report
 from sentinel.demo.story import tell
+from sentinel.reports.chronicle.picture import draw
 from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["demo", "summary"]

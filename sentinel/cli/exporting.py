@@ -9,9 +9,9 @@ from pathlib import Path
 import typer
 
 from sentinel.adapters.export import SUFFIXES, Columns, write_table
-from sentinel.adapters.sources.source import ColumnSource
 from sentinel.judge.descent import ends_of_descent
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
+from sentinel.sources.source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["export"]

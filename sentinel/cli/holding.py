@@ -9,8 +9,8 @@ from datetime import datetime
 import typer
 
 from sentinel import bounded
-from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.durable import write_atomically
 
 __all__ = ["pause", "resume"]

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from sentinel.adapters.checkpoints import write_manifest
-from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["manifest", "pin", "reading_bar"]

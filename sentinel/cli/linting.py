@@ -11,8 +11,8 @@ import typer
 
 from sentinel import bounded
 from sentinel.config import Config
-from sentinel.plan.lint import Facts, Finding, lint
-from sentinel.plan.lint.reading import Read, in_its_words, read_command, read_text
+from sentinel.lint import Facts, Finding, lint
+from sentinel.lint.reading import Read, in_its_words, read_command, read_text
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 

@@ -9,8 +9,8 @@ import typer
 
 from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.outbox import Outbox
-from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.plan.page import trial_page
 from sentinel.vocabulary.errors import ConfigError, PagerError
 

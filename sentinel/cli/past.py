@@ -46,7 +46,8 @@ def correlate(
     Beside the plain coefficients stand prewhitened ones, at lags of up to 200 samples to either side (positive: the
     signal is earlier than the loss ratio), with the effective sample size, corrected for the number of tests.
     """
-    from sentinel.cli import correlating, replaying, wiring
+    from sentinel.cli import correlating, replaying
+    from sentinel.daemon import wiring
 
     if incident is not None and (around is not None or paths):
         raise ConfigError("--incident names an onset of a run's; give no --around and no path with it")
@@ -89,7 +90,8 @@ def replay(
 
     With --run, by that run's \\[judge] and \\[policy], with what it plans and its references; else by the defaults.
     """
-    from sentinel.cli import replaying, wiring
+    from sentinel.cli import replaying
+    from sentinel.daemon import wiring
     from sentinel.judge.thresholds import Thresholds
     from sentinel.plan.policy import Policy
 
@@ -121,15 +123,16 @@ def export(
 
     nan is nan; what was not measured is null, in CSV a blank. `sentinel replay` reads it again.
     """
-    from sentinel.cli import exporting, reading, replaying, wiring
+    from sentinel.cli import exporting, replaying
+    from sentinel.daemon import readings, wiring
 
     if path is not None and run is not None:
         raise ConfigError("a path or --run: give one of them")
     columns = replaying.parsed_columns(column or ())
     if path is not None:
-        source = reading.source_named(path, columns, config_dir)
+        source = readings.source_named(path, columns, config_dir)
     else:
-        source = reading.source_of_run(wiring.find_config(run, config_dir))
+        source = readings.source_of_run(wiring.find_config(run, config_dir))
     return exporting.export(source, output, only_descent=descent)
 
 
@@ -164,7 +167,8 @@ def triage(
 
     It is a file of its own: nothing is fetched when it is opened, and it can be mailed.
     """
-    from sentinel.cli import triaging, wiring
+    from sentinel.cli import triaging
+    from sentinel.daemon import wiring
 
     config = wiring.find_config(run, config_dir)
     typed = triaging.typed(run, config_dir, RUNS, config)
@@ -186,7 +190,8 @@ def ui(
     texts: Texts = None,
 ) -> int:
     """Serve the same page live, in a browser on this machine. It shows the command to type, and never acts."""
-    from sentinel.cli import triaging, wiring
+    from sentinel.cli import triaging
+    from sentinel.daemon import wiring
 
     config = wiring.find_config(run, config_dir)
     typed = triaging.typed(run, config_dir, RUNS, config)

@@ -9,18 +9,18 @@ from typing import Any
 
 import typer
 
-from sentinel.adapters.sources.opening import open_sources
-from sentinel.adapters.sources.source import ColumnSource
-from sentinel.cli.reading import source_at
+from sentinel.daemon.readings import source_at
+from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.events import Event
 from sentinel.judge.history import History
 from sentinel.judge.replay import Replay
-from sentinel.judge.smoothing import smoothed
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
 from sentinel.plan.policy import Policy
 from sentinel.plan.recommended import rollback_to
+from sentinel.sources.opening import open_sources
+from sentinel.sources.source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import CheckpointSaved

@@ -13,16 +13,16 @@ from sentinel.act.following import anchor_at
 from sentinel.act.observe import Look
 from sentinel.act.undo import settle
 from sentinel.adapters.lock import RunLock
-from sentinel.cli import wiring
 from sentinel.cli.keeping import reading_bar
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.plan.actions import Action, VerifyCheckpoint, describe, to_json
-from sentinel.plan.by_hand import Wanted, plan_by_hand
-from sentinel.plan.coming import coming_saves
+from sentinel.plan.forecast import coming_saves
 from sentinel.plan.incident import Rollback, incident_id
+from sentinel.plan.manual import Wanted, plan_by_hand
+from sentinel.plan.observation import RunState
 from sentinel.plan.price import price, unconfirmed
-from sentinel.plan.recovery import Plan
-from sentinel.plan.run_state import RunState
+from sentinel.plan.rollback import Plan
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 

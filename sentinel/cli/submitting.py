@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from sentinel.adapters.slurm import SlurmClient
-from sentinel.cli import wiring
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.durable import write_atomically
 
 __all__ = ["sbatch_watch"]

@@ -7,14 +7,14 @@ from typing import Any
 
 import typer
 
-from sentinel.cli import wiring
-from sentinel.cli.watched import NOT_WELL
 from sentinel.config import Config
+from sentinel.daemon import wiring
+from sentinel.daemon.watched_run import NOT_WELL
 from sentinel.judge.events import Event
-from sentinel.plan.alive import life_of
 from sentinel.plan.incident import Incident, fold
+from sentinel.plan.liveness import life_of
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.story import sentence
+from sentinel.plan.sentences import sentence
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.numbers import dump_json
 

@@ -15,17 +15,17 @@ from sentinel import bounded
 from sentinel.adapters.exposition.certificate import Certificate
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm.records import Submissions
-from sentinel.adapters.sources.source import FileSource
-from sentinel.cli import wiring
 from sentinel.cli.chronicling import named
-from sentinel.cli.reading import source_at, source_of_run
 from sentinel.config import Config
-from sentinel.judge.smoothing import smoothed
-from sentinel.triage.document import document
-from sentinel.triage.feed import Feed
-from sentinel.triage.page import page
-from sentinel.triage.past import Asked, Past, read_past
-from sentinel.triage.server import TriageServer, is_loopback
+from sentinel.daemon import wiring
+from sentinel.daemon.readings import source_at, source_of_run
+from sentinel.judge.analysis.smoothing import smoothed
+from sentinel.reports.triage.document import document
+from sentinel.reports.triage.feed import Feed
+from sentinel.reports.triage.page import page
+from sentinel.reports.triage.past import Asked, Past, read_past
+from sentinel.reports.triage.server import TriageServer, is_loopback
+from sentinel.sources.source import FileSource
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["certificate_of", "texts_in", "triage", "typed", "ui"]

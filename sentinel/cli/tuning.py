@@ -17,15 +17,15 @@ from sentinel.act.source import Source
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
-from sentinel.adapters.sources.follow import FollowedLog
-from sentinel.cli.finding import state_dir_of
-from sentinel.cli.wiring import clock, launcher_of
 from sentinel.config import Config
 from sentinel.config import Launcher as Settings
+from sentinel.daemon.run_files import state_dir_of
+from sentinel.daemon.wiring import clock, launcher_of
 from sentinel.durable import os_errors_named, write_atomically
-from sentinel.plan.job_script.given import given
-from sentinel.plan.lint import Facts
-from sentinel.plan.lint.reading import Read, read_command, read_text
+from sentinel.jobscript.given import given
+from sentinel.lint import Facts
+from sentinel.lint.reading import Read, read_command, read_text
+from sentinel.sources.follow import FollowedLog
 from sentinel.tune.command import OWN_TRAINER, Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.picture import draw
 from sentinel.tune.probe import LOG, Probe

@@ -8,9 +8,9 @@ import typer
 
 from sentinel.act.undo import held_by, take_back, undo_incident, undoable
 from sentinel.adapters.lock import RunLock
-from sentinel.cli import wiring
 from sentinel.cli.rolling import agreed
 from sentinel.config import Config
+from sentinel.daemon import wiring
 from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 

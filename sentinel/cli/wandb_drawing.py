@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sentinel.adapters.sources.names import no_loss, resolve
 from sentinel.adapters.wandb.settings import WandbRun
-from sentinel.cli import wiring
-from sentinel.cli.wandb_reading import project_of
 from sentinel.config import Config
-from sentinel.plan.overlays import Overlay, overlays
+from sentinel.daemon import wiring
+from sentinel.plan.wandb_overlays import Overlay, overlays
+from sentinel.sources.names import no_loss, resolve
+from sentinel.sources.wandb_run import project_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 

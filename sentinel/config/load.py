@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from sentinel import bounded
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Channel, Paging
-from sentinel.adapters.sources.recognise import decoder_named
 from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.config.build import build
 from sentinel.config.tables import Config, Run, Source
+from sentinel.sources.recognise import decoder_named
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["load_config"]

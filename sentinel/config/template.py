@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from sentinel.adapters.paging.settings import EXAMPLES, Channel
 from sentinel.config.tables import Config
+from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy
-from sentinel.plan.rung import Rung
 
 __all__ = ["field_docs", "template"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.chronicle.attempts import AttemptRow, attempt_rows
-from sentinel.judge.correlation import Correlations, correlate
+from sentinel.judge.analysis.correlation import Correlations, correlate
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident, fold
+from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 
 __all__ = ["Report", "report_of"]
 

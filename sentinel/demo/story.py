@@ -18,7 +18,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
 from sentinel.demo.report import Report, report_of
 from sentinel.judge.history import History
-from sentinel.plan.story import sentence
+from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import ConfigError, PermanentError
 
 __all__ = ["tell"]

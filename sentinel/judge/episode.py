@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from sentinel.judge.signals import median, robust_sigma
+from sentinel.judge.noise_band import median, robust_sigma
 from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["Episode"]

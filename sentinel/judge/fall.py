@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.judge.signals import NoiseBand
+from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["SuddenFall"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.leading import Leading
-from sentinel.judge.regime import Change
+from sentinel.judge.schedule_changes import Change
 from sentinel.judge.trend import Lag
 
 __all__ = ["Alarm", "Findings"]

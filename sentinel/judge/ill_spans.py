@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sentinel.judge.noise_band import BLOCK, median
 from sentinel.judge.readings import COLUMNS
-from sentinel.judge.regime import Regime
-from sentinel.judge.signals import BLOCK, median
+from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 

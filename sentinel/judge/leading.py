@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sentinel.judge.signals import NoiseBand
+from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["BANDED", "Leading"]

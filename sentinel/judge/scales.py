@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from sentinel.judge.signals import BLOCK, wandering_sigma
+from sentinel.judge.noise_band import BLOCK, wandering_sigma
 
 __all__ = ["Climb", "Scales"]
 

@@ -6,17 +6,17 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from sentinel.judge.compared import Compared, Kept
+from sentinel.judge.baselines import Compared, Kept
 from sentinel.judge.episode import Episode
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.fall import SuddenFall
 from sentinel.judge.findings import Alarm, Findings
 from sentinel.judge.leading import Leading
+from sentinel.judge.noise_band import BLOCK, median
 from sentinel.judge.outright import FarAbove, Hopeless, NotFinite, Overflows, Vanished, rising_since
 from sentinel.judge.readings import COLUMNS, Readings
-from sentinel.judge.regime import Change, Regime
 from sentinel.judge.scales import Climb
-from sentinel.judge.signals import BLOCK, median
+from sentinel.judge.schedule_changes import Change, Regime
 from sentinel.judge.stretch import Stretch
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference

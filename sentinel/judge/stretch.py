@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.leading import BANDED
+from sentinel.judge.noise_band import BLOCK
 from sentinel.judge.readings import COLUMNS, Readings
-from sentinel.judge.signals import BLOCK
 
 __all__ = ["Stretch"]
 

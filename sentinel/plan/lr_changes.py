@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.ladder import Rung
 from sentinel.plan.pacings import position_at
-from sentinel.plan.rung import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule, Track

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
-from sentinel.plan.rung import Rung
+from sentinel.plan.ladder import Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sentinel.plan.story import sentence
+from sentinel.plan.sentences import sentence
 from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from sentinel.plan.rung import DEFAULT_LADDER, Rung
+from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
 

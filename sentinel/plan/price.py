@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from sentinel.plan.incident import Rollback
+from sentinel.plan.observation import RunState
 from sentinel.plan.proof import unreported
-from sentinel.plan.run_state import RunState
 
 __all__ = ["Price", "gpu_hours", "lost_steps", "price", "save_interval", "unconfirmed"]
 

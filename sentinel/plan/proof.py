@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sentinel.plan.applying import changed_keys
+from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.first_steps import of_first_steps

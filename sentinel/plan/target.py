@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident import Incident
+from sentinel.plan.ladder import Rung
+from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.run_state import Checkpoint, RunState
-from sentinel.plan.rung import Rung
 
 __all__ = ["Target", "choose_target"]
 

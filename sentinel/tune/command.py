@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.plan.job_script import SetOption, rewrite
-from sentinel.plan.job_script.given import Given, given
-from sentinel.plan.lint import Facts
-from sentinel.plan.script_changes import new_scripts
+from sentinel.jobscript import SetOption, rewrite
+from sentinel.jobscript.given import Given, given
+from sentinel.jobscript.script_changes import new_scripts
+from sentinel.lint import Facts
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides

@@ -23,6 +23,8 @@
         └── SlurmRefused         Slurm answers, and says no to a submission
             └── NotOurJob            the job is another user's: only they and operators may cancel it
 
+`exit_code_of(error)` gives the exit code of a command that ends with it.
+
 A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
 """
 
@@ -51,6 +53,7 @@ __all__ = [
     "SlurmRefused",
     "SlurmUnavailable",
     "TemporaryError",
+    "exit_code_of",
 ]
 
 
@@ -184,3 +187,16 @@ class NotOurJob(SlurmRefused):
 
 class LineError(SentinelError):
     """One line that can't be read; carries what was wrong with it."""
+
+
+_EXIT_CODES: tuple[tuple[type[SentinelError], int], ...] = (
+    (ConfigError, 2),
+    (TemporaryError, 3),
+    (PermanentError, 4),
+    (SentinelError, 4),
+)
+
+
+def exit_code_of(error: Exception) -> int:
+    """What the caller should do about it, as an exit code."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 4)

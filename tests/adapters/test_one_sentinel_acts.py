@@ -12,9 +12,9 @@ from sentinel.act.perform import Performer
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues
-from sentinel.cli import wiring
-from sentinel.cli.watched import Company, Watched
 from sentinel.config import Config, load_config
+from sentinel.daemon import wiring
+from sentinel.daemon.watched_run import Company, Watched
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action
 from sentinel.vocabulary.errors import LockHeld

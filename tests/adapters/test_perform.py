@@ -9,8 +9,8 @@ import pytest
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.adapters.local import LocalJobs
-from sentinel.cli.wiring import neighbours_of
 from sentinel.config import load_config
+from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action, CutTensorBoard, PointLatest, QuarantineCheckpoints, StartJob, WriteOverrides
 from sentinel.vocabulary.errors import JobStillAlive

@@ -18,9 +18,9 @@ import pytest
 
 from sentinel.adapters.prometheus.api import Api, Door, NotUnderstood, Point, Series
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
-from sentinel.cli.shared_sources import SharedSources
-from sentinel.cli.wiring import state_dir_of
 from sentinel.config import load_config
+from sentinel.daemon.shared_sources import SharedSources
+from sentinel.daemon.wiring import state_dir_of
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record
 from tests.adapters.asking import Asking, Stored

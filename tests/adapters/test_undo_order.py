@@ -7,8 +7,8 @@ from pathlib import Path
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
 from sentinel.act.undo import held_by, take_back
-from sentinel.cli.wiring import neighbours_of
 from sentinel.config import load_config
+from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback

@@ -14,8 +14,9 @@ import pytest
 
 from sentinel.adapters.event_files import spans
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.cli import telling, wiring
+from sentinel.cli import telling
 from sentinel.config import load_config
+from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import FilesystemRefused
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 from tests.e2e.kill_points import write_events

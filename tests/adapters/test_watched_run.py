@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli import wiring
-from sentinel.cli.watched import Watched
+from sentinel.daemon import wiring
+from sentinel.daemon.watched_run import Watched
 from sentinel.vocabulary.errors import FilesystemUnavailable
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 

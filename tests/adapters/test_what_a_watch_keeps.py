@@ -13,8 +13,8 @@ import pytest
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
 from sentinel.adapters.journal import Journals
-from sentinel.cli.wiring import neighbours_of, observer_of
 from sentinel.config import Config, load_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
 from sentinel.vocabulary.overrides import Anchor

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sentinel.judge.recovered import (
+from sentinel.judge.recovery_check import (
     BETTER_BY,
     IMPROVES_BY,
     ON_TREND_WITHIN,

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from sentinel.plan.job_script import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from tests.core.shell_sandbox import SCRIPTS, Run, run
 

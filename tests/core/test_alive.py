@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.alive import hindered, life_of
-from sentinel.plan.run_state import JobsSeen, RunState, WriterSeen
+from sentinel.plan.liveness import hindered, life_of
+from sentinel.plan.observation import JobsSeen, RunState, WriterSeen
 from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
 
 ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")

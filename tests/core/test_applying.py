@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.plan.by_hand import Wanted, plan_by_hand
+from sentinel.jobscript.script_changes import CARRIED
+from sentinel.plan.ladder import Rung
+from sentinel.plan.manual import Wanted, plan_by_hand
+from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.recovery import decide
-from sentinel.plan.run_state import JobsSeen, WriterSeen
-from sentinel.plan.rung import Rung
-from sentinel.plan.script_changes import CARRIED
+from sentinel.plan.rollback import decide
 from sentinel.vocabulary.overrides import CHANGES
 from tests.core.test_recovery_plan import DIVERGED, incident, run
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sentinel.act.bell import Bell
+from sentinel.daemon.signal_flag import Bell
 
 
 @pytest.fixture

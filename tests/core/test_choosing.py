@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.cli.choosing import Chosen, conflicts, read
 from sentinel.config import Config, load_config
+from sentinel.daemon.choosing import Chosen, conflicts, read
 from sentinel.vocabulary.errors import ConfigError
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sentinel.cli import main
-from sentinel.judge.comparison import compare
+from sentinel.judge.analysis.comparison import compare
+from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.readings import Readings
-from sentinel.judge.smoothing import smoothed
 from sentinel.judge.trend import Reference
 from sentinel.vocabulary.sample import Sample, encode
 

@@ -11,8 +11,8 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import pytest
 
 from sentinel.config import Config, load_config, template
+from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.policy import Policy
-from sentinel.plan.rung import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.ranges import ranges_of
 

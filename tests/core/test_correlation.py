@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.signal import lfilter
 
-from sentinel.judge.correlation import (
+from sentinel.judge.analysis.correlation import (
     Correlations,
     LagProfile,
     correlate,
@@ -25,8 +25,8 @@ from sentinel.judge.correlation import (
     n_effective,
     ratios,
 )
-from sentinel.judge.correlation.axis import Axis
-from sentinel.judge.correlation.prewhitening import autoregression
+from sentinel.judge.analysis.correlation.axis import Axis
+from sentinel.judge.analysis.correlation.prewhitening import autoregression
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.correlation import SlidingPearson, StreamingPearson, p_values
+from sentinel.judge.analysis.correlation import SlidingPearson, StreamingPearson, p_values
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64]]
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sentinel.adapters.sources.opening import one_source
 from sentinel.cli import main
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
+from sentinel.sources.opening import one_source
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted, Sample, encode
 from tests.adapters.sources.reading import SAMPLES, megatron

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.correlated import Correlated, leads
-from sentinel.act.exposed import MITIGATIONS, exposed, of_ourselves
 from sentinel.act.observe import Look
-from sentinel.act.turns import Turns
+from sentinel.daemon.correlated import Correlated, leads
+from sentinel.daemon.loop_costs import Turns
+from sentinel.daemon.watch_metrics import MITIGATIONS, exposed, of_ourselves
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.run_state import RunState
 from sentinel.vocabulary.exemplar import Exemplar
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown
 from sentinel.vocabulary.sample import Sample

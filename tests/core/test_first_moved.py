@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from sentinel.judge.first_moved import first_moved, first_moved_of_samples
+from sentinel.judge.analysis.first_mover import first_moved, first_moved_of_samples
 from sentinel.vocabulary.sample import Sample
 
 CURVES = Path(__file__).parents[1] / "data" / "incident_curves"

@@ -15,8 +15,8 @@ from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.run_state import JobsSeen, WriterSeen
 from sentinel.vocabulary.overrides import Free, Standing
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run

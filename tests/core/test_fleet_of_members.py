@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.act.bell import Bell
-from sentinel.act.fleet import Fleet
-from sentinel.act.workers import Workers
+from sentinel.daemon.scheduler import Fleet
+from sentinel.daemon.signal_flag import Bell
+from sentinel.daemon.workers import Workers
 from tests.adapters.pagers import until
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.act.following import Following
-from sentinel.act.held import Held
 from sentinel.act.observe import Look
+from sentinel.act.recovery_tracker import Held
 from sentinel.judge.before import BestMean
 from sentinel.judge.history import History
 from sentinel.judge.ill_spans import IllSpans
-from sentinel.judge.recovered import WINDOW, Danger
+from sentinel.judge.recovery_check import WINDOW, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind

@@ -18,7 +18,7 @@ from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback, fold
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.story import sentence, story
+from sentinel.plan.sentences import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.plan.job_script import (
+from sentinel.jobscript import (
     Change,
     RemoveOption,
     SetDirective,

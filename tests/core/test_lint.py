@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.lint import RULES, BatchRamp, DeepSpeedJson, Facts, Finding, lint, lint_before_restart
-from sentinel.plan.lint.derived import (
+from sentinel.lint import RULES, BatchRamp, DeepSpeedJson, Facts, Finding, lint, lint_before_restart
+from sentinel.lint.derived import (
     ParameterCount,
     embedding_rows,
     parameter_count,
@@ -21,8 +21,8 @@ from sentinel.plan.lint.derived import (
     total_steps,
     warmup_steps,
 )
-from sentinel.plan.lint.finding import source_of
-from sentinel.plan.lint.restart import RESTART_RULES
+from sentinel.lint.finding import source_of
+from sentinel.lint.restart import RESTART_RULES
 from sentinel.vocabulary.errors import ConfigError
 from tests.core.published_runs import PUBLISHED, SLW, TR8, TR8B
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.job_script import Change, RemoveOption, SetJson, SetOption, rewrite
-from sentinel.plan.megatron_options import (
+from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, rewrite
+from sentinel.jobscript.megatron_options import (
     LrWarmup,
     Marked,
     MegatronRun,
@@ -18,7 +18,7 @@ from sentinel.plan.megatron_options import (
     changes_at,
     megatron_changes,
 )
-from sentinel.plan.megatron_schedules import discrete_curriculum
+from sentinel.jobscript.megatron_schedules import discrete_curriculum
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
 from tests.core.shell_sandbox import SCRIPTS, config, run

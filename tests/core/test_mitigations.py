@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.mitigations import changes, overrides_for, plain_overrides
-from sentinel.plan.rung import DEFAULT_LADDER, Rung
+from sentinel.plan.ladder import DEFAULT_LADDER, Rung
+from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.judge.recovered import Answer, Danger, best_mean, recovery
+from sentinel.judge.recovery_check import Answer, Danger, best_mean, recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample

@@ -14,11 +14,11 @@ from sentinel.act.pinning import Pinning
 from sentinel.act.references import References
 from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.cli.choosing import Chosen
 from sentinel.cli.telling import status
-from sentinel.cli.watching import watch
-from sentinel.cli.wiring import assemble
 from sentinel.config import Config, load_config
+from sentinel.daemon.choosing import Chosen
+from sentinel.daemon.supervisor import watch
+from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
 from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import VerdictKind

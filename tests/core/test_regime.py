@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.judge.regime import Regime
+from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 
 T = Thresholds()

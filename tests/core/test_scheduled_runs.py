@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.judge.readings import Readings
-from sentinel.judge.recovered import Answer, Danger, recovery
+from sentinel.judge.recovery_check import Answer, Danger, recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.plan.job_script.given import given
-from sentinel.plan.lint.reading import read_text
-from sentinel.plan.mitigations import changes, overrides_for
-from sentinel.plan.rung import DEFAULT_LADDER, Rung
-from sentinel.plan.script_changes import baseline_of_script, new_scripts
+from sentinel.jobscript.given import given
+from sentinel.jobscript.script_changes import baseline_of_script, new_scripts
+from sentinel.lint.reading import read_text
+from sentinel.plan.ladder import DEFAULT_LADDER, Rung
+from sentinel.plan.mitigation import changes, overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import (

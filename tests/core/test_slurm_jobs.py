@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.slurm_jobs import (
+from sentinel.jobscript.slurm_jobs import (
     Mark,
     SlurmJob,
     Submission,
@@ -16,7 +16,7 @@ from sentinel.plan.slurm_jobs import (
     resubmission,
     with_own_head,
 )
-from sentinel.plan.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_properties import JobProperties
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")

@@ -17,14 +17,14 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.by_hand import Wanted, plan_by_hand
 from sentinel.plan.incident import Incident, Wait, fold
+from sentinel.plan.ladder import Rung
+from sentinel.plan.manual import Wanted, plan_by_hand
+from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.recovery import decide, onset_past, plan_recovery
-from sentinel.plan.run_state import JobsSeen, RunState
-from sentinel.plan.rung import Rung
-from sentinel.plan.story import sentence
-from sentinel.plan.waiting import has_not_healed
+from sentinel.plan.rollback import decide, onset_past, plan_recovery
+from sentinel.plan.sentences import sentence
+from sentinel.plan.wait_rung import has_not_healed
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
 

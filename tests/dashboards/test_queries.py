@@ -23,13 +23,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.correlated import Correlated
-from sentinel.act.exposed import exposed, of_ourselves
-from sentinel.act.turns import Turns
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.cli import wiring
 from sentinel.config import load_config
+from sentinel.daemon import wiring
+from sentinel.daemon.correlated import Correlated
+from sentinel.daemon.loop_costs import Turns
+from sentinel.daemon.watch_metrics import exposed, of_ourselves
 from sentinel.vocabulary.metrics import Shown
 from sentinel.vocabulary.sample import Sample, decode
 from tests.adapters.pagers import NO_PROXY, environment, free_port, until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sentinel.cli.choosing import conflicts
 from sentinel.config import load_config
+from sentinel.daemon.choosing import conflicts
 from tests.deploy.chart import CHART, ROOT, VALUES, Objects, helm, of_kind, program, rendered, shape
 
 each_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)

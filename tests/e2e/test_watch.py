@@ -22,8 +22,8 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
-from sentinel.cli.doctoring import insist
 from sentinel.config import load_config
+from sentinel.daemon.doctor import insist
 from sentinel.plan.incident import fold
 from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
-from sentinel.plan.script_changes import baseline_of_script
+from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.sample import RunStarted

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.client import Answer, run_command
-from sentinel.cli.wiring import neighbours_of
 from sentinel.config import load_config
+from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.kill_file import decode_stop_order
 from sentinel.vocabulary.sample import RunStarted

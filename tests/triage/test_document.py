@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sentinel.cli.commands import app
-from sentinel.triage.curves import unpacked
-from sentinel.triage.story import differences
+from sentinel.reports.triage.curves import unpacked
+from sentinel.reports.triage.story import differences
 from tests.triage import runs
 from tests.triage.runs import document_in
 

@@ -15,8 +15,8 @@ import pytest
 from sentinel.adapters.exposition.certificate import Certificate
 from sentinel.adapters.journal import Journals
 from sentinel.cli.triaging import certificate_of
-from sentinel.triage.feed import Feed
-from sentinel.triage.server import TriageServer
+from sentinel.reports.triage.feed import Feed
+from sentinel.reports.triage.server import TriageServer
 from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.pagers import certificate_for_localhost
 

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.plan.lint import Facts
-from sentinel.plan.run_state import JobsSeen, WriterSeen
+from sentinel.lint import Facts
+from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.tune.probe import Probe
 from sentinel.tune.record import Life, Record

@@ -21,11 +21,11 @@ class Area:
 
 
 AREAS: tuple[Area, ...] = (
-    Area(name="judge", code=("sentinel/judge/*.py",), tests=("tests/core",)),
+    Area(name="judge", code=("sentinel/judge/*.py", "sentinel/judge/detectors/*.py"), tests=("tests/core",)),
     Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core",)),
     Area(
         name="job script",
-        code=("sentinel/plan/job_script/*.py", "sentinel/plan/megatron_*.py"),
+        code=("sentinel/jobscript/*.py",),
         tests=("tests/core",),
     ),
     Area(

@@ -17,7 +17,7 @@ from sentinel.adapters.checkpoints.room import Room, room_for
 from sentinel.adapters.checkpoints.trackers import Trackers
 from sentinel.adapters.checkpoints.verify import Examined, Sibling, examine
 from sentinel.adapters.checkpoints.walk import walk
-from sentinel.plan.run_state import Checkpoint
+from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.manifest import Manifest
 

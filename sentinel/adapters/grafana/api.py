@@ -17,7 +17,7 @@ import niquests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaClientError, GrafanaException, GrafanaServerError, GrafanaTimeoutError
 
-from sentinel.plan.marks import Annotation
+from sentinel.plan.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 
 __all__ = ["Grafana", "Outcome"]

@@ -27,10 +27,10 @@ from sentinel.adapters.slurm.recording import Recording
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.adapters.slurm.shapes import Shapes
+from sentinel.jobscript.script_changes import CARRIED, baseline_of_script, new_scripts
+from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.run_state import JobsSeen, WriterSeen
-from sentinel.plan.script_changes import CARRIED, baseline_of_script, new_scripts
-from sentinel.plan.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
+from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.witnesses import Fate
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.kill_file import StopOrder

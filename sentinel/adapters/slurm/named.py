@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import restart_of
 from sentinel.adapters.slurm.records import JobRecords, Submissions
-from sentinel.plan.slurm_jobs import SlurmJob
+from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.plan.witnesses import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 

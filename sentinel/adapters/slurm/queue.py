@@ -8,7 +8,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
-from sentinel.plan.slurm_jobs import SlurmJob
+from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
 __all__ = ["Jobs", "Queue", "Queues"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.queue import Queue
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures
-from sentinel.plan.slurm_jobs import SlurmJob
+from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.vocabulary.errors import SlurmRefused
 
 __all__ = ["Recording"]

@@ -12,8 +12,8 @@ from typing import Any
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.plan.slurm_jobs import SlurmJob, Submission, array_of
-from sentinel.plan.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, array_of
+from sentinel.jobscript.slurm_properties import JobProperties
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object

@@ -14,7 +14,7 @@ from sentinel import bounded
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.records import JobRecords, Submissions
 from sentinel.durable import write_atomically
-from sentinel.plan.slurm_jobs import SlurmJob, Submission, mark_in, resubmission
+from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, resubmission
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import RunStarted

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["sentinel.adapters.sources", "sentinel.plan.lint.log"]):
-    from sentinel.adapters.sources.line_reader import LineReader
-    from sentinel.adapters.sources.line_splitter import LineSplitter
-    from sentinel.adapters.sources.recognise import FORMATS, decoder_named
+with atheris.instrument_imports(include=["sentinel.sources", "sentinel.lint.log"]):
+    from sentinel.sources.line_reader import LineReader
+    from sentinel.sources.line_splitter import LineSplitter
+    from sentinel.sources.recognise import FORMATS, decoder_named
 from sentinel.vocabulary.sample import decode, encode
 
 DATA = Path(__file__).parents[2] / "data"

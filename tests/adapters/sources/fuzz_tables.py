@@ -20,7 +20,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["sentinel"]):
-    from sentinel.adapters.sources.tables import open_columns
+    from sentinel.sources.tables import open_columns
     from sentinel.vocabulary.errors import SentinelError
     from sentinel.vocabulary.sample import Sample, encode
 

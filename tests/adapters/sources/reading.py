@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sentinel.adapters.sources.line_reader import LineReader
-from sentinel.adapters.sources.read_log import LogRead, read_log
-from sentinel.adapters.sources.recognise import decoder_named
+from sentinel.sources.line_reader import LineReader
+from sentinel.sources.read_log import LogRead, read_log
+from sentinel.sources.recognise import decoder_named
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, Validation
 
 SAMPLES = Path(__file__).parents[2] / "data" / "log_samples"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.adapters.sources.source import ColumnSource
-from sentinel.adapters.sources.tables import open_columns
 from sentinel.judge.readings import Readings
+from sentinel.sources.source import ColumnSource
+from sentinel.sources.tables import open_columns
 
 NAN = "nan"
 """Stands for nan in what is compared, since nan is not equal to itself."""

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.sources.follow import FollowedLog
-from sentinel.adapters.sources.line_splitter import LineSplitter
-from sentinel.adapters.sources.read_log import read_log
-from sentinel.adapters.sources.recognise import FORMATS
+from sentinel.sources.follow import FollowedLog
+from sentinel.sources.line_splitter import LineSplitter
+from sentinel.sources.read_log import read_log
+from sentinel.sources.recognise import FORMATS
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 from tests.adapters.sources.reading import SAMPLES, reader, samples

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.sources.tables import open_columns
+from sentinel.sources.tables import open_columns
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import to_json
 from tests.adapters.sources.readings import NAN, only, told

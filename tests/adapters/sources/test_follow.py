@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.sources.follow import FollowedLog
+from sentinel.sources.follow import FollowedLog
 from sentinel.vocabulary.sample import Record, Sample
 from tests.adapters.sources.reading import megatron, samples, starts, steps
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.sources.recognise import FORMATS
+from sentinel.sources.recognise import FORMATS
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
 PROGRAM = Path(__file__).with_name("fuzz.py")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.adapters.sources.journals import open_journal
 from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.sources.journals import open_journal
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import LATEST_UNIX_S
 from sentinel.vocabulary.sample import (

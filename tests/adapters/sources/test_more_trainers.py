@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.sources.opening import open_sources
 from sentinel.judge.readings import CARRIED, COLUMNS
+from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record, Validation
 from tests.adapters.sources.reading import megatron

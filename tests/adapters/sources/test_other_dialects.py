@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.sources.numerals import number
-from sentinel.adapters.sources.opening import open_sources
-from sentinel.adapters.sources.read_log import read_log
+from sentinel.sources.numerals import number
+from sentinel.sources.opening import open_sources
+from sentinel.sources.read_log import read_log
 from tests.adapters.sources.reading import megatron, samples
 from tests.adapters.sources.readings import NAN, column, told
 

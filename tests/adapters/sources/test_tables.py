@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sentinel.adapters.sources import source as source_module
-from sentinel.adapters.sources.tables import open_columns, open_table
+from sentinel.sources import source as source_module
+from sentinel.sources.tables import open_columns, open_table
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Validation
 from tests.adapters.sources.readings import NAN, column, only, told
@@ -201,8 +201,8 @@ def test_ranks_that_lag_behind_one_another_are_no_restart(tmp_path: Path) -> Non
 def test_ranks_are_joined_over_many_chunks_and_a_rank_that_falls_silent_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.adapters.sources.lanes.CHUNK_ROWS", 64)
-    monkeypatch.setattr("sentinel.adapters.sources.csv_table._BLOCK_BYTES", 256)
+    monkeypatch.setattr("sentinel.sources.lanes.CHUNK_ROWS", 64)
+    monkeypatch.setattr("sentinel.sources.csv_table._BLOCK_BYTES", 256)
     assert source_module.CHUNK_ROWS == 1 << 16
     rows = [f"{step},{rank},{rank}" for step in range(1, 1001) for rank in range(2 if step <= 500 else 1)]
     samples = told(only(written(tmp_path / "a.csv", "step,rank,loss", *rows)))
@@ -278,7 +278,7 @@ def test_rows_are_told_apart_wherever_a_block_ends(tmp_path: Path, monkeypatch: 
     path = tmp_path / "a.csv"
     path.write_text("step,loss\n" + "".join(f"# {i}, of no use, {i}\n{i},{2 + i / 8}\n{i},x\n\n" for i in range(50)))
     for block_bytes in (16, 64, 1 << 21):
-        monkeypatch.setattr("sentinel.adapters.sources.csv_table._BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr("sentinel.sources.csv_table._BLOCK_BYTES", block_bytes)
         source = only(path)
         assert column(told(source), "step", "loss") == [(i, 2 + i / 8) for i in range(50)]
         assert [line for line, _ in source.first_unreadable] == [4 + 4 * i for i in range(20)]

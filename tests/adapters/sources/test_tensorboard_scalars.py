@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.sources.tables import open_columns
+from sentinel.sources.tables import open_columns
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Validation
 from tests.adapters.sources.readings import NAN, column, only, told
@@ -186,7 +186,7 @@ def test_a_damaged_record_is_counted_and_a_torn_end_too(tmp_path: Path) -> None:
 def test_a_tag_that_is_logged_now_and_then_does_not_hold_the_others_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.adapters.sources.lanes.CHUNK_ROWS", 50)
+    monkeypatch.setattr("sentinel.sources.lanes.CHUNK_ROWS", 50)
     monkeypatch.setattr("sentinel.adapters.event_files.frames._STRETCH_BYTES", 1000)
     writer = Writer(tmp_path)
     writer.add(0, epoch=0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.adapters.sources.tables import open_columns
+from sentinel.sources.tables import open_columns
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Validation
 from tests.adapters.sources.readings import NAN, only, told

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.sources.numerals import number, whole
-from sentinel.adapters.sources.prefixes import rank_of, time_of
-from sentinel.adapters.sources.read_log import read_log
+from sentinel.sources.numerals import number, whole
+from sentinel.sources.prefixes import rank_of, time_of
+from sentinel.sources.read_log import read_log
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample
 from tests.adapters.sources.reading import megatron, reader, recorded, records_of, samples, starts, steps, validations

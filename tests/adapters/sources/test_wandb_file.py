@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.sources.opening import one_source
-from sentinel.adapters.sources.source import ColumnSource
-from sentinel.adapters.sources.tables import open_table
-from sentinel.adapters.sources.wandb_file import open_wandb
+from sentinel.sources.opening import one_source
+from sentinel.sources.source import ColumnSource
+from sentinel.sources.tables import open_table
+from sentinel.sources.wandb_file import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Validation
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.cli.doctoring import _journal
-from sentinel.cli.wiring import assemble
 from sentinel.config import load_config
+from sentinel.daemon.doctor import _journal
+from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from tests.adapters.sources.reading import megatron
 

@@ -1,0 +1,92 @@
+"""Asks every witness of a run's life: the jobs and processes that its attempts name, and the files that they write."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentinel.act.file_activity import Signs
+from sentinel.adapters.processes import fate_of_process
+from sentinel.judge.history import Attempt, History
+from sentinel.plan.observation import JobsSeen
+from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+from sentinel.vocabulary.sample import RunStarted
+
+__all__ = ["Witnessing"]
+
+_ATTEMPTS = 4
+"""The last ones: an older one that still trains is told by act.overlap."""
+
+_LATE_S = 60.0
+"""Seconds for which samples made before an attempt's end may still come to light, through a filesystem's cache."""
+
+
+class Witnessing:
+    """What is looked for again at each look, and how it compares with what this watch saw before."""
+
+    def __init__(self, state_dir: Path, checkpoints: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._signs = Signs(state_dir, checkpoints, clock=clock)
+        self._clock = clock
+        self._ended: dict[int, tuple[float, int]] = {}
+        """Attempt -> since when it is seen gone, and how many samples it had when that could still change."""
+
+    def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
+        """The last attempts, the newest last."""
+        return tuple(self._seen(history.attempts[number], jobs) for number in sorted(history.attempts)[-_ATTEMPTS:])
+
+    def signs(
+        self, attempts: Sequence[AttemptSeen], jobs: JobsSeen, logs: Sequence[Path], gone_after_s: float
+    ) -> tuple[Sign, ...]:
+        """When files were written last; nothing where the jobs that are seen explain them anyway."""
+        doubtful = [a for a in attempts if not _is_settled(a)]
+        if any(not writer.pending for writer in jobs.writers):
+            return self._signs.of_journals([a.number for a in doubtful if a.fate is not None], sure_s=_LATE_S)
+        sure_s = min(_LATE_S, gone_after_s) if doubtful or not attempts else math.inf
+        return self._signs.look([a.number for a in attempts], logs, sure_s=sure_s)
+
+    def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
+        started = attempt.started
+        fate = _fate(started, jobs) if started is not None else jobs.fates.get(None)
+        return AttemptSeen(
+            number=attempt.number,
+            rollback=started.rollback if started is not None else None,
+            finished=attempt.finished is not None,
+            fate=fate,
+            grew_after_end=self._grew_after_end(attempt, fate),
+        )
+
+    def _grew_after_end(self, attempt: Attempt, fate: Fate | None) -> bool:
+        if fate is None or fate.life is not Life.GONE:
+            self._ended.pop(attempt.number, None)
+            return False
+        since_s, made = self._ended.setdefault(attempt.number, (self._clock(), attempt.made))
+        if self._clock() - since_s < _LATE_S:
+            self._ended[attempt.number] = (since_s, attempt.made)
+        return attempt.made > made
+
+
+def _is_settled(attempt: AttemptSeen) -> bool:
+    """Whether its life or its end is known whatever its files say."""
+    fate = attempt.fate
+    if fate is None:
+        return attempt.finished
+    return fate.life is Life.ALIVE or (fate.life is Life.GONE and fate.certain and not attempt.grew_after_end)
+
+
+def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:
+    """Alive if either of them is: its job, whoever's it is, and its process, where that can be seen."""
+    process = fate_of_process(started)
+    names_nothing = started.job_id is None and started.host is None
+    job = jobs.fates.get(started.job_id) if started.job_id is not None or names_nothing else None
+    found = [fate for fate in (job, process) if fate is not None]
+    return min(found, key=_weight, default=None)
+
+
+def _weight(fate: Fate) -> int:
+    if fate.life is Life.ALIVE:
+        return 0
+    if fate.life is Life.UNKNOWN:
+        return 3
+    return 1 if fate.certain else 2

@@ -1,0 +1,108 @@
+"""Rewriting a copy of a job script: the changes asked for, and not a byte more, or a refusal that names the line.
+
+The script is read with bash's grammar (tree-sitter), never run. What is changed must surely reach the trainer: the
+Python program that the script starts. Each change is made on its own and then read again: had it changed what else
+the trainer gets, it would be refused. What a script does not show can't be seen: options that come from the
+environment, from a sourced file or from `sbatch`'s arguments; that is for the proof after the restart.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from sentinel.jobscript.arguments import read
+from sentinel.jobscript.change import (
+    Change,
+    Edit,
+    RemoveOption,
+    Rewritten,
+    SetDirective,
+    SetJson,
+    SetOption,
+    SetVariable,
+)
+from sentinel.jobscript.directives import set_directive
+from sentinel.jobscript.here_documents import set_json
+from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option
+from sentinel.jobscript.quoting import refuse_unwritable
+from sentinel.jobscript.syntax import from_bytes, parse, to_bytes
+from sentinel.jobscript.variables import set_variable
+
+__all__ = [
+    "Change",
+    "RemoveOption",
+    "Rewritten",
+    "SetDirective",
+    "SetJson",
+    "SetOption",
+    "SetVariable",
+    "rewrite",
+]
+
+
+def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
+    """The script with all the changes made. ScriptRefused, and nothing made, where one can't be made with certainty.
+
+    Text that is not UTF-8 may come with surrogate escapes, and goes back with them.
+    """
+    new = text
+    for change in changes:
+        refuse_unwritable(change)
+        new = _with_one(new, change)
+    before, after = _lines(text), _lines(new)
+    diff = "".join(_ended(line) for line in difflib.unified_diff(before, after, "job script", "job script, rewritten"))
+    return Rewritten(text=new, diff=diff, changed_lines=_changed_lines(before, after))
+
+
+def _with_one(text: str, change: Change) -> str:
+    edits = _edits(text, change)
+    if not edits:
+        return text
+    new = _applied(text, edits)
+    if isinstance(change, SetOption | RemoveOption):
+        refuse_more_than_asked(read(parse(text)), read(parse(new)), change)
+    else:
+        parse(new)
+    return new
+
+
+def _edits(text: str, change: Change) -> tuple[Edit, ...]:
+    script = parse(text)
+    match change:
+        case SetOption():
+            return set_option(read(script), change)
+        case RemoveOption():
+            return remove_option(read(script), change)
+        case SetVariable():
+            return set_variable(read(script), change)
+        case SetJson():
+            return set_json(read(script), change)
+        case SetDirective():
+            return set_directive(script, change)
+
+
+def _applied(text: str, edits: Sequence[Edit]) -> str:
+    source = to_bytes(text)
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
+    return from_bytes(source)
+
+
+def _lines(text: str) -> list[str]:
+    """As bash counts them: a form feed or a line separator of Unicode ends none."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _ended(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _changed_lines(before: Sequence[str], after: Sequence[str]) -> tuple[int, ...]:
+    found: list[int] = []
+    for tag, start, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            found += range(start + 1, max(end, start + 1) + 1)
+    return tuple(found)

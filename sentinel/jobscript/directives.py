@@ -1,0 +1,127 @@
+"""Reading and setting an `#SBATCH` line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sentinel.jobscript.change import Edit, SetDirective
+from sentinel.jobscript.quoting import is_plain
+from sentinel.jobscript.syntax import Script
+from sentinel.vocabulary.errors import ScriptRefused
+
+__all__ = ["directive", "set_directive"]
+
+_SHORT = {
+    "--account": "-A",
+    "--array": "-a",
+    "--chdir": "-D",
+    "--constraint": "-C",
+    "--cpus-per-task": "-c",
+    "--dependency": "-d",
+    "--error": "-e",
+    "--exclude": "-x",
+    "--gpus": "-G",
+    "--job-name": "-J",
+    "--nodelist": "-w",
+    "--nodes": "-N",
+    "--ntasks": "-n",
+    "--output": "-o",
+    "--partition": "-p",
+    "--qos": "-q",
+    "--time": "-t",
+}
+"""sbatch's options that have a short name, as its manual page lists them."""
+
+_WORD = re.compile(rb"[^\s\"'#]+|\"[^\"\n]*\"|'[^'\n]*'")
+_DIRECTIVE = re.compile(rb"#SBATCH(?=[ \t]|$)(.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """The option's value in a directive, in bytes of the script; `separator` is what stands before it."""
+
+    start: int
+    end: int
+    value: bytes
+    separator: str
+
+
+def directive(script: Script, flag: str) -> str | None:
+    """The value that sbatch reads: of the last line that has it. None where none has, or this can't be told."""
+    try:
+        found = list(_settings(script, flag))
+    except ScriptRefused:
+        return None
+    return found[-1].value.decode("utf-8", "surrogateescape").strip("\"'") if found else None
+
+
+def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
+    """The edit that makes sbatch read this value. Lines after the first command are comments to sbatch, and to us."""
+    if not is_plain(change.value):
+        raise ScriptRefused(None, f"the value {change.value!r} of {change.flag} is not one plain word")
+    found = list(_settings(script, change.flag))
+    if len(found) > 1:
+        lines = " and ".join(str(script.line(setting.start)) for setting in found)
+        raise ScriptRefused(script.line(found[-1].start), f"{change.flag} is set in lines {lines}: which one counts?")
+    if found:
+        setting = found[0]
+        if setting.value.strip(b"\"'") == change.value.encode():
+            return ()
+        return (Edit(start=setting.start, end=setting.end, new=f"{setting.separator}{change.value}"),)
+    position = _after_the_last(script)
+    return (Edit(start=position, end=position, new=f"#SBATCH {change.flag}={change.value}\n"),)
+
+
+def _directives(script: Script) -> Iterator[re.Match[bytes]]:
+    """The lines that sbatch reads: up to the first one that is neither blank nor a comment."""
+    position = 0
+    for line in script.source.splitlines(keepends=True):
+        if line.strip() and not line.startswith(b"#"):
+            return
+        found = _DIRECTIVE.match(script.source, position, position + len(line.rstrip(b"\n")))
+        if found is not None:
+            if re.match(rb"\s*(?:hetjob|packjob)\b", found.group(1)):
+                raise ScriptRefused(script.line(position), "a heterogeneous job has directives for each component")
+            yield found
+        position += len(line)
+
+
+def _settings(script: Script, flag: str) -> Iterator[_Setting]:
+    long, short = flag.encode(), _SHORT.get(flag, "").encode()
+    for directive in _directives(script):
+        comment = re.compile(rb"\s#").search(script.source, *directive.span(1))
+        stop = directive.end(1) if comment is None else comment.start()
+        words = list(_WORD.finditer(script.source, directive.start(1), stop))
+        for index, found in enumerate(words):
+            if found.group().startswith(long + b"="):
+                start = found.start() + len(long)
+                end = words[index + 1].end() if _goes_on(words, index) else found.end()
+                yield _Setting(start=start, end=end, value=script.source[start + 1 : end], separator="=")
+            elif found.group() in {long, short} - {b""}:
+                if index + 1 == len(words):
+                    raise ScriptRefused(script.line(found.start()), f"{flag} has no value there")
+                value = words[index + 1]
+                yield _Setting(start=value.start(), end=value.end(), value=value.group(), separator="")
+            elif short and found.group().startswith(short) and not found.group().startswith(b"--"):
+                start = found.start() + len(short)
+                yield _Setting(start=start, end=found.end(), value=script.source[start : found.end()], separator="")
+
+
+def _goes_on(words: list[re.Match[bytes]], index: int) -> bool:
+    """Whether a quoted part follows without a blank: `--time="1:00:00"`."""
+    return index + 1 < len(words) and words[index + 1].start() == words[index].end()
+
+
+def _after_the_last(script: Script) -> int:
+    """Below the last directive, or below the `#!` line where there is none."""
+    last = max((found.end() for found in _directives(script)), default=None)
+    if last is None:
+        if not script.source.startswith(b"#!"):
+            raise ScriptRefused(1, "it does not begin with #!, which sbatch asks for")
+        last = 0
+    line_end = script.source.find(b"\n", last)
+    if line_end < 0:
+        raise ScriptRefused(script.line(last), "the line is the last one, and has no end")
+    return line_end + 1

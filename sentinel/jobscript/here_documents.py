@@ -1,0 +1,234 @@
+"""The DeepSpeed JSON that a script writes from a here-document: reading it, and setting a key of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tree_sitter import Node
+
+from sentinel.jobscript.arguments import Reading
+from sentinel.jobscript.change import Edit, SetJson
+from sentinel.jobscript.json_spans import Member, insertion_point, members
+from sentinel.jobscript.syntax import conditions, from_bytes, walk
+from sentinel.jobscript.trainer import trainers
+from sentinel.vocabulary.errors import LineError, ScriptRefused
+
+__all__ = ["filled_json", "set_json"]
+
+_EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
+_EDITORS = frozenset(["perl", "python", "python3", "sed"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """A here-document that holds a JSON object."""
+
+    start: int
+    """First byte of its body."""
+
+    masked: str
+    """The body with each of the shell's expansions as digits of the same length in bytes, so that it is JSON."""
+
+    quoted: bool
+    """Whether the shell leaves the body as it is: `<<'EOT'`."""
+
+    destination: str
+    """The file that it is written to, as the script says it."""
+
+    node: Node
+
+
+def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
+    """The edit that sets the key, or adds it, and the objects above it, behind the last member of what is there."""
+    document = _the_document(reading)
+    _refuse_later_editors(reading, document)
+    try:
+        value = json.dumps(change.value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ScriptRefused(None, f"{'.'.join(change.path)} can't be {change.value!r} in JSON: {error}") from error
+    try:
+        edit = _edit(document, change, value)
+        _check(document, edit, change)
+    except LineError as error:
+        raise ScriptRefused(reading.script.line(document.start), f"in the JSON that begins there, {error}") from error
+    except (ValueError, RecursionError) as error:
+        line = reading.script.line(document.start)
+        raise ScriptRefused(line, f"the here-document that begins there is not JSON alone: {error}") from error
+    if edit is None:
+        return ()
+    new = edit.new if document.quoted else re.sub(r"[$`\\]", r"\\\g<0>", edit.new)
+    return (Edit(start=document.start + edit.start, end=document.start + edit.end, new=new),)
+
+
+def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None:
+    """The JSON with what `fill` makes of each expansion, given as it is written and where. None where there is none.
+
+    ScriptRefused where it is not clear which here-document counts, or whether it is the last word.
+    """
+    if not any(_documents(reading)):
+        return None
+    document = _the_document(reading)
+    _refuse_later_editors(reading, document)
+    source, position, parts = reading.script.source, document.start, []
+    for node in walk(document.node) if not document.quoted else ():
+        if node.type in _EXPANSIONS and node.start_byte >= position:
+            parts += [
+                from_bytes(source[position : node.start_byte]),
+                fill(from_bytes(node.text or b""), node.start_byte),
+            ]
+            position = node.end_byte
+    return "".join([*parts, from_bytes(source[position : document.node.end_byte])])
+
+
+def _edit(document: _Document, change: SetJson, value: str) -> Edit | None:
+    """The change in positions of the masked text; None where the key has this value."""
+    text, start = document.masked, document.masked.index("{")
+    for depth, key in enumerate(change.path):
+        inside = members(text, start)
+        named = [member for member in inside if member.key == key]
+        if len(named) > 1:
+            raise LineError(f"{'.'.join(change.path[: depth + 1])} stands twice")
+        if not named:
+            return _addition(text, start, inside, change.path[depth:], change.value)
+        member = named[0]
+        if depth + 1 == len(change.path):
+            same = json.loads(text[member.start : member.end]) == change.value and not _is_masked(document, member)
+            return None if same else Edit(start=member.start, end=member.end, new=value)
+        if not text.startswith("{", member.start):
+            raise LineError(f"{'.'.join(change.path[: depth + 1])} is not an object")
+        start = member.start
+    return None
+
+
+def _addition(text: str, start: int, inside: list[Member], path: tuple[str, ...], value: Any) -> Edit:
+    for key in reversed(path[1:]):
+        value = {key: value}
+    position, indent = insertion_point(text, start, inside)
+    body = (
+        json.dumps(value, indent=2, allow_nan=False).replace("\n", f"\n{indent}")
+        if indent is not None
+        else json.dumps(value, allow_nan=False)
+    )
+    gap = f"\n{indent}" if indent is not None else " "
+    new = f"{json.dumps(path[0])}: {body}"
+    return Edit(start=position, end=position, new=f",{gap}{new}" if inside else new)
+
+
+def _check(document: _Document, edit: Edit | None, change: SetJson) -> None:
+    """The JSON after the edit is the JSON before it with this one key set: anything else is a mistake of ours."""
+    if edit is None:
+        return
+    wanted = json.loads(document.masked)
+    inside = wanted
+    for key in change.path[:-1]:
+        inside = inside.setdefault(key, {})
+    inside[change.path[-1]] = change.value
+    if json.loads(document.masked[: edit.start] + edit.new + document.masked[edit.end :]) != json.loads(
+        json.dumps(wanted)
+    ):
+        raise LineError("the change would reach further than its key")
+
+
+def _is_masked(document: _Document, member: Member) -> bool:
+    """Whether the value comes from the shell, so that what it is can't be known here."""
+    body = document.node.start_byte
+    return any(
+        node.type in _EXPANSIONS and member.start <= node.start_byte - body < member.end for node in walk(document.node)
+    )
+
+
+def _the_document(reading: Reading) -> _Document:
+    """The here-document with the DeepSpeed JSON: the only one with JSON in it, or the one that the trainer is given."""
+    found = list(_documents(reading))
+    if len(found) > 1:
+        named = {_bare(value) for value in _configured(reading)}
+        found = [document for document in found if _bare(document.destination) in named] or found
+    if not found:
+        _refuse_without_document(reading)
+    if len(found) > 1:
+        lines = " and ".join(str(reading.script.line(document.start)) for document in found)
+        raise ScriptRefused(
+            reading.script.line(found[-1].start), f"here-documents with JSON begin in lines {lines}: which one counts?"
+        )
+    document = found[0]
+    around = conditions(reading.script, document.node)
+    for launch in trainers(reading):
+        if conditions(reading.script, launch.command.node)[: len(around)] != around:
+            raise ScriptRefused(
+                reading.script.line(document.start), "the JSON there is written only if a condition holds"
+            )
+    return document
+
+
+def _documents(reading: Reading) -> Iterator[_Document]:
+    script = reading.script
+    for redirect in script.nodes():
+        if redirect.type != "heredoc_redirect":
+            continue
+        opening = next((child for child in redirect.children if child.type == "heredoc_start"), None)
+        body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
+        if opening is None or body is None or not (body.text or b"").lstrip().startswith(b"{"):
+            continue
+        quoted = re.search(rb"[\"'\\]", opening.text or b"") is not None
+        if not quoted and b"\\" in (body.text or b""):
+            line = script.line(body.start_byte + (body.text or b"").index(b"\\"))
+            raise ScriptRefused(line, "a backslash in a here-document is not followed")
+        masked = _masked(body, quoted=quoted)
+        yield _Document(
+            start=body.start_byte, masked=masked, quoted=quoted, destination=_destination(redirect), node=body
+        )
+
+
+def _masked(body: Node, *, quoted: bool) -> str:
+    text = bytearray(body.text or b"")
+    for node in walk(body) if not quoted else ():
+        if node.type in _EXPANSIONS:
+            text[node.start_byte - body.start_byte : node.end_byte - body.start_byte] = b"1" * (
+                node.end_byte - node.start_byte
+            )
+    return text.decode("latin-1")  # a character for each byte: positions stay
+
+
+def _destination(redirect: Node) -> str:
+    above = redirect.parent
+    around = [*redirect.children, *(above.children if above is not None else [])]
+    targets = [child.children[-1] for child in around if child.type == "file_redirect" and child.children]
+    return from_bytes(targets[-1].text or b"") if targets else ""
+
+
+def _configured(reading: Reading) -> Iterator[str]:
+    """The words after --deepspeed_config, as they are written."""
+    for launch in trainers(reading):
+        for first, second in zip(launch.arguments, launch.arguments[1:], strict=False):
+            name, _, value = first.word.raw.partition("=")
+            if name in ("--deepspeed_config", "--deepspeed-config"):
+                yield value or second.word.raw
+                yield from (f"${step.variable}" for step in second.path if step.variable)
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\"'{}]", "", name)
+
+
+def _refuse_without_document(reading: Reading) -> None:
+    script = reading.script
+    for node in script.nodes():
+        if node.type == "herestring_redirect" and b"{" in (node.text or b""):
+            raise ScriptRefused(script.line(node.start_byte), "the JSON there is a here-string, which is not followed")
+    raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
+
+
+def _refuse_later_editors(reading: Reading, document: _Document) -> None:
+    """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
+    name = _bare(document.destination)
+    for command in reading.commands:
+        script_of_its_own = any(reached.word.text in ("-c", "-e", "-i", "-pi") for reached in command.words)
+        after = command.node.start_byte > document.start
+        own = [word.raw for reached in command.words[:1] for word in reached.path[0].words]
+        if after and name and command.name in _EDITORS and script_of_its_own and name in map(_bare, own):
+            line = reading.script.line(command.node.start_byte)
+            raise ScriptRefused(line, "the JSON is edited there after it is written")

@@ -1,0 +1,246 @@
+"""Setting and removing options among the trainer's arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sentinel.jobscript.arguments import ArgumentList, Reached, Reading
+from sentinel.jobscript.calculation import only_calculates
+from sentinel.jobscript.change import Edit, RemoveOption, SetOption
+from sentinel.jobscript.quoting import why_not_written, written
+from sentinel.jobscript.surety import refuse_unsure
+from sentinel.jobscript.syntax import climb
+from sentinel.jobscript.trainer import Launch, refuse_unfollowed_mentions, trainers
+from sentinel.jobscript.words import Word
+from sentinel.vocabulary.errors import ScriptRefused
+
+__all__ = ["refuse_more_than_asked", "remove_option", "set_option"]
+
+_PASTED_SUBSTITUTION = re.compile(r"`|\$\(|\$\{\w+:?[=?]")
+"""A substitution in a word that holds more than it: not looked into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """An option where it is written, with the words after it that are its values."""
+
+    at: Reached
+    values: tuple[Word, ...]
+
+    joined: bool
+    """`--flag=value`, one word."""
+
+    open_ended: bool
+    """Whether it is the last word of its list, so that a value may stand in another one."""
+
+    @property
+    def end(self) -> int:
+        return self.values[-1].end if self.values else self.at.word.end
+
+
+def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
+    """The edit that gives the trainer this option with this value.
+
+    A value that comes from a variable or a calculation is replaced where it is used: the variable may also be part
+    of a path. An option that stands twice in one list is changed where it stands last, as argparse reads it.
+    """
+    launches = trainers(reading)
+    refuse_unfollowed_mentions(reading, change.flag)
+    found = [(launch, _occurrences(reading, launch, change.flag)) for launch in launches]
+    if not any(occurrences for _, occurrences in found):
+        return (_insertion(reading, launches, change),)
+    for launch, occurrences in found:
+        if not occurrences:
+            line = reading.script.line(launch.command.node.start_byte)
+            raise ScriptRefused(line, f"this start of the trainer does not get {change.flag}, another one does")
+    occurrence = _the_one_that_counts(reading, [o for _, occurrences in found for o in occurrences], change.flag)
+    refuse_unsure(reading, occurrence.at)
+    return _replacement(reading, occurrence, change, launches)
+
+
+def remove_option(reading: Reading, change: RemoveOption) -> tuple[Edit, ...]:
+    """The edits that take the option and its values out of the trainer's arguments; none where it is not there."""
+    launches = trainers(reading)
+    refuse_unfollowed_mentions(reading, change.flag)
+    edits: dict[int, Edit] = {}
+    for launch in launches:
+        for occurrence in _occurrences(reading, launch, change.flag):
+            refuse_unsure(reading, occurrence.at)
+            edits[occurrence.at.word.start] = _removal(reading, occurrence, change)
+    return tuple(edits.values())
+
+
+def flag_of(reached: Reached) -> str:
+    """The option that a word is or begins with, as in `--lr=1e-4`; what it is otherwise means nothing."""
+    word = reached.word
+    return (word.raw if word.text is None else word.text).partition("=")[0]
+
+
+def _occurrences(reading: Reading, launch: Launch, flag: str) -> list[Occurrence]:
+    return [_occurrence(reading, reached) for reached in launch.arguments if flag_of(reached) == flag]
+
+
+def _occurrence(reading: Reading, at: Reached) -> Occurrence:
+    words = at.written.words
+    place = next(index for index, word in enumerate(words) if word.start == at.word.start)
+    joined = "=" in at.word.raw
+    values: list[Word] = []
+    for word in words[place + 1 :] if not joined else ():
+        if word.is_option or not _is_value(reading, word, at) or (values and word.variable):
+            break
+        values.append(word)
+    return Occurrence(
+        at=at, values=tuple(values), joined=joined, open_ended=not joined and place + len(values) + 1 == len(words)
+    )
+
+
+def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
+    """Whether a word after an option is a value of it, and not a list of further options or the end of a command."""
+    if at.reparsed and re.match(r"\d*[<>|&;]", word.raw):
+        return False
+    held = reading.set_before(word.variable, at.written.moment)
+    inside = [first for assignment in held for first in assignment.written.words]
+    if word.splice == "quoted elements" or any(first.is_option for first in inside):
+        return False
+    if len(inside) > len(held):
+        line = reading.script.line(word.start)
+        raise ScriptRefused(line, f"${word.variable} after {flag_of(at)} holds more than one word")
+    return True
+
+
+def _the_one_that_counts(reading: Reading, occurrences: Sequence[Occurrence], flag: str) -> Occurrence:
+    by_place = {occurrence.at.word.start: occurrence for occurrence in occurrences}
+    lists = {occurrence.at.written.start for occurrence in occurrences}
+    if len(lists) > 1:
+        lines = sorted({reading.script.line(start) for start in by_place})
+        said = " and ".join(str(line) for line in lines)
+        raise ScriptRefused(lines[-1], f"{flag} stands in two lists of arguments, in lines {said}: which one counts?")
+    return by_place[max(by_place)]
+
+
+def _replacement(
+    reading: Reading, occurrence: Occurrence, change: SetOption, launches: tuple[Launch, ...]
+) -> tuple[Edit, ...]:
+    line = reading.script.line(occurrence.at.word.start)
+    given = 1 if occurrence.joined else len(occurrence.values)
+    if change.value is None:
+        if given:
+            raise ScriptRefused(line, f"{change.flag} has a value there, and should be a switch")
+        return ()
+    if given != 1:
+        several = f"has {given} values" if given else "has no value to replace in its list of arguments"
+        raise ScriptRefused(line, f"{change.flag} {several}")
+    if why := why_not_written(change.value, occurrence.at, launches):
+        raise ScriptRefused(line, why)
+    if occurrence.joined:
+        _refuse_side_effects(reading, occurrence.at.word)
+        return _replaced(occurrence.at.word, f"{change.flag}={written(change.value)}", f"{change.flag}={change.value}")
+    value = occurrence.values[0]
+    _refuse_side_effects(reading, value)
+    return _replaced(value, written(change.value), change.value)
+
+
+def _replaced(word: Word, new: str, text: str) -> tuple[Edit, ...]:
+    return () if word.text == text else (Edit(start=word.start, end=word.end, new=new),)
+
+
+def _refuse_side_effects(reading: Reading, value: Word) -> None:
+    pure = only_calculates(value.value) if value.value is not None else not _PASTED_SUBSTITUTION.search(value.raw)
+    if not pure and value.text is None:
+        line = reading.script.line(value.start)
+        raise ScriptRefused(line, "the value there is made by a substitution that may do more than calculate")
+
+
+def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> Edit:
+    script, at = reading.script, occurrence.at
+    wanted = len(occurrence.values) if change.values is None else change.values
+    has = 1 if occurrence.joined else len(occurrence.values)
+    if wanted > has:
+        raise ScriptRefused(script.line(at.word.start), f"{change.flag} has {has} values there, not {wanted}")
+    for value in [at.word, *occurrence.values[:wanted]]:
+        _refuse_side_effects(reading, value)
+    end = occurrence.values[wanted - 1].end if wanted and not occurrence.joined else at.word.end
+    if b"#" in script.source[at.word.start : end] and at.written.kind == "array":
+        raise ScriptRefused(script.line(at.word.start), f"a comment stands between {change.flag} and its values")
+    return _with_its_blanks(script.source, at.written, at.word.start, end)
+
+
+def _with_its_blanks(source: bytes, written_in: ArgumentList, start: int, end: int) -> Edit:
+    """The removal of these bytes: the whole line where nothing else stands on it, else with the blanks before them."""
+    line_start = source.rfind(b"\n", 0, start) + 1
+    line_end = source.find(b"\n", end)
+    rest = source[end:line_end].strip() if line_end >= 0 else b"-"
+    continued = rest == b"\\" or (not rest and written_in.kind != "command")
+    alone = not source[line_start:start].strip() and continued
+    if alone and written_in.start < line_start and line_end < written_in.end:
+        return Edit(start=line_start, end=line_end + 1, new="")
+    while source[start - 1 : start] in (b" ", b"\t") and source[end : end + 1].isspace() and start > line_start:
+        start -= 1
+    return Edit(start=start, end=end, new="")
+
+
+def _insertion(reading: Reading, launches: tuple[Launch, ...], change: SetOption) -> Edit:
+    """The option in front of the last one that every launch gets for sure. What stands between can't be its value."""
+    shared = set.intersection(*({reached.word.start for reached in launch.arguments} for launch in launches))
+    refusal: ScriptRefused | None = None
+    for reached in reversed(launches[-1].arguments):
+        if reached.word.start not in shared or not re.match(r"--[A-Za-z]", reached.word.text or ""):
+            continue
+        try:
+            refuse_unsure(reading, reached)
+        except ScriptRefused as error:
+            refusal = refusal or error
+            continue
+        if reached.written.kind == "bare":
+            continue
+        return _inserted(reading, launches, change, reached)
+    line = reading.script.line(launches[-1].command.node.start_byte)
+    why = "" if refusal is None else f" (line {refusal.line_number}: {refusal.reason})"
+    raise ScriptRefused(line, f"the trainer gets no option beside which {change.flag} could be added{why}")
+
+
+def _inserted(reading: Reading, launches: tuple[Launch, ...], change: SetOption, beside: Reached) -> Edit:
+    source, start = reading.script.source, beside.word.start
+    words = change.flag
+    if change.value is not None:
+        if why := why_not_written(change.value, beside, launches):
+            raise ScriptRefused(reading.script.line(start), why)
+        words = f"{change.flag} {written(change.value)}"
+    line_start = source.rfind(b"\n", 0, start) + 1
+    indent = source[line_start:start]
+    own_line = not indent.strip() and beside.written.start < line_start
+    if own_line and source[: line_start - 1].endswith(b"\\"):
+        return Edit(start=start, end=start, new=f"{words} \\\n{indent.decode()}")
+    if own_line and beside.written.kind != "command":
+        return Edit(start=start, end=start, new=f"{words}\n{indent.decode()}")
+    return Edit(start=start, end=start, new=f"{words} ")
+
+
+def refuse_more_than_asked(before: Reading, after: Reading, change: SetOption | RemoveOption) -> None:
+    """ScriptRefused where a rewritten script would give any command other words than before, but for this option."""
+    if _without(before, change.flag) != _without(after, change.flag):
+        raise ScriptRefused(None, f"with {change.flag} changed, other arguments would change, too")
+    kept = any(flag_of(reached) == change.flag for launch in trainers(after) for reached in launch.arguments)
+    if kept != isinstance(change, SetOption):
+        raise ScriptRefused(None, f"{change.flag} could not be changed")
+
+
+def _without(reading: Reading, flag: str) -> list[list[str]]:
+    """What each command gets, word for word as it is written, without the option and what follows it as its values."""
+    skipped = {
+        span
+        for launch in trainers(reading)
+        for occurrence in _occurrences(reading, launch, flag)
+        for span in [occurrence.at.word.start, *(value.start for value in occurrence.values)]
+    }
+    return [
+        [
+            reached.word.raw
+            for reached in command.words
+            if skipped.isdisjoint(word.start for word in (*reached.uses, reached.word))
+        ]
+        for command in reading.commands
+        if not any(above.type == "command_substitution" for _, above in climb(reading.script, command.node))
+    ]

@@ -1,0 +1,275 @@
+"""A decision as changes of the run's job script, for trainers that take options and do not read overrides.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sentinel.jobscript import RemoveOption, Rewritten, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.given import given
+from sentinel.jobscript.megatron_options import (
+    LrWarmup,
+    Marked,
+    MegatronRun,
+    SeqlenWarmup,
+    Wanted,
+    changes_at,
+    megatron_changes,
+)
+from sentinel.jobscript.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
+from sentinel.lint import Facts, lint_before_restart
+from sentinel.lint.derived import scale
+from sentinel.lint.reading import read_text
+from sentinel.lint.schedule_facts import batch_schedule, curriculum_schedule
+from sentinel.plan.baseline import Baseline, lr_warmup_steps
+from sentinel.plan.pacings import with_slw
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
+from sentinel.vocabulary.pacing import LrSchedule
+
+__all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
+
+
+_MEGATRONS_WEIGHT_DECAY = 0.01
+"""Megatron's own, where the script gives none."""
+
+
+CARRIED = frozenset(
+    {
+        "lr",
+        "seqlen",
+        "shorten",
+        "batch_size",
+        "total_tokens",
+        "adam_beta1",
+        "adam_beta2",
+        "weight_decay",
+        "clip_grad",
+        "seed",
+        "loss_scale",
+        "free",
+    }
+)
+"""Keys of overrides.json that a job script can carry at all; whether a given script can, `new_scripts` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewScripts:
+    """The job script for the start at the anchor, and the one for all later starts: without what is done once."""
+
+    first: Rewritten
+    later: Rewritten
+    remarks: tuple[str, ...] = ()
+    """What lint says of the changed run and did not say of the run as it was; sentences."""
+
+
+def new_scripts(text: str, overrides: Overrides) -> NewScripts:
+    """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
+
+    `text` is the run's own script: each decision changes that, not what the last one left. ScriptRefused also where
+    lint finds an error that the change brings in.
+    """
+    read = read_text(text)
+    facts = read.facts
+    try:
+        marked = tuple(_marked(overrides, facts, text))
+    except ConfigError as error:  # where something can't be read, that is the better reason
+        unread = next((u for u in read.unread if u.line is not None), None)
+        if unread is None or isinstance(error, ScriptRefused):
+            raise
+        raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
+    first, later = rewrite(text, changes_at(marked, "first")), rewrite(text, changes_at(marked, "later"))
+    step = overrides.anchor.global_step
+    findings = lint_before_restart(facts, read_text(first.text).facts, resume_step=step)
+    if (wrong := next((f for f in findings if f.severity == "error"), None)) is not None:
+        raise ScriptRefused(None, f"the changed run would be wrong: {wrong.sentence}")
+    remarks = tuple(f"{f.severity}: {f.sentence}" for f in findings)
+    return NewScripts(first=first, later=later, remarks=remarks)
+
+
+def baseline_of_script(text: str) -> Baseline:
+    """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
+    return _baseline(read_text(text).facts, text)
+
+
+def _baseline(facts: Facts, text: str) -> Baseline:
+    return Baseline(
+        seed=_seed(text),
+        lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
+        lr_from_start=True,
+        seqlen=curriculum_schedule(facts),
+        full_seqlen=facts.seq_length,
+        batch_size=batch_schedule(facts),
+        total_steps=facts.train_iters or None,
+        total_samples=facts.train_samples,
+        total_tokens=facts.train_tokens,
+        parameters=scale(facts),
+        adam_beta1=facts.adam_beta1,
+        adam_beta2=facts.adam_beta2,
+        clip_grad=facts.clip_grad,
+        precision=facts.precision,
+    )
+
+
+def _seed(text: str) -> int | None:
+    seed = _last(text, "--seed", None)
+    return None if seed is None else int(seed)
+
+
+def _word(text: str, flag: str) -> str | None:
+    """The option's last value as it stands; None where it has none that can be read."""
+    found = [option for option in given(text).options if option.flag == flag and option.values]
+    return found[-1].values[0] if found and found[-1].unread is None else None
+
+
+def _last(text: str, flag: str, otherwise: float | None) -> float | None:
+    """The option's last value, which argparse goes by; None where it can't be read."""
+    found = [option for option in given(text).options if option.flag == flag]
+    if not found:
+        return otherwise
+    try:
+        return None if found[-1].unread else float(found[-1].values[0].replace("_", ""))
+    except (ValueError, IndexError):
+        return None
+
+
+def _unless(wanted: float | None, script: float | None) -> float | None:
+    """What has to be written; None for what the script says already: what is in force goes into every decision."""
+    return None if wanted == script else wanted
+
+
+def _only_by_overrides(standing: Standing, own: Baseline, anchor: Anchor) -> Iterator[str]:
+    """What begins at the anchor and no job script can begin there, in words.
+
+    What the run had before is in every decision as well; it is the script's own, and stays as it is.
+    """
+    seqlen, batch, ltd, curriculum = standing.seqlen, standing.batch_size, standing.random_ltd, standing.curriculum
+    shortens = seqlen is not None and seqlen.warms_up and seqlen.anchor_step == anchor.global_step
+    if shortens and standing.shorten not in (None, "truncate"):
+        yield f"shortening batches by {standing.shorten}"
+    begun_here = batch is not None and batch.anchor_samples == anchor.consumed_samples
+    if batch is not None and batch.warms_up and begun_here and batch != own.batch_size:
+        yield "a batch-size warmup that begins at the target"
+    if ltd is not None and ltd.drops and ltd.anchor_step == anchor.global_step:
+        yield "random-LTD that begins at the target"
+    paced = curriculum.metrics.values() if curriculum is not None else ()
+    if any(metric.difficulty.anchor_step == anchor.global_step for metric in paced):
+        yield "a curriculum that begins at the target"
+
+
+def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
+    standing, once = overrides.standing, overrides.once
+    for key in ("skip_samples", "reset_moments"):
+        if once is not None and getattr(once, key):
+            raise ConfigError(f"{key} can't be done by a job script: only a trainer that reads overrides.json does it")
+    if standing.skipped:
+        raise ConfigError("what was skipped of the data can't be kept out by a job script")
+    own = _baseline(facts, text)
+    for what in _only_by_overrides(standing, own, overrides.anchor):
+        raise ConfigError(f"{what} can't be done by a job script: only a trainer that reads overrides.json does it")
+    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen:
+        standing = _with_slw(standing, own, overrides.anchor)
+    wanted = Wanted(
+        seed=once.seed if once else None,
+        initial_loss_scale=once.loss_scale if once else None,
+        peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
+        lr_warmup=_lr_warmup(standing.lr, own),
+        seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
+        adam_beta2=_unless(standing.adam_beta2, facts.adam_beta2),
+        clip_grad=_unless(standing.clip_grad, facts.clip_grad),
+    )
+    if wanted != Wanted():
+        yield from megatron_changes(wanted, _megatron_run(facts, text))
+    plain = {
+        "--adam-beta1": _unless(standing.adam_beta1, facts.adam_beta1),
+        "--weight-decay": _unless(standing.weight_decay, _last(text, "--weight-decay", _MEGATRONS_WEIGHT_DECAY)),
+    }
+    for flag, number in plain.items():
+        if number is not None:
+            yield Marked(change=SetOption(flag=flag, value=repr(number)))
+    yield from _free_form(standing.free or Free(), facts)
+
+
+def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
+    """Options and variables as they are; a precision is switched in the script's DeepSpeed JSON, too."""
+    for flag in free.removed:
+        yield Marked(change=RemoveOption(flag=flag))
+    for option in free.options:
+        flag, equals, value = option.partition("=")
+        yield Marked(change=SetOption(flag=flag, value=value if equals else None))
+    for name, value in free.environment.items():
+        yield Marked(change=SetVariable(name=name, value=value))
+    if (json := facts.deepspeed) is not None:
+        for precision, has in (("fp16", json.fp16), ("bf16", json.bf16)):
+            wanted = {f"--{precision}" in free.options: True, f"--{precision}" in free.removed: False}.get(True)
+            if wanted is not None and wanted is not bool(has):
+                yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
+
+
+def _with_slw(standing: Standing, own: Baseline, anchor: Anchor) -> Standing:
+    """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
+    if own.lr is None or own.batch_size is None:
+        raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
+    if standing.total_tokens is not None:
+        return standing
+    return with_slw(replace(standing, lr=standing.lr or own.lr), own, anchor)
+
+
+def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
+    """The warmup of the decision, where it is not the script's own."""
+    if lr is None or (own.lr is not None and (lr.unit, lr.warmup, lr.anchor) == _counted(own.lr)):
+        return None
+    if own.lr is None:
+        raise ConfigError("the LR warmup can't be changed: the job script does not show the one that it has")
+    if lr.anchor != own.lr.anchor:
+        raise ConfigError(
+            f"Megatron counts the LR warmup from the run's beginning, so it can't begin at {lr.anchor} {lr.unit}"
+        )
+    if lr.unit != own.lr.unit and lr.unit == "steps" and (known := lr_warmup_steps(own)) is not None:
+        if abs(lr.warmup - known[1]) <= max(2, 0.02 * known[1]):  # decided by a version that counted steps alone
+            return None
+        raise ConfigError(f"the LR warmup of the decision counts steps, and that of the job script {own.lr.unit}")
+    return LrWarmup(length=lr.warmup, unit=lr.unit)  # type: ignore[arg-type]
+
+
+def _counted(lr: LrSchedule) -> tuple[str, int, int]:
+    return lr.unit, lr.warmup, lr.anchor
+
+
+def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWarmup:
+    decayed = standing.lr is not None and (standing.lr.decay_unit or standing.lr.unit) == "tokens"
+    decay = standing.lr.decay_end if standing.lr is not None and decayed and standing.lr.decay_end else None
+    decay = decay_tokens(facts) if decay is None else decay
+    if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
+        raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
+    unchanged = standing.lr is None or _counted(standing.lr) == _counted(own.lr)
+    return SeqlenWarmup(
+        schedule=standing.seqlen,
+        train_tokens=standing.total_tokens,
+        decay_tokens=decay,
+        warmup_end_tokens=warmup_end_tokens(facts, own.lr) if unchanged else None,
+    )
+
+
+def _megatron_run(facts: Facts, text: str) -> MegatronRun:
+    unit: Literal["steps", "samples"] = "steps" if facts.train_samples is None else "samples"
+    train = facts.train_iters if facts.train_samples is None else facts.train_samples
+    needed = {
+        "--lr": facts.lr,
+        "--seq-length": facts.seq_length,
+        "--global-batch-size": facts.global_batch_size,
+        "--train-samples or --train-iters": train,
+    }
+    if missing := [name for name, value in needed.items() if value is None]:
+        raise ConfigError(f"the job script does not show {', '.join(missing)}: what follows from it can't be changed")
+    return MegatronRun(
+        peak_lr=facts.lr or 0.0,
+        min_lr=facts.min_lr or 0.0,
+        full_seqlen=facts.seq_length or 0,
+        global_batch_samples=facts.global_batch_size or 0,
+        unit=unit,
+        train=train or 0,
+        decay=facts.lr_decay_iters if unit == "steps" else facts.lr_decay_samples,
+        scheduler="newer" if "opt_param-scheduler" in text or facts.lr_warmup_tokens is not None else "older",
+    )

@@ -1,0 +1,240 @@
+"""Which commands of a script start the trainer, and which of their words are the trainer's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from sentinel.jobscript.arguments import Assignment, Command, Reached, Reading
+from sentinel.jobscript.syntax import Script, climb, from_bytes, to_bytes
+from sentinel.vocabulary.errors import ScriptRefused
+
+__all__ = ["Launch", "refuse_unfollowed_mentions", "trainers"]
+
+_TRAINING_OPTIONS = frozenset(
+    [
+        "--deepspeed_config",
+        "--global-batch-size",
+        "--lr",
+        "--micro-batch-size",
+        "--train-iters",
+        "--train-samples",
+        "--train-tokens",
+    ]
+)
+"""A Python program that gets one of these is a trainer, where a script starts more than one program."""
+
+_LAUNCHERS = frozenset(["torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.runner"])
+"""Modules after `python -m` that start the program named after them."""
+
+_TELLERS = frozenset(["awk", "cat", "echo", "egrep", "grep", "logger", "perl", "printf", "sed"])
+"""Commands that only show or edit text: what they are given does not run."""
+
+_INTERPRETERS = frozenset(
+    [
+        "alias",
+        "bash",
+        "eval",
+        "mapfile",
+        "read",
+        "readarray",
+        "sbatch",
+        "set",
+        "sh",
+        "source",
+        "ssh",
+        "trap",
+        "xargs",
+        ".",
+        "",
+    ]
+)
+"""Commands that may make code or arguments of what they are given; and those whose name is not written out."""
+
+_BY_NAME = re.compile(rb"\$\{!|(?:declare|local|typeset)\s+-\w*n")
+"""A variable that is used under a name which is itself a value."""
+
+_BREAKS = re.compile(rb"(?<!\\)\n")
+_ENDS_A_COMMAND = re.compile(r"[;|]|&&|(?<![<>])&(?!\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command that starts a Python program, the program's name, and the words after it."""
+
+    command: Command
+    program: str
+    arguments: tuple[Reached, ...]
+
+
+def trainers(reading: Reading) -> tuple[Launch, ...]:
+    """The launches of the trainer, at least one. ScriptRefused where there is none, or the trainer can't be told."""
+    launches = tuple(_launches(reading))
+    training = [launch for launch in launches if _trains(launch.arguments)]
+    if training or len({launch.program for launch in launches}) == 1:
+        return tuple(training) or launches
+    for command in reading.commands:
+        if command.name not in _TELLERS and _trains(command.words):
+            line = reading.script.line(command.node.start_byte)
+            raise ScriptRefused(line, "no word that ends in .py tells its launcher's options from the trainer's")
+    if not launches:
+        raise ScriptRefused(None, "no command in it starts a Python program")
+    lines = " and ".join(str(reading.script.line(launch.command.node.start_byte)) for launch in launches)
+    last = reading.script.line(launches[-1].command.node.start_byte)
+    raise ScriptRefused(last, f"the programs started in lines {lines} look alike: none gets an option of a trainer")
+
+
+def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
+    """ScriptRefused where the flag stands, outside comments, in a place from which it might reach the trainer unseen.
+
+    Followed are: the words of commands and what is spliced into them; lists that nothing uses. Harmless are commands
+    that only show text, and other programs' own options. All else (a function's arguments, a here-document, `set --`,
+    a value that a substitution makes) may bring the flag to the trainer, or not.
+    """
+    script = reading.script
+    followed = [*_followed(reading, flag), *_unused(reading), *_comments(script)]
+    for found in _mention(flag).finditer(script.source):
+        if not any(start <= found.start() and found.end() <= end for start, end in followed):
+            raise ScriptRefused(
+                script.line(found.start()), f"{flag} stands where its way to the trainer can't be followed"
+            )
+
+
+def _launches(reading: Reading) -> Iterator[Launch]:
+    for command in reading.commands:
+        if command.name in _TELLERS or command.name in reading.functions:
+            continue
+        words = _until_the_command_ends(command.words)
+        place = _program(words)
+        if place is not None:
+            program = words[place].word.raw.strip("\"'").rpartition("/")[2]
+            arguments = _on_its_line(reading, words[place:])[1:]
+            yield Launch(command=command, program=program, arguments=tuple(arguments))
+
+
+def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:
+    """The words up to a line break that no backslash continues, where a second shell reads them as code; or up to a
+    variable that the script sets in a way that is not followed, which may hold one."""
+    for index in range(1, len(words)):
+        if not words[index].reparsed:
+            continue
+        at = words[index].word
+        gaps = [*_between(reading.script, *words[index - 1 : index + 1]), to_bytes(at.raw)]
+        if any(map(_BREAKS.search, gaps)) or at.variable in reading.assignments:
+            return words[:index]
+    return words
+
+
+def _between(script: Script, one: Reached, other: Reached) -> Iterator[bytes]:
+    """What stands between two neighbouring words, in each list that one of them came through."""
+    left, right = ([*zip(at.path, (*at.uses, at.word), strict=True)] for at in (one, other))
+    while left and right and left[0] == right[0]:
+        left, right = left[1:], right[1:]
+    if left and right and left[0][0] == right[0][0]:
+        (_, before), (_, after) = left.pop(0), right.pop(0)
+        yield script.source[before.end : after.start]
+    yield from (script.source[word.end : written.end] for written, word in left)
+    yield from (script.source[written.start : word.start] for written, word in right)
+
+
+def _until_the_command_ends(words: Sequence[Reached]) -> Sequence[Reached]:
+    """The words up to a `|`, `;` or `&` that a second shell would read; one inside a substitution ends nothing."""
+    inside = 0
+    for index, reached in enumerate(words):
+        code = reached.word.unquoted
+        if not reached.reparsed or reached.word.value is not None:
+            continue
+        if not inside and _ENDS_A_COMMAND.search(code):
+            return words[:index]
+        inside = max(0, inside + code.count("$(") - code.count(")"))
+        inside = 1 - min(inside, 1) if code.count("`") % 2 else inside
+    return words
+
+
+def _program(words: Sequence[Reached]) -> int | None:
+    """The place of the word that names the program: `…/train.py`, or the module after `python -m`."""
+    interpreted = False
+    for index, reached in enumerate(words):
+        raw = reached.word.raw.strip("\"'")
+        if raw.endswith(".py"):
+            return index
+        module = index > 0 and interpreted and words[index - 1].word.text in ("-m", "--module")
+        if module and raw not in _LAUNCHERS:
+            return index
+        interpreted = interpreted or bool(re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|deepspeed)", raw))
+    return None
+
+
+def _trains(words: Sequence[Reached]) -> bool:
+    return any((reached.word.text or "").partition("=")[0] in _TRAINING_OPTIONS for reached in words)
+
+
+def _mention(flag: str) -> re.Pattern[bytes]:
+    return re.compile(rb"(?<!\w)" + re.escape(to_bytes(flag)) + rb"(?![\w-])")
+
+
+def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
+    launching = {launch.command.node.id: len(launch.arguments) for launch in _launches(reading)}
+    for command in reading.commands:
+        if command.name in _TELLERS and _only_tells(reading.script, command.node):
+            yield command.node.start_byte, command.node.end_byte
+        hands_on = command.name in _INTERPRETERS or command.name in _TELLERS or command.name in reading.functions
+        if hands_on and command.node.id not in launching:
+            continue
+        words: Sequence[Reached] = command.words
+        if command.node.id in launching and (place := _program(words)) is not None:
+            words = words[: place + 1 + launching[command.node.id]]  # what comes after a line break is lost
+        for reached in words:
+            if (reached.word.text or reached.word.raw).partition("=")[0] == flag:
+                yield reached.word.start, reached.word.end
+
+
+def _only_tells(script: Script, command: Node) -> bool:
+    """Whether what the command shows ends on a screen or in a log: not in a substitution, a file or another shell."""
+    for _, above in climb(script, command):
+        if above.type in ("command_substitution", "process_substitution"):
+            return False
+        if above.type == "redirected_statement":
+            return not any(child.type in ("file_redirect", "heredoc_redirect") for child in above.named_children)
+        if above.type == "pipeline":
+            last = from_bytes(above.named_children[-1].text or b"").split()
+            return bool(last) and last[0] in {*_TELLERS, "tee"}
+    return True
+
+
+def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
+    """Assignments that nothing in the script reads and that no other program is given."""
+    if any(_BY_NAME.match(node.text or b"") for node in reading.script.nodes()):
+        return
+    for name, assignments in reading.assignments.items():
+        if not _is_read(reading.script, name, assignments) and not _is_exported(reading.script, name):
+            yield from ((a.start, a.written.end) for a in assignments if not a.one_command)
+
+
+def _is_read(script: Script, name: str, assignments: Sequence[Assignment]) -> bool:
+    own = [(a.start, a.written.end) for a in assignments]
+    return any(
+        node.type == "variable_name"
+        and from_bytes(node.text or b"") == name
+        and not any(start <= node.start_byte < end for start, end in own)
+        for node in script.nodes()
+    )
+
+
+def _is_exported(script: Script, name: str) -> bool:
+    return any(
+        node.type == "declaration_command"
+        and re.match(rb"export\b|declare\s+-\w*x", node.text or b"") is not None
+        and re.search(rb"\b" + to_bytes(name) + rb"\b", node.text or b"") is not None
+        for node in script.nodes()
+    ) or any(
+        node.type == "command" and re.match(rb"set\s+-\w*a|set\s+-o\s+allexport", node.text or b"") is not None
+        for node in script.nodes()
+    )
+
+
+def _comments(script: Script) -> Iterator[tuple[int, int]]:
+    return ((node.start_byte, node.end_byte) for node in script.nodes() if node.type == "comment")

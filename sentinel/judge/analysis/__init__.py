@@ -1,0 +1,1 @@
+"""What is worked out of whole runs: correlation, the first mover, comparisons."""

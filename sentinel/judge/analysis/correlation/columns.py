@@ -1,0 +1,91 @@
+"""The columns that are correlated, from samples as the journal has them or from readings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sentinel.judge.analysis.correlation.ratios import ratios
+from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlations, correlations
+from sentinel.judge.readings import Readings
+from sentinel.vocabulary.sample import LayerVariance, Sample
+
+__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns"]
+
+ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
+"""Signals that are correlated where they are measured and vary; fields of Sample."""
+
+_NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+Steps = NDArray[np.int64]
+
+
+def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlations:
+    """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made.
+
+    Skipped steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step
+    than the one before ended at, no lag reaches across.
+    """
+    columns, steps = columns_of(samples)
+    return correlations(columns, steps, largest_lag=largest_lag)
+
+
+def correlate_readings(stretches: Sequence[Readings], *, largest_lag: int = LAGS) -> Correlations:
+    """The same of readings, one attempt's after the other."""
+    columns, steps = columns_of_readings(stretches)
+    return correlations(columns, steps, largest_lag=largest_lag)
+
+
+def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
+    """The columns that `correlations` takes, and their steps: of the samples that were not skipped.
+
+    The samples' own ratios, or `ratios` of their losses where they have none.
+    """
+    columns = {name: _column([getattr(s, name) for s in samples]) for name in _NAMES}
+    return _taken(columns, np.array([s.global_step for s in samples], np.int64), [not s.skipped for s in samples])
+
+
+def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
+    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same samples.
+
+    nan at the steps where the layers were not measured, which is most of them.
+    """
+    updated = [s for s in samples if not s.skipped]
+    place = {(s.attempt, s.global_step): number for number, s in enumerate(updated)}
+    columns: dict[str, Floats] = {}
+    for one in layers:
+        at = place.get((one.attempt, one.global_step))
+        if at is None:
+            continue
+        for signal in SIGNALS:
+            for layer, value in zip(one.layers, getattr(one, signal), strict=True):
+                columns.setdefault(f"{signal}[{layer}]", np.full(len(updated), math.nan))[at] = value
+    return columns
+
+
+def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
+    """The same of readings, as they were made."""
+    columns = {name: _joined([readings.values(name) for readings in stretches]) for name in _NAMES}
+    steps = np.concatenate([readings.steps for readings in stretches]) if stretches else np.zeros(0, np.int64)
+    return _taken(columns, steps, np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)]))
+
+
+def _taken(columns: dict[str, Floats], steps: Steps, updated: ArrayLike) -> tuple[Columns, Steps]:
+    """The ratio filled in, and the samples that were not skipped: a skipped loss counts for those after it."""
+    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
+    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])
+    taken = np.asarray(updated, dtype=np.bool_)
+    return {name: column[taken] for name, column in columns.items()}, steps[taken]
+
+
+def _column(values: Sequence[float | None]) -> Floats:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,54 @@
+"""Looking at a run before it starts: what is wrong by formula, and what others lost time to.
+
+tr8-104B trained five experiments with a model of 57B, for one number that had been left from another shape. Each rule
+here is one formula with its source; it takes what is known of the run and says nothing about what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sentinel.lint.batches import BATCHES
+from sentinel.lint.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
+from sentinel.lint.finding import Finding, Rule, Severity, applied
+from sentinel.lint.numerics import NUMERICS
+from sentinel.lint.restart import restart_findings
+from sentinel.lint.saves import SAVES
+from sentinel.lint.schedules import SCHEDULES
+from sentinel.lint.shape import SHAPE
+from sentinel.lint.slw import SLW
+
+__all__ = [
+    "RULES",
+    "BatchRamp",
+    "Curriculum",
+    "DeepSpeedJson",
+    "Facts",
+    "Finding",
+    "Severity",
+    "lint",
+    "lint_before_restart",
+]
+
+RULES: tuple[Rule, ...] = (*SHAPE, *BATCHES, *SCHEDULES, *SLW, *NUMERICS, *SAVES)
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+def lint(facts: Facts) -> tuple[Finding, ...]:
+    """All that the rules say of the run: errors first, each severity in the order of the rules."""
+    return _sorted([finding for rule in RULES for finding in applied(rule, facts)])
+
+
+def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tuple[Finding, ...]:
+    """What a restart would bring in: findings of the changed run that the run as it was does not have, and its own.
+
+    What the run has lived with so far is no reason to leave it stopped. `resume_step` is the last completed optimizer
+    step of the checkpoint; 0 is a start from scratch.
+    """
+    lived_with = set(lint(before))
+    brought_in = [finding for finding in lint(after) if finding not in lived_with]
+    return _sorted([*restart_findings(before, after, resume_step), *brought_in])
+
+
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))

@@ -1,0 +1,72 @@
+"""What a rule says, and how it says a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from sentinel.lint.facts import Facts
+
+__all__ = ["Finding", "Remark", "Rule", "Severity", "applied", "big", "error", "note", "source_of", "warning"]
+
+Severity = Literal["error", "warning", "note"]
+"""error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing about a run that a person should look at before it starts."""
+
+    severity: Severity
+
+    what: str
+    """The rule's name."""
+
+    sentence: str
+    """The numbers, and what would be right."""
+
+    source: str
+    """Who says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a rule has to say of a run; its name and source are its own."""
+
+    severity: Severity
+    sentence: str
+
+
+Rule = Callable[[Facts], Iterator[Remark]]
+"""One formula. Its docstring says what it looks at, and after `Source:` who says so."""
+
+
+def applied(rule: Rule, facts: Facts) -> Iterator[Finding]:
+    for remark in rule(facts):
+        yield Finding(severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule))
+
+
+def source_of(rule: Callable[..., Iterator[Remark]]) -> str:
+    """What stands after `Source:` in the rule's docstring, on one line."""
+    return " ".join((rule.__doc__ or "").partition("Source:")[2].split()).rstrip(".")
+
+
+def error(sentence: str) -> Remark:
+    return Remark("error", sentence)
+
+
+def warning(sentence: str) -> Remark:
+    return Remark("warning", sentence)
+
+
+def note(sentence: str) -> Remark:
+    return Remark("note", sentence)
+
+
+def big(number: float) -> str:
+    """A count as people say it: 104B, 58.0B, 345M; small ones as they are."""
+    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if number >= unit:
+            return f"{number / unit:.3g}{letter}"
+    return f"{number:.6g}"

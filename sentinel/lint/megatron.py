@@ -1,0 +1,170 @@
+"""Facts from the options of Megatron's trainers: BigScience's, Microsoft's and NVIDIA's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.jobscript.given import Given, Option, Unread
+from sentinel.lint.facts import BatchRamp
+from sentinel.lint.numbers_in_words import number, whole
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["Known", "megatron_facts", "read_options"]
+
+Known = dict[str, Any]
+"""Values of `Facts`, by their names."""
+
+_WHOLE = [
+    *["hidden-size", "ffn-hidden-size", "num-layers", "num-attention-heads", "kv-channels", "seq-length"],
+    *["max-position-embeddings", "vocab-size", "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts"],
+    *["tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "world-size"],
+    *["micro-batch-size", "global-batch-size", "train-samples", "train-iters", "train-tokens"],
+    *["lr-decay-samples", "lr-decay-iters", "lr-decay-tokens"],
+]
+_NOT_NEGATIVE = [
+    *["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens", "save-interval", "eval-interval", "exit-interval"],
+]
+_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "adam-beta1", "adam-beta2", "clip-grad", "init-method-std"]
+
+
+def _not_negative(text: str) -> int:
+    return int(number(str(int(text))))
+
+
+OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
+    **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
+    **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
+    "--pad-vocab-size-to": ("padded_vocab_size", whole),
+    "--num-key-value-heads": ("num_query_groups", whole),
+    "--ds-sequence-parallel-size": ("context_parallel_size", whole),
+    "--exit-duration-in-mins": ("exit_duration_min", number),
+    "--pp-partition-method": ("pp_partition_method", lambda text: text.strip("'\"")),
+}
+_SWITCHES: Mapping[str, tuple[str, Any]] = {
+    "--swiglu": ("gated_ffn", True),
+    "--glu-activation": ("gated_ffn", True),
+    "--embed-layernorm": ("embed_layernorm", True),
+    "--untie-embeddings-and-output-weights": ("tied_embeddings", False),
+    "--use-rotary-position-embeddings": ("learned_positions", False),
+    "--fp16": ("precision", "fp16"),
+    "--bf16": ("precision", "bf16"),
+}
+_DEFAULTS: Known = {
+    "gated_ffn": False,
+    "embed_layernorm": False,
+    "tied_embeddings": True,
+    "learned_positions": True,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "clip_grad": 1.0,
+    "init_method_std": 0.02,
+    "make_vocab_size_divisible_by": 128,
+}
+"""Megatron's own, for options that are not given: megatron/arguments.py, the same in all three."""
+
+
+def read_options(
+    given: Given, table: Mapping[str, tuple[str, Callable[[str], Any]]], unread: list[Unread]
+) -> tuple[Known, set[str]]:
+    """The values of the options in the table, the last of each; and the facts that an unreadable one leaves open."""
+    known: Known = {}
+    unsure: set[str] = set()
+    for option in given.options:
+        if option.flag not in table:
+            continue
+        name, parse = table[option.flag]
+        if option.unread is not None:
+            unsure.add(name)
+            unread.append(option.unread)
+            continue
+        try:
+            known[name] = parse(option.values[0])
+        except (ValueError, IndexError):
+            unsure.add(name)
+            said = " ".join(option.values) or "nothing"
+            unread.append(Unread(what=option.flag, why=f"{said} is not a value for it"))
+    return {name: value for name, value in known.items() if name not in unsure}, unsure
+
+
+def megatron_facts(given: Given, unread: list[Unread]) -> Known:
+    """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
+    known, unsure = read_options(given, OPTIONS, unread)
+    complete = given.complete
+    for option in given.options:
+        if option.flag in _SWITCHES:
+            name, value = _SWITCHES[option.flag]
+            if option.unread is not None:
+                unsure.add(name)
+                unread.append(option.unread)
+            else:
+                known[name] = value
+    flags = {option.flag: option for option in given.options}
+    if (position := flags.get("--position-embedding-type")) is not None and position.values:
+        known["learned_positions"] = position.values[0].lower() in ("absolute", "learned_absolute")
+    if "--group-query-attention" in flags and (groups := flags.get("--num-query-groups")) and groups.values:
+        known["num_query_groups"] = _whole_or_none(groups.values[0])
+    if (ramp := flags.get("--rampup-batch-size")) is not None:
+        known["rampup_batch_size"] = _ramp(ramp, unread)
+    if "--deepspeed" not in flags:
+        _loss_scale(known, flags, complete=complete)
+    if complete:
+        _absent(known, unsure, flags)
+    return {name: value for name, value in known.items() if name not in unsure}
+
+
+def _absent(known: Known, unsure: set[str], flags: Mapping[str, Option]) -> None:
+    """What it means that an option is not there."""
+    for name, value in _DEFAULTS.items():
+        if name not in unsure:
+            known.setdefault(name, value)
+    if ("--save" not in flags or "save_interval" not in known) and "save_interval" not in unsure:
+        known["save_interval"] = 0
+    if "--deepspeed" in flags and "--no-pipeline-parallel" not in flags:
+        known.setdefault("pp_partition_method", "type:transformer")
+    unit = "samples" if known.get("train_samples") else "iters"
+    warmups = [f"lr_warmup_{each}" for each in ("iters", "samples", "tokens", "fraction")]
+    given = [name for name in warmups if known.get(name)]
+    for name in warmups:  # those of the other units are 0 by default, and mean nothing
+        if name not in given:
+            known.pop(name, None)
+    if not given and unsure.isdisjoint(warmups):
+        known[f"lr_warmup_{unit}"] = 0
+
+
+def _loss_scale(known: Known, flags: Mapping[str, Option], *, complete: bool) -> None:
+    if (static := flags.get("--loss-scale")) is not None and static.values and static.unread is None:
+        known["static_loss_scale"] = _number_or_none(static.values[0])
+    initial = flags.get("--initial-loss-scale")
+    if initial is not None and initial.values and initial.unread is None:
+        known["initial_loss_scale"] = _number_or_none(initial.values[0])
+    elif initial is None and complete:
+        known["initial_loss_scale"] = 2.0**32
+
+
+def _ramp(option: Option, unread: list[Unread]) -> BatchRamp | None:
+    try:
+        if option.unread is not None:
+            raise ValueError
+        start, increment, samples = (int(value) for value in option.values)
+        return BatchRamp(start=start, increment=increment, samples=samples)
+    except (ValueError, ConfigError):
+        unread.append(option.unread or Unread(what=option.flag, why=f"{' '.join(option.values)} are not three numbers"))
+        return None
+
+
+def _whole_or_none(text: str) -> int | None:
+    try:
+        return whole(text)
+    except ValueError:
+        return None
+
+
+def _number_or_none(text: str) -> float | None:
+    try:
+        return number(text) or None
+    except ValueError:
+        return None

@@ -1,0 +1,133 @@
+"""What a restart will run with when it comes to its next saves, as far as its schedules tell. For the dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sentinel.plan.incident import Rollback
+from sentinel.plan.observation import RunState
+from sentinel.plan.price import save_interval
+from sentinel.vocabulary.pacing import LrSchedule, trained_tokens
+
+__all__ = ["Coming", "coming_saves"]
+
+_SAVES_SHOWN = 4
+
+_FORESEEN_STEPS = 100_000
+"""A batch that warms up is counted step by step: for saves farther away than this it is left open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """What the restart will run with when it comes to one of its next saves."""
+
+    global_step: int
+    lr: float | None
+    """None where the schedule is not known, or goes by tokens or samples that can't be counted beforehand."""
+
+    seqlen: int | None
+    """Tokens per sample; None where the validations decide it, or nobody has reported the full length."""
+
+    global_batch_samples: int | None
+    """Samples of the step over all ranks, before the trainer rounds them down to whole micro-batches; None where nobody
+    has reported a batch, or where it can't be counted."""
+
+    kept_tokens: int | None
+    """Tokens of a sample that the dropping layers keep; None where they see all, or the length is not known."""
+
+    curriculum: str | None
+    """The largest difficulties that are drawn from, as `voc up to 31 %`; None where nothing paces the data."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the dry run's JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """As a person reads it; what is not switched on is left out."""
+        lr = f"lr {self.lr:.3g}" if self.lr is not None else "lr not known"
+        said = [f"at step {self.global_step}: {lr}", f"seqlen {self.seqlen or 'not known'}"]
+        if self.global_batch_samples is not None:
+            said.append(f"{self.global_batch_samples} samples")
+        if self.kept_tokens is not None:
+            said.append(f"random-LTD keeps {self.kept_tokens} tokens")
+        if self.curriculum is not None:
+            said.append(self.curriculum)
+        return ", ".join(said)
+
+
+def coming_saves(decision: Rollback, run: RunState) -> tuple[Coming, ...]:
+    """The first step of the restart and its next saves. () where nobody knows how often it saves."""
+    interval = save_interval(run)
+    if interval is None:
+        return ()
+    first = decision.target_step + 1
+    steps = dict.fromkeys([first, *(decision.target_step + n * interval for n in range(1, _SAVES_SHOWN + 1))])
+    counted = dict(_counted(decision, run, last=min(max(steps), first + _FORESEEN_STEPS)))
+    return tuple(_coming(step, decision, run, counted.get(step, _Counted())) for step in steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """What is consumed before a step, and what the step takes; None from where on it does not follow by itself."""
+
+    tokens: int | None = None
+    consumed_samples: int | None = None
+    samples: int | None = None
+
+
+def _coming(step: int, decision: Rollback, run: RunState, counted: _Counted) -> Coming:
+    standing = decision.overrides.standing
+    seqlen = standing.seqlen.foreseen(step) if standing.seqlen else run.baseline.full_seqlen
+    ltd, curriculum = standing.random_ltd, standing.curriculum
+    kept = ltd.kept_tokens(step, seqlen) if ltd is not None and ltd.drops and seqlen is not None else None
+    return Coming(
+        global_step=step,
+        lr=_lr(standing.lr, step, counted),
+        seqlen=seqlen,
+        global_batch_samples=counted.samples,
+        kept_tokens=kept if kept != seqlen else None,
+        curriculum=None if curriculum is None or not curriculum.metrics else curriculum.at(step),
+    )
+
+
+def _lr(schedule: LrSchedule | None, step: int, counted: _Counted) -> float | None:
+    if schedule is None:
+        return None
+    consumed = {"tokens": counted.tokens, "samples": counted.consumed_samples}
+    if any(consumed.get(unit, 0) is None for unit in (schedule.unit, schedule.decay_unit or schedule.unit)):
+        return None
+    return schedule.lr(step=step, consumed_tokens=counted.tokens or 0, consumed_samples=counted.consumed_samples or 0)
+
+
+def _counted(decision: Rollback, run: RunState, last: int) -> Iterator[tuple[int, _Counted]]:
+    """Step by step."""
+    overrides = decision.overrides
+    standing, anchor = overrides.standing, overrides.anchor
+    batch = standing.batch_size or run.baseline.batch_size
+    consumed = anchor.consumed_samples
+    tokens = None if _drops(decision, run) else anchor.consumed_tokens
+    for step in range(decision.target_step + 1, last + 1):
+        samples = None
+        if batch is not None and (consumed is not None or not batch.warms_up):
+            samples = batch.samples(consumed or 0)
+        yield step, _Counted(tokens=tokens, consumed_samples=consumed, samples=samples)
+        length = standing.seqlen.foreseen(step) if standing.seqlen else run.baseline.full_seqlen
+        if tokens is not None:
+            tokens = None if length is None or samples is None else tokens + samples * _trained(length, decision, run)
+        if consumed is not None and samples is not None:
+            consumed += samples
+
+
+def _drops(decision: Rollback, run: RunState) -> bool:
+    """Whether random-LTD drops, or has dropped: what is left goes by layers that only the trainer counts."""
+    return any(
+        ltd is not None and ltd.drops for ltd in (decision.overrides.standing.random_ltd, run.baseline.random_ltd)
+    )
+
+
+def _trained(length: int, decision: Rollback, run: RunState) -> int:
+    """Tokens of one sample of the data that a step at this length trains on."""
+    full = run.baseline.full_seqlen
+    return length if full is None else trained_tokens(length, full=full, shorten=decision.overrides.standing.shorten)

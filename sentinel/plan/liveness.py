@@ -1,0 +1,130 @@
+"""life_of(run, spare) -> Known: the run is alive if any witness says so, and gone only by positive evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sentinel.plan.observation import RunState
+from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+
+__all__ = ["Known", "hindered", "life_of"]
+
+_SETTLE_S = 60.0
+"""Seconds without a sign of life that an end needs which is likely, and not certain."""
+
+_SETTLE_STEPS = 5
+"""The same in steps, for a trainer whose steps are long."""
+
+_SAVED_LATER_S = 60.0
+"""A checkpoint's file that is so much newer than the last attempt's journal was written by somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The answer, with its reason."""
+
+    life: Life
+    sentence: str
+
+
+def life_of(run: RunState, *, spare: str | None = None) -> Known:
+    """Whether anything of the run may write, but what was started for the rollback `spare`.
+
+    Alive: the launcher sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended,
+    or the process is seen dead on its own machine, or nothing was written for `run.gone_after_s`. All else is unknown:
+    a fresh file without a visible job, an attempt that grows after its job has ended.
+    """
+    jobs = run.jobs
+    if not jobs.known:
+        return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
+    others = [w for w in jobs.writers if spare is None or w.rollback != spare]
+    running = [w.id for w in others if not w.pending]
+    doubt = next(_doubts(run, spare, visible=bool(running)), None)
+    if doubt is not None:
+        after_s = run.gone_after_s
+        return Known(
+            Life.UNKNOWN,
+            f"job state unknown: {doubt}; nothing is done until that is resolved, or no file is written "
+            f"for {after_s:g} s",
+        )
+    if running:
+        return Known(Life.ALIVE, " and ".join(running))
+    newest = next(iter(_of_others(run, spare)), None)
+    why = newest.fate.sentence if newest is not None and newest.fate is not None else "no job of the run is seen"
+    return Known(Life.GONE, why)
+
+
+def hindered(run: RunState, *, spare: str | None = None) -> str | None:
+    """Why nothing may be stopped, moved or started, as a sentence; None where all that may write is known and ours."""
+    known = life_of(run, spare=spare)
+    if known.life is Life.UNKNOWN:
+        return known.sentence
+    return next((w.foreign for w in run.jobs.writers if w.foreign), None)
+
+
+def _of_others(run: RunState, spare: str | None) -> list[AttemptSeen]:
+    """The newest first."""
+    return [a for a in reversed(run.attempts) if spare is None or a.rollback != spare]
+
+
+def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]:
+    """What contradicts the end of the run, as sentences."""
+    attempts = _of_others(run, spare)
+    begun = {*(a.rollback for a in run.attempts), *(w.rollback for w in run.jobs.writers)}
+    ours = spare is not None and spare in begun
+    explained = visible or any(w.rollback == spare and not w.pending for w in run.jobs.writers)
+    anybodys = [] if ours or visible else [sign for sign in run.signs if sign.attempt is None]
+    for place, attempt in enumerate(attempts):
+        fate = attempt.fate
+        if fate is not None and fate.life is Life.ALIVE:
+            if not visible:
+                yield f"{fate.sentence}, and the launcher finds no job of the run that it could stop"
+            continue
+        if explained and fate is None:
+            continue  # it names nothing, and a job is there that may have written it
+        own = [sign for sign in run.signs if sign.attempt == attempt.number]
+        signs = [*own, *(anybodys if place == 0 else [])]
+        needed_s = _quiet_needed_s(attempt, run, newest=place == 0)
+        yield from _fresh(signs, needed_s, _of_the_end(attempt))
+        if place == 0 and own:
+            later = [s for s in anybodys if s.checkpoint and s.age_s + _SAVED_LATER_S < own[0].age_s]
+            yield from _fresh(later, _settle_s(run), f"attempt {attempt.number} wrote its journal long before that")
+    last = run.jobs.fates.get(None)
+    if not attempts and (last is None or last.life is not Life.GONE):
+        yield from _fresh(anybodys, run.gone_after_s, "no attempt has reported a job, and none is seen")
+
+
+def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:
+    """What was written too recently for an end."""
+    newest = min(signs, key=lambda sign: sign.age_s, default=None)
+    if newest is not None and newest.age_s < needed_s:
+        yield f"{newest.what} was written {max(0.0, newest.age_s):.0f} s ago, but {but}"
+
+
+def _of_the_end(attempt: AttemptSeen) -> str:
+    said = f"attempt {attempt.number} names neither a job nor a process that is seen"
+    if attempt.fate is not None:
+        said = attempt.fate.sentence
+    return f"{said}, and it has reported its end" if attempt.finished else said
+
+
+def _quiet_needed_s(attempt: AttemptSeen, run: RunState, *, newest: bool) -> float:
+    """Seconds without a sign of life after which the attempt is over."""
+    settle_s = _settle_s(run)
+    needed_s = run.gone_after_s if newest else min(settle_s, run.gone_after_s)
+    if attempt.grew_after_end:
+        return needed_s
+    if attempt.finished:
+        needed_s = min(needed_s, settle_s if attempt.fate is not None else 0.0)
+    if attempt.fate is not None and attempt.fate.life is Life.GONE:
+        needed_s = min(needed_s, _after(attempt.fate, settle_s))
+    return needed_s
+
+
+def _after(fate: Fate, settle_s: float) -> float:
+    return 0.0 if fate.certain else settle_s
+
+
+def _settle_s(run: RunState) -> float:
+    return max(_SETTLE_S, _SETTLE_STEPS * (run.step_time_s or 0.0))

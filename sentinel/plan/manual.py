@@ -1,0 +1,110 @@
+"""A rollback that a person asks for: the same plan, with their target and their changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sentinel.judge.verdict import Verdict
+from sentinel.plan.applicability import not_applied
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Rollback, incident_id, rollback_id
+from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
+from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.price import gpu_hours, lost_steps
+from sentinel.plan.rollback import Plan, no_room, plan_rollback, unconfirmable
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides
+
+__all__ = ["Wanted", "plan_by_hand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the person said."""
+
+    to: str
+    """A tag, or "scratch"."""
+
+    rung: str | None = None
+    seed: int | None = None
+    start: bool = True
+    force: bool = False
+
+
+def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+    """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
+    target = None if wanted.to == "scratch" else run.checkpoint(wanted.to)
+    if wanted.to != "scratch" and target is None:
+        near = ", ".join(c.tag for c in run.checkpoints[-5:]) or "none"
+        return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
+    step = target.global_step if target else 0
+    onset = verdict.onset_range
+    if onset is not None and step >= onset[0] and not wanted.force:
+        return Plan(
+            refusal=f"{wanted.to} is after the onset (step {onset[0]}) and contains the divergence; use an earlier "
+            "target or pass --force"
+        )
+    if target is not None and not wanted.force and (ill := run.illness_at(step)) is not None:
+        return Plan(
+            refusal=f"{target.tag} contains the divergence: {ill.reason}; use an earlier target or pass --force"
+        )
+    if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
+        return refused
+    incident = incident_id(run.next_incident)
+    try:
+        overrides = _overrides(wanted, verdict, run, policy, incident, step)
+    except ConfigError as error:
+        return Plan(refusal=str(error))
+    if wanted.start and (unapplied := not_applied(overrides, run.baseline, run)) is not None:
+        return Plan(refusal=unapplied)
+    lost = lost_steps(step, run)
+    decision = Rollback(
+        id=overrides.rollback,
+        rung=wanted.rung or "by hand",
+        hypothesis="a person's",
+        target_tag=target.tag if target else None,
+        target_step=step,
+        overrides=overrides,
+        changes=changes(overrides, run.baseline),
+        decided_unix_s=run.now_unix_s,
+        lost_steps=lost,
+        lost_gpu_hours=gpu_hours(lost, run),
+        unconfirmed=unconfirmable(overrides, run.baseline, run),
+        in_script=run.jobs.rewrites_script,
+        restart=wanted.start,
+    )
+    plan = plan_rollback(decision, run, policy)
+    return replace(plan, decision=None if plan.refusal else decision, reason=f"back to {wanted.to}")
+
+
+def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
+    rollback = rollback_id(incident, 1)
+    anchor = run.positions.get(step, Anchor(global_step=step)) if step else Anchor(global_step=0)
+    baseline: Baseline = run.baseline
+    if wanted.rung is None:
+        overrides = plain_overrides(baseline, incident=incident, rollback=rollback, anchor=anchor)
+    else:
+        rung = next((r for r in policy.ladder if r.name == wanted.rung), None)
+        if rung is None:
+            raise ConfigError(
+                f"the ladder has no rung {wanted.rung!r}; it has {', '.join(r.name for r in policy.ladder)}"
+            )
+        past = _onset_past(verdict, run, policy)
+        seed = max(run.seeds_used, default=baseline.seed or 0) + 1
+        overrides = overrides_for(
+            rung, baseline, incident=incident, rollback=rollback, anchor=anchor, new_seed=seed, onset_past=past
+        )
+    if wanted.seed is not None:
+        once = overrides.once or Once(id=rollback)
+        overrides = replace(overrides, once=replace(once, seed=wanted.seed))
+    return overrides
+
+
+def _onset_past(verdict: Verdict, run: RunState, policy: Policy) -> int | None:
+    """The position in the data up to `margin_steps` past the late end of the onset, as far as the journals know it."""
+    if verdict.onset_range is None:
+        return None
+    onset = verdict.onset_range[1]
+    known = [step for step in run.positions if onset <= step <= onset + policy.margin_steps]
+    return run.positions[max(known)].consumed_samples if known else None

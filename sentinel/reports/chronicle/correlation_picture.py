@@ -1,0 +1,165 @@
+"""The picture of a correlation: coefficients by lag, loss ratio against signal, and the paper's Figure 1(g, h)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy import special
+
+from sentinel.judge.analysis.correlation import Correlations, LagProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_correlation"]
+
+_COLOURS = ("#c1443c", "#4c8fbf")
+_RATIO = "#2b2b2b"
+_INK = "#2b2b2b"
+_NAMES = {"adam_variance_l1": r"variance, $\Sigma\sqrt{v}$", "adam_variance_max": r"variance, $\max\sqrt{v}$"}
+_MOST_POINTS = 4000
+"""More than a panel has pixels for."""
+
+_CHANCE = 0.05
+"""What the bands leave to chance, and what a dot says is less."""
+
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.labelcolor": _INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "svg.hashsalt": "sentinel",
+}
+
+
+def draw_correlation(
+    found: Correlations,
+    columns: Mapping[str, NDArray[np.float64]],
+    steps: NDArray[np.int64],
+    *,
+    title: str,
+    path: Path,
+) -> None:
+    """Writes a PNG or SVG, as the name ends, of the first two signals that were measured. Steps are as they came."""
+    measured = [p for p in found.profiles if np.isfinite(columns[p.signal]).sum() > 2][:2]
+    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(11, 9.5), layout="constrained")
+        layout: list[Any] = [["lags", "scatter"], *([p.signal, p.signal] for p in measured)]
+        heights = [1.35] + [1.0] * len(measured)
+        rows: dict[str, Axes] = figure.subplot_mosaic(layout, height_ratios=heights, width_ratios=(1.5, 1))
+        _lags(rows["lags"], measured, tests=sum(int(np.isfinite(p.r).sum()) for p in found.profiles))
+        _scatter(rows["scatter"], measured, columns, found)
+        for letter, profile, colour in zip("gh", measured, _COLOURS, strict=False):
+            _by_step(rows[profile.signal], profile.signal, columns, steps, colour)
+            rows[profile.signal].set_title(
+                f"Figure 1({letter}): loss ratio and {_name(profile.signal)}, each over its maximum",
+                fontsize=10,
+                loc="left",
+            )
+        if measured:
+            rows[measured[-1].signal].set_xlabel("global step")
+        figure.suptitle(title, fontsize=12.5, color=_INK)
+        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _name(signal: str) -> str:
+    return _NAMES.get(signal, signal)
+
+
+def _lags(panel: Axes, profiles: list[LagProfile], *, tests: int) -> None:
+    """Prewhitened coefficients by lag, with what a single lag and the whole search leave to chance."""
+    for profile, colour in zip(profiles, _COLOURS, strict=False):
+        panel.plot(profile.lags, profile.r, color=colour, linewidth=0.9, alpha=0.9, label=_name(profile.signal))
+        told = profile.p_adjusted < _CHANCE
+        panel.scatter(profile.lags[told], profile.r[told], s=26, color=colour, edgecolor="white", zorder=5)
+    if profiles:
+        first = profiles[0]
+        for p, shade, label in (
+            (_CHANCE / max(tests, 1), "#ededed", f"chance, over all {tests} tests"),
+            (_CHANCE, "#d9d9d9", "chance, of one lag"),
+        ):
+            edge = _coefficient_of(p, first.n_effective)
+            panel.fill_between(first.lags, -edge, edge, color=shade, linewidth=0, label=label, zorder=0.5)
+        panel.legend(loc="upper right", frameon=False, fontsize=8.5)
+        top = max(float(np.nanmax(np.abs(p.r), initial=0.05)) for p in profiles)
+        panel.set_ylim(-1.15 * top, 1.5 * top)
+    panel.axvline(0, color="#999999", linewidth=0.8)
+    panel.set_xlabel("lag, steps:  signal later  ←   0   →  signal earlier than the loss ratio")
+    panel.set_ylabel("r, prewhitened (5 % bands)")
+    panel.set_title("Does the signal lead?", fontsize=10, loc="left")
+
+
+def _coefficient_of(p: float, n: NDArray[np.float64]) -> NDArray[np.float64]:
+    """|r| that n independent pairs exceed with probability p: t / sqrt(n - 2 + t^2)."""
+    freedom = np.maximum(n - 2, 1e-9)
+    t = special.stdtrit(freedom, 1 - p / 2)
+    found: NDArray[np.float64] = t / np.sqrt(freedom + t * t)
+    return found
+
+
+def _scatter(
+    panel: Axes, profiles: list[LagProfile], columns: Mapping[str, NDArray[np.float64]], found: Correlations
+) -> None:
+    plain = {row.signal: row for row in found.rows if row.method == "plain"}
+    for profile, colour in zip(profiles, _COLOURS, strict=False):
+        x, y = _over_maximum(columns[profile.signal]), columns["loss_ratio"]
+        there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+        taken = there[:: max(1, -(-len(there) // _MOST_POINTS))]
+        label = f"{_name(profile.signal)}: r = {plain[profile.signal].pearson_r:+.2f}"
+        panel.scatter(x[taken], y[taken], s=5, color=colour, alpha=0.35, linewidth=0, label=label)
+    panel.set_xlabel("signal over its maximum")
+    panel.set_ylabel("loss ratio")
+    panel.set_title("Same step, plain (Table 3)", fontsize=10, loc="left")
+    if profiles:
+        panel.legend(loc="upper right", frameon=False, fontsize=8.5, markerscale=3)
+        low, high = panel.get_ylim()
+        panel.set_ylim(low, high + 0.25 * (high - low))
+
+
+def _by_step(
+    panel: Axes, signal: str, columns: Mapping[str, NDArray[np.float64]], steps: NDArray[np.int64], colour: str
+) -> None:
+    """Both over their maximum. A line is broken where the steps go back: a rollback, or another attempt."""
+    for name, ink, width, label in (
+        ("loss_ratio", _RATIO, 0.9, "loss ratio"),
+        (signal, colour, 1.3, _name(signal)),
+    ):
+        at, values = _thinned(steps, _over_maximum(columns[name]))
+        panel.plot(at, values, color=ink, linewidth=width, alpha=0.85, label=label)
+    panel.set_ylim(0, 1.05)
+    panel.set_ylabel("over its maximum")
+    panel.legend(loc="upper right", frameon=False, fontsize=8.5, ncols=2, bbox_to_anchor=(1.0, 1.14))
+
+
+def _over_maximum(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    finite = values[np.isfinite(values)]
+    largest = float(np.max(np.abs(finite), initial=0.0))
+    found: NDArray[np.float64] = np.where(np.isfinite(values), values / (largest or 1.0), np.nan)
+    return found
+
+
+def _thinned(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Smallest and largest of each bin, so that no spike is lost; a nan wherever the steps go back."""
+    size = max(1, 2 * len(steps) // _MOST_POINTS)
+    at, kept = [], []
+    for part in np.split(np.arange(len(steps)), np.flatnonzero(np.diff(steps) <= 0) + 1):
+        for start in range(0, len(part), size):
+            places = part[start : start + size]
+            places = places[np.isfinite(values[places])]
+            if len(places):
+                ends = sorted({int(places[values[places].argmin()]), int(places[values[places].argmax()])})
+                at += [float(steps[place]) for place in ends]
+                kept += [float(values[place]) for place in ends]
+        at.append(np.nan)
+        kept.append(np.nan)
+    return np.array(at), np.array(kept)

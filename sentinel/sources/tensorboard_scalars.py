@@ -1,0 +1,139 @@
+"""TensorBoard folders: the scalars of a run's event files, joined by their step.
+
+Each folder with event files is a series of its own, as TensorBoard shows it. Its files are read in the order in which
+they were begun; where a later one goes back to a step that an earlier one has, a new attempt begins. A tag whose step
+is no iteration (`lm loss vs samples`, DeepSpeed's `Train/Samples/…`) is not taken unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from sentinel.adapters.event_files import ScalarFile, Scalars, is_event_file
+from sentinel.bounded import open_regular
+from sentinel.judge.readings import Readings
+from sentinel.sources.lanes import Lanes, Stream
+from sentinel.sources.names import FIELDS, no_loss, resolve
+from sentinel.sources.rows import Rows
+from sentinel.sources.source import FileSource, Tally
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["open_tensorboard"]
+
+_LOADED = "tfevents"
+_BEGUN = re.compile(r"tfevents\.(\d+)")
+_TAKEN = tuple(name for name in FIELDS if name not in ("step", "rank", "attempt"))
+
+
+def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[FileSource]:
+    """One source for each folder below the path whose event files have a loss, or for the one event file.
+
+    Empty where there are no event files. ConfigError when none of them has a loss, or what was asked for.
+    """
+    if wrong := [name for name in asked if name not in _TAKEN]:
+        raise ConfigError(f"TensorBoard's events know no column for {wrong[0]}; there are: {', '.join(_TAKEN)}")
+    sources, tags_met, refused = [], dict[str, int](), None
+    for folder, files in _runs(path).items():
+        tags: dict[str, int] = {}
+        columns: dict[str, str] = {}
+        try:
+            _look(files, asked, tags, columns)
+        except ConfigError as error:
+            refused = error
+        tags_met |= tags
+        if "loss" in columns and set(asked) <= set(columns):
+            sources.append(_source(folder, files, columns))
+    if not sources and refused is not None:
+        raise refused
+    if not sources and tags_met:
+        raise no_loss(str(path), tags_met)
+    return sources
+
+
+def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> FileSource:
+    return FileSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
+
+
+def _runs(path: Path) -> dict[Path, list[Path]]:
+    """Folder to its event files, in the order in which they were begun."""
+    try:
+        if path.is_dir():
+            found = [one for one in path.rglob(f"*{_LOADED}*") if one.is_file()]
+        else:
+            with open_regular(path) as file:
+                found = [path] if _LOADED in path.name or is_event_file(file) else []
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
+    runs: dict[Path, list[Path]] = {}
+    for one in sorted(found, key=_begun):
+        runs.setdefault(one.parent if path.is_dir() else one, []).append(one)
+    return dict(sorted(runs.items()))
+
+
+def _begun(path: Path) -> tuple[int, str]:
+    said = _BEGUN.search(path.name)
+    return int(said[1]) if said else 0, path.name
+
+
+def _look(files: list[Path], asked: Mapping[str, str], tags: dict[str, int], columns: dict[str, str]) -> None:
+    """Fills in the tags up to a loss, and which of them is what. ConfigError when a tag asked for never comes."""
+    for path in files:
+        with open_regular(path) as file:
+            reader = ScalarFile(file, tags)
+            known = -1
+            for _ in reader.stretches():
+                if len(tags) == known:
+                    continue
+                known = len(tags)
+                if "loss" in resolve(tags, {}, "").columns and set(asked.values()) <= set(tags):
+                    columns |= resolve(tags, asked, str(path)).columns
+                    return
+    if tags:
+        columns |= resolve(tags, asked, str(files[0].parent)).columns
+
+
+def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterator[Readings]:
+    lanes = Lanes(tally, one_writer=True)
+    stream = Stream(tally, lanes)
+    for path in files:
+        tags: dict[str, int] = {}
+        try:
+            with open_regular(path) as file:
+                reader = ScalarFile(file, tags)
+                for scalars in reader.stretches():
+                    for number, why in reader.bad:
+                        tally.cannot_read(number, f"{path.name}: {why}")
+                    reader.bad.clear()
+                    _look_for_more(tags, columns)
+                    yield from stream.push(_rows(scalars, tags, columns))
+                if reader.problem is not None:
+                    tally.cannot_read(reader.records + 1, f"{path.name}: {reader.problem.what}")
+        except OSError as error:
+            tally.cannot_read(1, f"{path.name} can't be read: {error.strerror or error}")
+        lanes.attempt_ended()
+    yield from stream.finish()
+
+
+def _look_for_more(tags: Mapping[str, int], columns: dict[str, str]) -> None:
+    known = set(columns.values())
+    fresh = [tag for tag in tags if tag not in known]
+    for ours, theirs in resolve(fresh, {}, "").columns.items():
+        columns.setdefault(ours, theirs)
+
+
+def _rows(scalars: Scalars, tags: Mapping[str, int], columns: Mapping[str, str]) -> Rows:
+    """A row for each scalar that is looked for."""
+    numbers = {ours: tags[theirs] for ours, theirs in columns.items() if theirs in tags and ours in _TAKEN}
+    taken = np.isin(scalars.tags, list(numbers.values())) & (scalars.steps >= 0)
+    found, values = scalars.tags[taken], scalars.values[taken]
+    there = {ours: found == number for ours, number in numbers.items()}
+    return Rows(
+        steps=scalars.steps[taken],
+        values=dict.fromkeys(there, values) | {"time_unix_s": scalars.times_unix_s[taken]},
+        there=there,
+        lanes=found,
+    )
