@@ -64,8 +64,8 @@ chart:
 	@cp dashboards/rules/*.yaml charts/sentinel/files/rules/
 	@cp dashboards/*.json charts/sentinel/files/dashboards/
 
-pages: setup
-	@$(BIN)/python tools/configuration_page.py > docs/CONFIGURATION.md
+pages: setup # the pages of docs/ that are made from the code
+	@$(BIN)/python -m tools.pages
 
 panels: setup # needs Node 20 with npm, prometheus and chromium; brings 600 MB of Grafana's own components below .make/
 	@echo "==> pictures of the dashboard's panels: npm takes a minute or two, the run that they show two to four"
