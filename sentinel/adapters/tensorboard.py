@@ -97,7 +97,6 @@ class TensorBoard:
             report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
         kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
         write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
-        sync_folder(room)
         return report
 
     def restore(self, incident: str, rollback: str) -> None:
@@ -110,13 +109,13 @@ class TensorBoard:
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
             name = self._name(path)
-            if name not in before or (room / _aside_name(name)).exists():  # written since, or the kept part
+            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
+            if name not in before or taken_out:  # written since, or the kept part
                 _park(path, room / "after" / _aside_name(name))
         for name in sorted(before):
-            live = self.folder / name
             for source in (room / _aside_name(name), aside / name):
-                if source.exists() and not live.exists():
-                    _move(source, live)
+                if source.exists():
+                    _move(source, self.folder / name)
         _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):
@@ -244,7 +243,7 @@ class _Cutting:
         torn = parted.problem is not None and parted.problem.torn
         if parted.problem is not None and not torn:
             self.report.kept_whole[name] = parted.problem.what
-        elif parted.size != spans.size or not spans.is_of(path.stat()):
+        elif not spans.is_of(path.stat()):
             self.report.kept_whole[name] = _GROWS
         if name in self.report.kept_whole:
             _put_by(self.room, kept_part, cut_part)

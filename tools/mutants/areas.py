@@ -21,11 +21,11 @@ class Area:
 
 
 AREAS: tuple[Area, ...] = (
-    Area(name="judge", code=("sentinel/judge/*.py", "sentinel/judge/detectors/*.py"), tests=("tests/core",)),
+    Area(name="judge", code=("sentinel/judge/*.py",), tests=("tests/core",)),
     Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core",)),
     Area(
         name="job script",
-        code=("sentinel/jobscript/*.py",),
+        code=("sentinel/jobscript/*.py", "sentinel/plan/megatron_*.py"),
         tests=("tests/core",),
     ),
     Area(
@@ -50,7 +50,16 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="pacing and schedules",
         code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/gpt/decided.py"),
-        tests=("tests/core", "tests/hooks/test_deepspeed_pacing.py", "tests/hooks/test_gpt_schedules.py"),
+        tests=(
+            "tests/core/test_pacing.py",
+            "tests/core/test_deepspeed_blocks.py",
+            "tests/core/test_overrides.py",
+            "tests/core/test_price.py",
+            "tests/core/test_coming.py",
+            "tests/hooks/test_custom_pacing.py",
+            "tests/hooks/test_deepspeed_pacing.py",
+            "tests/hooks/test_gpt_settings.py",
+        ),
     ),
 )
 
