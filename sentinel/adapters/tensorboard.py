@@ -100,7 +100,6 @@ class TensorBoard:
             report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
         kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
         write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
-        sync_folder(room)
         return report
 
     def restore(self, incident: str, rollback: str) -> None:
@@ -258,7 +257,7 @@ class _Cutting:
         torn = parted.problem is not None and parted.problem.torn
         if parted.problem is not None and not torn:
             self.report.kept_whole[name] = parted.problem.what
-        elif parted.size != spans.size or not spans.is_of(path.stat()):
+        elif not spans.is_of(path.stat()):
             self.report.kept_whole[name] = _GROWS
         if name in self.report.kept_whole:
             _put_by(self.room, kept_part, cut_part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import tempfile
 from collections import Counter
@@ -249,7 +250,8 @@ def _limit(on: Axis, at: Anchor) -> int | None:
 def test_ordinary_records_are_found_without_walking_from_one_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are a hundred million of them. Whatever ends where a stretch does, or is torn."""
     written = [scalar("lm loss" + "x" * (step % 50), step) for step in range(400)]
-    data, ends = framed(written), [len(framed(written[:n])) for n in range(401)]
+    data = framed(written)
+    ends = np.cumsum([0] + [len(event.SerializeToString()) + 16 for event in written]).tolist()
 
     def walked(_: bytes) -> None:
         raise AssertionError("walked")
@@ -259,6 +261,9 @@ def test_ordinary_records_are_found_without_walking_from_one_to_the_next(monkeyp
         found, file = stretches(data[:length], 1 << 20)
         assert file.at == max(end for end in ends if end <= length)
         assert sum(len(stretch.starts) for stretch in found) == ends.index(file.at)
+    for size in (300, 70_000):  # a length of two bytes, and of three
+        (stretch,), file = stretches(large(size) * 3, 1 << 20)
+        assert (len(stretch.starts), file.problem) == (3, None)
 
 
 def test_records_are_found_by_walking_as_well_as_by_their_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,6 +420,7 @@ def test_a_record_that_is_no_event_is_told_with_its_place(of_bytes: int) -> None
     [
         (b"\x08\x05\x10\x07", (7, Axis.NONE)),  # a time that is no double
         (b"\x12\x01\x07", (0, Axis.NONE)),  # a step that is no number
+        (b"\x10\x07\x18\x09", (7, Axis.NONE)),  # a number that is no step
         (b"\x28\x07\x10\x07", (7, Axis.NONE)),  # a summary that is none
         (b"\x10\x07\x2a\x02\x08\x01", (7, Axis.NONE)),  # a value that is none
         (b"\x10\x07\x2a\x04\x0a\x02\x08\x01", (7, Axis.ITERATION)),  # a tag that is none
@@ -455,6 +461,37 @@ def sides(written: list[Event], at: Anchor) -> tuple[list[bytes], list[bytes]]:
     return stays, goes
 
 
+@pytest.mark.parametrize(
+    ("at", "stay"),
+    [
+        (Anchor(global_step=30, consumed_samples=300, consumed_tokens=3000), "vabeg"),
+        (Anchor(global_step=30, consumed_samples=300), "vabde"),
+        (Anchor(global_step=30, consumed_tokens=3000), "vabceg"),
+        (Anchor(global_step=30), "vabcde"),
+        (Anchor(global_step=0), "v"),
+        (Anchor(global_step=0, consumed_samples=300, consumed_tokens=3000), "vbg"),
+    ],
+)
+def test_each_record_is_cut_on_its_own_axis_where_that_is_known(tmp_path: Path, at: Anchor, stay: str) -> None:
+    """Here no two axes agree. Without a limit of its own, a record goes with the iteration before it."""
+    written = {
+        "v": Event(step=0, file_version="brain.Event:2"),
+        "a": scalar(TAG, 30),
+        "b": scalar(f"{TAG} vs samples", 300),
+        "c": scalar(f"{TAG} vs samples", 301),
+        "d": scalar(f"{TAG} vs tokens", 3001),
+        "e": scalar("x vs gigaflos", 10**6),
+        "f": scalar(TAG, 31),
+        "g": scalar(f"{TAG} vs tokens", 3000),
+        "h": scalar("y vs gigaflos", 1),
+    }
+    path, kept, cut = (tmp_path / name for name in ("events", "kept", "cut"))
+    path.write_bytes(framed([*written.values()]))
+    part(path, at, spans_of(path), kept, cut)
+    assert kept.read_bytes() == framed([event for name, event in written.items() if name in stay])
+    assert cut.read_bytes() == framed([event for name, event in written.items() if name not in stay or name == "v"])
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(events(), max_size=25), ANCHORS, st.sampled_from([13, 200, 1 << 20]))
 def test_each_record_goes_where_its_own_axis_or_the_iterations_around_it_say(
@@ -471,7 +508,7 @@ def test_each_record_goes_where_its_own_axis_or_the_iterations_around_it_say(
         assert (kept.read_bytes(), cut.read_bytes()) == tuple(raw_framed(*raw) for raw in sides(written, at))
 
 
-@pytest.mark.parametrize("damaged", [0, 3, 6, 7])
+@pytest.mark.parametrize("damaged", [0, 3, 4, 6, 7])
 @pytest.mark.parametrize("no_event", [4, None])
 def test_a_file_that_is_damaged_is_not_parted_and_the_first_damage_is_told(
     tmp_path: Path, damaged: int, no_event: int | None
@@ -495,7 +532,14 @@ def test_a_file_that_is_damaged_is_not_parted_and_the_first_damage_is_told(
 
 
 @pytest.mark.parametrize("lacks", [1, 5, 40])
-def test_a_torn_end_goes_with_what_is_cut_off(tmp_path: Path, lacks: int) -> None:
+def test_a_torn_end_goes_with_what_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: int) -> None:
+    fsync, on_disk = os.fsync, []
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        on_disk.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", noted)
     written = [scalar("lm loss", step) for step in range(8)]
     path, kept, cut = (tmp_path / name for name in ("events", "kept", "cut"))
     path.write_bytes(framed(written)[:-lacks])
@@ -505,6 +549,7 @@ def test_a_torn_end_goes_with_what_is_cut_off(tmp_path: Path, lacks: int) -> Non
     assert parted.problem.torn
     assert kept.read_bytes() == framed(written[:4])
     assert cut.read_bytes() == framed(written[4:])[:-lacks]
+    assert on_disk == [kept.stat().st_size, cut.stat().st_size]
 
 
 # Where a file lies
@@ -545,7 +590,8 @@ def test_a_file_lies_where_all_its_axes_lie(reached: dict[Axis, tuple[int, int]]
 
 def test_a_file_reaches_as_far_as_its_smallest_and_largest_steps(tmp_path: Path) -> None:
     steps = [(f"{TAG} vs samples", 9), (TAG, 0), (TAG, 7), (f"{TAG} vs samples", 4), (TAG, 3), (TAG, -2)]
-    path = write_file(tmp_path / "events", [scalar(tag, step) for tag, step in steps])
+    told = [scalar(tag, step) for tag, step in steps]
+    path = write_file(tmp_path / "events", [Event(step=99, file_version="brain.Event:2"), *told, Event(step=-99)])
     found = spans_of(path)
     assert found.reached == {ITERATION: (-2, 7), SAMPLES: (4, 9)}
     assert [found.last(on) for on in (ITERATION, SAMPLES, TOKENS)] == [7, 9, 0]
@@ -605,6 +651,27 @@ def test_a_file_that_was_written_anew_in_its_place_is_read_from_its_beginning(
     path.write_bytes(framed([scalar("another", step) for step in range(1, 50)]))
     assert index.of("events", path).last(ITERATION) == 49
     assert seen == [0, len(framed([scalar(TAG, step) for step in range(1, 5)])), 0]
+    size = path.stat().st_size
+    path.write_bytes(framed([scalar("another", step) for step in range(51, 100)]))
+    os.utime(path, ns=(0, 10**18))
+    assert path.stat().st_size == size
+    assert index.of("events", path).last(ITERATION) == 99
+
+
+def test_an_index_is_written_down_again_for_what_was_read_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, more = (framed([scalar(TAG, step) for step in steps]) for steps in (range(1, 9), range(9, 13)))
+    monkeypatch.setattr("sentinel.adapters.event_files.spans._SAVE_AFTER_BYTES", len(more) + 1)
+    path, file = tmp_path / "events", tmp_path / "state" / "deep" / "index.json"
+    index, written = Index(file), []
+    for content in (begun, begun + more, begun + 2 * more, begun + 3 * more):
+        path.write_bytes(content)
+        index.of("events", path)
+        index.keep({"events"})
+        written.append(file.exists())
+        file.unlink(missing_ok=True)
+    assert written == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("size", "kept"), [((1 << 24) - 1, False), (1 << 24, True)])
@@ -759,6 +826,10 @@ def test_records_that_can_not_be_read_are_told_by_their_numbers(of_bytes: int) -
         (b"\x08\x05\x10\x07", []),  # a time that is no double
         (b"\x12\x01\x07", []),
         (b"\x28\x07", []),
+        (
+            b"\x10\x07\x18\x09\x2a\x0a\x0a\x08\x0a\x01a\x15\x00\x00\x80\x3f",
+            [("a", 7, 0.0, 1.0)],
+        ),  # a number that is no step
         (b"\x2a\x02\x08\x01", []),  # a value that is none
         (b"\x10\x07\x2a\x09\x0a\x07\x08\x01\x15\x00\x00\x80\x3f", [("", 7, 0.0, 1.0)]),  # a tag that is a number
         (b"\x10\x07\x2a\x07\x0a\x05\x0a\x01a\x10\x01", []),  # a scalar that is a whole number
@@ -777,3 +848,19 @@ def test_tags_have_the_same_numbers_in_each_of_several_files() -> None:
         file = ScalarFile(io.BytesIO(framed([scalar(tag, 1) for tag in tags])), numbers)
         assert [n for one in file.stretches() for n in one.tags.tolist()] == [{"a": 0, "b": 1, "c": 2}[t] for t in tags]
     assert numbers == {"a": 0, "b": 1, "c": 2}
+
+
+def test_ordinary_scalars_are_read_without_walking_through_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are a hundred million of them; of a cut, too."""
+    written = [scalar(tag, step, step / 4) for step in (0, 1, 127, 128, 2**40) for tag in ("lm loss", "a vs samples")]
+
+    def walked(_: bytes) -> None:
+        raise AssertionError("walked")
+
+    monkeypatch.setattr("sentinel.adapters.event_files.scalars._walked", walked)
+    monkeypatch.setattr("sentinel.adapters.event_files.events._walked", walked)
+    found, file = told(framed(written))
+    assert [(step, value) for _, step, _, value in found] == [(e.step, e.step / 4) for e in written]
+    assert file.bad == []
+    (stretch,), _ = stretches(framed(written), 1 << 20)
+    assert read_events(stretch)[0].axes.tolist() == [Axis.ITERATION, Axis.SAMPLES] * 5

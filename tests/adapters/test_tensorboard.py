@@ -367,6 +367,16 @@ def test_what_was_there_is_listed_by_the_first_cut_of_a_rollback_alone(folder: P
     assert inventory(folder) == before
 
 
+def test_an_undo_that_is_done_is_not_done_again(folder: Path) -> None:
+    board = TensorBoard(folder)
+    board.cut(AT, **WHERE)
+    board.restore(**WHERE)
+    write(folder, range(61, 70), ".since")
+    after = inventory(folder)
+    board.restore(**WHERE)
+    assert inventory(folder) == after
+
+
 def test_what_undo_puts_aside_has_a_place_of_its_own_each_time(folder: Path) -> None:
     board, name = TensorBoard(folder), "events.out.tfevents.9.since"
     for step in (31, 32, 33):

@@ -40,7 +40,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         sorting = _Sorting(at, spans)
         for stretch in opened.stretches():
             events, problem = read_events(stretch)
-            if (bad := stretch.first_bad_checksum()) is not None and bad < len(events.steps):
+            if (bad := stretch.first_bad_checksum()) is not None and bad <= len(events.steps):
                 where = stretch.at + int(stretch.starts[bad])
                 problem = Problem(
                     at=where, what=f"the record at byte {where} does not have the checksum written with it"
@@ -86,11 +86,10 @@ class _Sorting:
 
     def _carried(self, iterations: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each event's iteration: its own, or that of the last event before it that says one."""
-        places = np.maximum.accumulate(np.where(iterations >= 0, np.arange(len(iterations)), -1))
-        carried = np.where(places >= 0, iterations[places], self._iteration)
-        if len(carried):
-            self._iteration = int(carried[-1])
-        return carried
+        said = np.concatenate(([self._iteration], iterations))
+        carried = said[np.maximum.accumulate(np.where(said >= 0, np.arange(len(said)), 0))]
+        self._iteration = int(carried[-1])
+        return carried[1:]
 
 
 def _copy(stretch: Stretch, wanted: NDArray[np.bool_], to: BinaryIO) -> None:
