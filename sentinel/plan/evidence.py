@@ -85,7 +85,7 @@ def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
 
 def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
     """Whether two numbers are equal, to so small a part of the larger."""
-    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+    return math.isclose(one, other, rel_tol=tolerance)
 
 
 def _lr(wanted: float, evidence: Evidence) -> Finding:

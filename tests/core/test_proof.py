@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import Evidence
+from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
@@ -460,3 +460,18 @@ def test_the_plan_says_beforehand_which_settings_only_an_argument_shows() -> Non
     assert said["--clip-grad (clip_grad)"].endswith("and a checkpoint can bring the old value back")
     assert unreported(replace(overrides, standing=Standing(adam_beta2=0.999)), told) == {}
     assert Baseline.from_json(load_object(dump_json(told.to_json()))) == told
+
+
+@pytest.mark.parametrize(
+    ("off", "answer"),
+    [(0.0, Proof.CONFIRMED), (0.0019, Proof.CONFIRMED), (0.0021, Proof.NOT_VERIFIED), (-0.0021, Proof.NOT_VERIFIED)],
+)
+def test_a_peak_is_confirmed_by_the_ratio_of_the_same_steps_as_exactly_as_two_logs_print_them(
+    off: float, answer: Proof
+) -> None:
+    """Each of the two is printed to four digits."""
+    before = RunStarted(attempt=1, time_unix_s=0.0, lr_schedule={"peak": 1e-3})
+    step = Sample(attempt=2, global_step=11, time_unix_s=0.0, loss=3.0, lr=1e-4 * (1 + off))
+    started = RunStarted(attempt=2, time_unix_s=0.0)
+    shown = Evidence(started=started, samples=(step,), before=before, lr_before={11: 2e-4})
+    assert find("lr", 5e-4, shown).answer is answer

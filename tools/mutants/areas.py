@@ -17,16 +17,36 @@ class Area:
     """Patterns of files, relative to the root."""
 
     tests: tuple[str, ...]
-    """How the paths of tests begin that run within pytest's own process, or in processes that they start."""
+    """How the paths of its tests begin; they run within pytest's own process, or in processes that they start."""
+
+
+def _core(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/core/test_{name}" for name in names)
 
 
 AREAS: tuple[Area, ...] = (
-    Area(name="judge", code=("sentinel/judge/*.py", "sentinel/judge/detectors/*.py"), tests=("tests/core",)),
-    Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core",)),
+    Area(
+        name="judge",
+        code=("sentinel/judge/*.py",),
+        tests=_core(
+            *("judged_", "series", "regime", "episode", "onset", "compared", "replay", "first_moved", "references"),
+            *("events_hold_together", "scheduled_runs", "recovered", "following", "end_of_a_run", "compare_command"),
+            *("planned_", "hostile_records"),
+        ),
+    ),
+    Area(
+        name="plan",
+        code=("sentinel/plan/*.py",),
+        tests=_core(
+            *("planned_", "told_", "recovery_plan", "waiting", "alive", "applying", "coming", "price", "mitigations"),
+            *("incident", "marks", "overlays", "page", "proof", "first_steps", "slurm_jobs", "onset", "bell"),
+            *("script_changes", "written_", "megatron_options", "events_hold_together"),
+        ),
+    ),
     Area(
         name="job script",
-        code=("sentinel/jobscript/*.py",),
-        tests=("tests/core",),
+        code=("sentinel/jobscript/*.py", "sentinel/plan/megatron_*.py"),
+        tests=_core("job_script", "written_", "megatron_options", "script_changes", "lint_reading", "lint_command"),
     ),
     Area(
         name="lock",

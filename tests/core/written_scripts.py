@@ -1,0 +1,182 @@
+"""Job scripts of every kind, and what is read from them and written into them: records it anew when it is run.
+
+`python -m tests.core.written_scripts` writes tests/data/written_scripts.txt. An upgrade may not change it by accident:
+what was written yesterday is written today, and what was refused is refused, with the same line.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.given import given
+from sentinel.jobscript.megatron_options import (
+    LrWarmup,
+    MegatronRun,
+    SeqlenWarmup,
+    Wanted,
+    changes_at,
+    megatron_changes,
+)
+from sentinel.jobscript.script_changes import baseline_of_script, new_scripts
+from sentinel.plan.mitigation import overrides_for
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.pacing import FixedLinear
+from tests.core.drawn_situations import Drawn
+from tests.core.hostile_scripts import draw
+from tests.core.planned_situations import short
+from tests.core.script_snippets import snippets
+from tests.core.test_job_script import REFUSED, TAKEN, TEXTS
+
+__all__ = ["CASES", "RECORD", "recorded", "said"]
+
+RECORD = Path(__file__).parents[1] / "data" / "written_scripts.txt"
+_HOSTILE = 150
+_DECIDED = 100
+_MEGATRONS = 120
+_WRITABLE = ("reseed", "seqlen", "warmup", "peak", "betas", "clip", "scale", "free")
+
+ASKED: tuple[Change, ...] = (
+    SetOption(flag="--lr", value="3e-5"),
+    SetOption(flag="--seed", value="a b"),
+    SetOption(flag="--no-load-rng"),
+    SetOption(flag="--new-option", value="7"),
+    RemoveOption(flag="--lr", values=1),
+    RemoveOption(flag="--seed"),
+    SetVariable(name="A", value="3"),
+    SetVariable(name="SAVE_INTERVAL", value="100"),
+    SetJson(path=("a",), value=3),
+    SetJson(path=("curriculum_learning", "enabled"), value=True),
+    SetDirective(flag="--time", value="10:00:00"),
+    SetDirective(flag="--comment", value="it's"),
+)
+
+
+def said(name: str) -> str:
+    """What is read from the script, and what comes of each change: the lines that go and come, or why not."""
+    return "\n".join([f"== {name}", *map(ascii, CASES[name]())])
+
+
+def _plain(text: str, *changes: Change) -> Iterator[str]:
+    try:
+        yield f"given: {short(given(text))}"
+    except ScriptRefused as error:
+        yield f"given: {error}"
+    for change in changes:
+        yield f"{change!r:.200}: {_outcome(text, change)}"
+
+
+def _outcome(text: str, change: Change) -> str:
+    try:
+        return _difference(rewrite(text, [change]).diff)
+    except (ScriptRefused, ConfigError) as error:
+        return str(error)
+
+
+def _difference(diff: str) -> str:
+    return "".join(f"{line[:160]}|" for line in diff.split("\n")[2:] if line[:1] in ("+", "-", "@", "\\"))
+
+
+def _hostile(seed: int) -> Iterator[str]:
+    try:
+        text, change = draw(random.Random(seed))
+    except ConfigError as error:
+        yield str(error)
+        return
+    yield f"{change!r:.200}: {_outcome(text, change)}"
+
+
+def _decided(seed: int) -> Iterator[str]:
+    """A drawn rung in one of the scripts, as the first start's script and as that of all later ones."""
+    drawn = Drawn(seed)
+    text = TEXTS[drawn.one("lists_in_variables", "lists_in_variables", *sorted(TEXTS))]
+    own = baseline_of_script(text)
+    step = drawn.one(0, 300, 5000)
+    at = Anchor(global_step=step, consumed_samples=drawn.maybe(512 * step, 0.9), consumed_tokens=2048 * 512 * step)
+    try:
+        rung = drawn.rung(_WRITABLE)
+        made = overrides_for(rung, own, incident="incident-1", rollback="incident-1-r1", anchor=at, new_seed=44)
+        scripts = new_scripts(text, made)
+    except (ScriptRefused, ConfigError) as error:
+        yield str(error)
+        return
+    yield f"first: {_difference(scripts.first.diff)}"
+    yield f"later: {_difference(scripts.later.diff)}"
+    yield from scripts.remarks
+
+
+def _megatron(seed: int) -> Iterator[str]:
+    """Changes that a drawn run of Megatron's needs, and the starts that each is for."""
+    drawn = Drawn(seed)
+    unit = drawn.one("samples", "steps")
+    run = MegatronRun(
+        min_lr=drawn.one(0.0, 6e-6),
+        peak_lr=6e-5,
+        full_seqlen=2048,
+        global_batch_samples=512,
+        unit=unit,
+        train=drawn.one(300_000, 300_000_000),
+        decay=drawn.maybe(126_000),
+        scheduler=drawn.one("older", "newer"),
+    )
+    schedule = FixedLinear(start=64, full=2048, total_steps=drawn.one(0, 9, 6000), anchor_step=drawn.one(0, 3000))
+    tokens = drawn.one(600_000_000_000, 300_000)
+    end = drawn.maybe(409_600_000)
+    slw = SeqlenWarmup(
+        schedule=schedule, train_tokens=tokens, decay_tokens=drawn.one(9, 200_000), warmup_end_tokens=end
+    )
+    length = drawn.one(4000, 126_000, 300_000)
+    wanted = Wanted(
+        seed=drawn.maybe(44),
+        fresh_rng=drawn.rng.random() < 0.5,
+        peak_lr=drawn.maybe(drawn.one(3e-5, 6e-6, 1e-6, 3.0), 0.4),
+        seqlen_warmup=drawn.maybe(slw, 0.4),
+        lr_warmup=drawn.maybe(LrWarmup(length=length, unit=drawn.one(unit, "steps", "samples", "tokens")), 0.5),
+        adam_beta2=drawn.maybe(0.95),
+        clip_grad=drawn.maybe(0.5),
+        initial_loss_scale=drawn.maybe(4096.0),
+        save_interval=drawn.maybe(100),
+        eval_interval=drawn.maybe(150),
+    )
+    try:
+        marked = megatron_changes(wanted, run)
+    except ConfigError as error:
+        yield str(error)
+        return
+    yield from (f"{each.at}: {short(each.change)}" for each in marked)
+    yield f"{len(changes_at(marked, 'first'))} for the first start, {len(changes_at(marked, 'later'))} for later ones"
+
+
+_FEW: tuple[Change, ...] = (
+    SetOption(flag="--lr", value="7"),
+    RemoveOption(flag="--lr"),
+    SetVariable(name="L", value="3"),
+    SetVariable(name="A", value="3"),
+    SetJson(path=("a", "b"), value=3),
+    SetDirective(flag="--time", value="1"),
+)
+
+CASES: dict[str, Callable[[], Iterator[str]]] = {
+    **{name: lambda text=text: _plain(text, *ASKED) for name, text in TEXTS.items()},
+    **{
+        name: lambda text=text, change=change: _plain(text, change, *ASKED)
+        for name, (text, change, *_) in (REFUSED | TAKEN).items()
+    },
+    **{ascii(name): lambda text=text: _plain(text, *_FEW) for name, text in snippets()},
+    **{f"hostile {seed}": lambda seed=seed: _hostile(seed) for seed in range(_HOSTILE)},
+    **{f"megatron {seed}": lambda seed=seed: _megatron(seed) for seed in range(_MEGATRONS)},
+    **{f"decided {seed}": lambda seed=seed: _decided(seed) for seed in range(_DECIDED)},
+}
+
+
+def recorded() -> dict[str, str]:
+    """Name of a case -> what is recorded of it."""
+    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
+    return {part.partition("\n")[0]: "== " + part.rstrip("\n") for part in parts}
+
+
+if __name__ == "__main__":
+    RECORD.write_text("\n".join(map(said, CASES)) + "\n", encoding="utf-8")
