@@ -42,6 +42,7 @@ UNUSUAL: dict[str, dict[str, float]] = {
     "mixed 57": {"outright_factor": 3.0, "hopeless_loss": 5.0},
     "mixed 58": {"led_by_window_steps": 200},
     "mixed 59": {"skipped_run_steps": 1},
+    **{f"steady noise {n}": {"climb_sigmas": 1.2, "climb_tolerance": 0.0} for n in range(3)},
 }
 """Curve -> thresholds that a person has set."""
 
@@ -181,7 +182,7 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
     },
     **{
         f"an offset of {by:.1%} in {noise:.1%} noise": lambda by=by, noise=noise: noisy(
-            lambda s: 2.0 * (1 + by * (s > 1500)), 4000, noise=noise
+            lambda s: 200.0 * (1 + by * (s > 1500)), 4000, noise=noise
         )
         for by in (0.004, 0.006, 0.009, 0.012, 0.015)
         for noise in (0.003, 0.006, 0.012)
@@ -223,6 +224,15 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
     "a gradient that leads": lambda: _with(
         noisy(_jump(500, 1.5), 800), lambda s: {"grad_norm": (1 + s % 7 / 50) * (9 if 478 <= s < 500 else 1)}
     ),
+    **{
+        f"cut short at {last}, {name}": lambda last=last, norm=norm: [
+            replace(s, grad_norm=(1 + s.global_step % 7 / 50) * (norm if s.global_step >= 490 else 1))
+            for s in noisy(_jump(500, 1.5), 800)
+            if s.global_step <= last
+        ]
+        for last in (499, 500, 501)
+        for name, norm in {"led by the gradient": 9.0, "led by nothing": 1.0}.items()
+    },
     "an outlier of the gradient": lambda: _with(
         noisy(_jump(500, 1.5, 520), 800), lambda s: {"grad_norm": (1 + s % 7 / 50) * (9 if s % 130 == 100 else 1)}
     ),
@@ -243,6 +253,22 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
         )
         for s in noisy(healthy, 6000, every=50)
     ],
+    **{
+        f"scraped: worse at another {name}": lambda told=told: [
+            replace(s, **told) if s.global_step >= 2001 else s for s in _scraped(9.0, 0, 0)
+        ]
+        for name, told in {
+            "length": {"seqlen": 64},
+            "number of kept tokens": {"kept_tokens": 32},
+            "share": {"curriculum_share": 0.5},
+            "rate": {"lr": 1e-3},
+        }.items()
+    },
+    "a planned change between two lengths": lambda: _with(
+        noisy(lambda s: (4.0 if s >= 500 else 2.0) * (1.2 if 300 <= s < 700 else 1), 1000),
+        lambda s: {"seqlen": 32 if 300 <= s < 700 else 64},
+    ),
+    **{f"steady noise {n}": lambda n=n: noisy(lambda _: 200.0, 12_000 + n) for n in range(3)},
     "a planned change": lambda: noisy(_jump(500, 1.8), 900),
     **{
         f"scraped: {name}": lambda told=told: _scraped(*told)
@@ -260,7 +286,7 @@ CURVES: dict[str, Callable[[], list[Sample]]] = {
 def said(name: str) -> str:
     """All that the judge says of the curve, as it says it: at each change of the verdict, and in the end."""
     samples = CURVES[name]()
-    planned, siblings = [500] * (name == "a planned change"), [SIBLING] * ("sibling" in name)
+    planned, siblings = [500] * name.startswith("a planned change"), [SIBLING] * ("sibling" in name)
     short = {"patience_steps": 30} if name.startswith(("well_", "ill_", "nan_")) else {}
     thresholds = Thresholds(**short, **UNUSUAL.get(name, {}))
     return "\n".join(

@@ -133,6 +133,11 @@ def _lines(drawn: Drawn) -> Iterator[str]:
             made.lost_gpu_hours = drawn.maybe(0.3)
             made.failed, made.begun = f"diverged again, the {number}. time", True
             incident.rollbacks.append(made)
+    for _ in range(3):
+        signs = tuple(drawn.sign(drawn.one(None, 1, 2)) for _ in range(drawn.one(1, 2)))
+        seen = replace(run, jobs=drawn.jobs(), attempts=(drawn.attempt(1), drawn.attempt(2))[: drawn.one(0, 1, 2)])
+        both = [life_of(replace(seen, signs=signs), spare=spare) for spare in (None, OURS)]
+        yield f"lives: {'; '.join(known.sentence[:90] for known in both)}"
     if incident.rollbacks and drawn.maybe(True, 0.7):
         left = incident.rollbacks[-1].overrides
         since = drawn.one(left.anchor, *(Anchor(global_step=c.global_step) for c in run.checkpoints[-3:]))

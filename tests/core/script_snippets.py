@@ -317,6 +317,7 @@ def snippets() -> Iterator[tuple[str, str]]:
         text = f'#!/bin/bash\nB=4\n{line}\nA="--lr 1"\npython x.py $A --seed 2 --deepspeed_config c.json\n'
         yield f"line {line}", text
         yield f"line after {line}", text.replace(f"{line}\n", "") + f"{line}\n"
+        yield f"line first {line}", f'{line}\nOLD="--lr 5"\nA="--lr 1"\npython x.py $A --seed 2\n'
     for head in _HEADS:
         yield f"head {head}", f"#!/bin/bash\n{head}\nN=$SLURM_NNODES\npython x.py --lr 1 --nodes $N\n"
         yield f"only head {head}", f"{head}\npython x.py --lr 1 --job $SLURM_JOB_NAME"

@@ -107,6 +107,13 @@ def test_what_was_started_for_a_rollback_is_no_witness_against_it() -> None:
     assert life_of(replace(before, signs=(journal(1),)), spare="incident-1-r1").life is Life.UNKNOWN
 
 
+@pytest.mark.parametrize(("pending", "life"), [(True, Life.UNKNOWN), (False, Life.GONE)])
+def test_only_a_job_that_has_begun_can_have_written_what_nobody_signs(pending: bool, life: Life) -> None:
+    ours = WriterSeen(id="job 9", rollback="incident-1-r1", pending=pending)
+    run = seen(JobsSeen(writers=(ours,)), one(), journal(5))
+    assert life_of(run, spare="incident-1-r1").life is life
+
+
 def test_a_job_of_another_account_is_alive_and_nothing_is_done_to_it() -> None:
     theirs = replace(JOB, foreign="job 7 belongs to alice, and sentinel runs as bob: run sentinel as alice")
     run = seen(JobsSeen(writers=(theirs,)), one(ALIVE))

@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from sentinel.jobscript.script_changes import CARRIED
+from sentinel.plan.applicability import changed_keys
+from sentinel.plan.baseline import Baseline
 from sentinel.plan.ladder import Rung
 from sentinel.plan.manual import Wanted, plan_by_hand
+from sentinel.plan.mitigation import plain_overrides
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import decide
-from sentinel.vocabulary.overrides import CHANGES
+from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
 from tests.core.test_recovery_plan import DIVERGED, incident, run
 
 CALLBACK = "Hugging Face's Trainer (StabilityCallback)"
@@ -77,3 +80,18 @@ def test_what_stands_as_it_was_needs_no_applying() -> None:
 def test_a_person_rolls_back_to_what_is_there_and_lies_before_the_onset(to: str, refusal: str | None) -> None:
     said = plan_by_hand(Wanted(to=to), replace(DIVERGED, onset_range=(47, 49)), run(), Policy()).refusal
     assert said is None if refusal is None else said is not None and said.startswith(refusal)
+
+
+@pytest.mark.parametrize(
+    ("once", "keys"),
+    [
+        (None, ()),
+        (Once(id="r"), ()),
+        (Once(id="r", seed=0), ("seed",)),
+        (Once(id="r", seed=5, skip_samples=3), ("seed", "skip_samples")),
+        (Once(id="r", reset_moments=True, loss_scale=8.0), ("reset_moments", "loss_scale")),
+    ],
+)
+def test_what_is_done_once_is_a_change_and_a_seed_of_0_is_a_seed(once: Once | None, keys: tuple[str, ...]) -> None:
+    plain = plain_overrides(Baseline(seed=3), incident="i", rollback="r", anchor=Anchor(global_step=1))
+    assert changed_keys(replace(plain, once=once), Baseline(seed=3)) == keys

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.judge.history import History
+from sentinel.judge.history import LAST_SAMPLES, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, VerdictKind, judge
-from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, Validation
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,47 @@ def test_only_the_planned_end_is_finished(
     )
     verdict = judge(Series(Thresholds()), seen, Thresholds())
     assert verdict.kind is (VerdictKind.FINISHED if told == "finished" else VerdictKind.DOWN)
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
+    """Layers are kept by a command that reads a run once; whoever can ask again keeps none."""
+    history = History(again=(lambda _: []) if asked_again else None)
+    records = [
+        RunStarted(attempt=3, time_unix_s=0.0),
+        LayerVariance(
+            attempt=3,
+            global_step=1,
+            time_unix_s=0.0,
+            layers=("0",),
+            adam_variance_l1=(1.0,),
+            adam_variance_max=(1.0,),
+        ),
+        Validation(attempt=3, global_step=1, time_unix_s=0.0, loss=3.0),
+        CheckpointSaved(attempt=3, global_step=1, time_unix_s=0.0, tag="global_step1"),
+        RunFinished(attempt=3, global_step=1, time_unix_s=0.0, reason="finished"),
+    ]
+    for record in records:
+        history.push(record)
+    attempt = history.attempts[3]
+    kept = [attempt.started, *attempt.layers, *attempt.validations, *attempt.saved, attempt.finished]
+    assert kept == [r for r in records if not (asked_again and isinstance(r, LayerVariance))]
+    assert attempt.made == 0
+    assert history.latest is attempt
+
+
+def test_samples_that_are_at_hand_are_not_asked_for_again() -> None:
+    asked: list[int] = []
+    history = History(again=lambda number: asked.append(number) or [])
+    made = [
+        Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=3.0) for step in range(1, 1 + LAST_SAMPLES * 5 // 4)
+    ]
+    for sample in made:
+        history.push(sample)
+    assert list(history.samples(history.attempts[1])) == made
+    assert asked == []
+    for step in (2000, 2001):
+        history.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=3.0))
+    assert len(history.attempts[1].samples) <= LAST_SAMPLES * 5 // 4
+    assert list(history.samples(history.attempts[1])) == []
+    assert asked == [1]

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import Evidence
+from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
@@ -495,3 +495,18 @@ def test_no_gradient_norm_confirms_or_contradicts_clipping_and_the_rung_stays_un
 def test_the_ladder_page_says_what_can_show_clipping() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "LADDER.md").read_text().split())
     assert SENTENCE[1:] in page
+
+
+@pytest.mark.parametrize(
+    ("off", "answer"),
+    [(0.0, Proof.CONFIRMED), (0.0019, Proof.CONFIRMED), (0.0021, Proof.NOT_VERIFIED), (-0.0021, Proof.NOT_VERIFIED)],
+)
+def test_a_peak_is_confirmed_by_the_ratio_of_the_same_steps_as_exactly_as_two_logs_print_them(
+    off: float, answer: Proof
+) -> None:
+    """Each of the two is printed to four digits."""
+    before = RunStarted(attempt=1, time_unix_s=0.0, lr_schedule={"peak": 1e-3})
+    step = Sample(attempt=2, global_step=11, time_unix_s=0.0, loss=3.0, lr=1e-4 * (1 + off))
+    started = RunStarted(attempt=2, time_unix_s=0.0)
+    shown = Evidence(started=started, samples=(step,), before=before, lr_before={11: 2e-4})
+    assert find("lr", 5e-4, shown).answer is answer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import reduce
 
 import pytest
@@ -100,6 +101,44 @@ def apply(state: RunState, action: Action) -> RunState:
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=seen)
+
+
+def test_by_itself_sentinel_watches_and_does_nothing() -> None:
+    """What holds for a run whose owner has set nothing: docs/CONFIGURATION.md promises it."""
+    told = {f.name: getattr(Policy(), f.name) for f in fields(Policy) if f.name != "ladder"}
+    assert told == {
+        "mode": "observe",
+        "approve_within_s": 4 * 3600.0,
+        "margin_steps": 10,
+        "rollback_budget": 3,
+        "start_budget": 3,
+        "max_starts_per_hour": 6,
+        "room_for_saves": 2,
+        "pin_last_healthy": True,
+        "lost_steps_budget": 100_000,
+        "gpu_hours_budget": None,
+        "quiet_hours": (),
+        "cooldown_s": 0.0,
+        "confirm_within_s": 900.0,
+        "confirm_within_steps": 100,
+        "hold_steps": 500,
+        "restart_on_crash": False,
+        "restart_on_hang": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("span", "quiet"),
+    [
+        ("09:05-17:30", range(9 * 60 + 5, 17 * 60 + 30)),
+        ("22:00-06:00", (*range(6 * 60), *range(22 * 60, 24 * 60))),
+        ("00:00-23:59", range(24 * 60 - 1)),
+    ],
+)
+def test_quiet_hours_begin_with_their_first_minute_and_end_before_their_last(span: str, quiet: Sequence[int]) -> None:
+    policy = Policy(quiet_hours=("03:00-03:00", span))
+    assert [minute for minute in range(24 * 60) if policy.quiet_at(minute) is not None] == list(quiet)
+    assert {policy.quiet_at(minute) for minute in quiet} == {span}
 
 
 def decision() -> Rollback:

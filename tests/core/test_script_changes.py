@@ -260,3 +260,10 @@ def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None
     json_ = given(text).deepspeed
     assert json_ is not None
     assert (json_["fp16"]["enabled"], json_["bf16"]["enabled"]) == (False, True)
+
+
+def test_slw_is_refused_where_the_script_does_not_show_its_warmup_in_tokens() -> None:
+    without = re.sub(r" *--global-batch-size .*\n", "", SCRIPT)
+    seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
+    with pytest.raises(ConfigError, match="SLW re-sizes the LR warmup, and the script does not show how long"):
+        new_scripts(without, overrides(Standing(seqlen=seqlen)))

@@ -12,10 +12,19 @@ from pathlib import Path
 
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.given import given
+from sentinel.jobscript.megatron_options import (
+    LrWarmup,
+    MegatronRun,
+    SeqlenWarmup,
+    Wanted,
+    changes_at,
+    megatron_changes,
+)
 from sentinel.jobscript.script_changes import baseline_of_script, new_scripts
 from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.pacing import FixedLinear
 from tests.core.drawn_situations import Drawn
 from tests.core.hostile_scripts import draw
 from tests.core.planned_situations import short
@@ -27,6 +36,7 @@ __all__ = ["CASES", "RECORD", "recorded", "said"]
 RECORD = Path(__file__).parents[1] / "data" / "written_scripts.txt"
 _HOSTILE = 150
 _DECIDED = 100
+_MEGATRONS = 120
 _WRITABLE = ("reseed", "seqlen", "warmup", "peak", "betas", "clip", "scale", "free")
 
 ASKED: tuple[Change, ...] = (
@@ -98,6 +108,48 @@ def _decided(seed: int) -> Iterator[str]:
     yield from scripts.remarks
 
 
+def _megatron(seed: int) -> Iterator[str]:
+    """Changes that a drawn run of Megatron's needs, and the starts that each is for."""
+    drawn = Drawn(seed)
+    unit = drawn.one("samples", "steps")
+    run = MegatronRun(
+        min_lr=drawn.one(0.0, 6e-6),
+        peak_lr=6e-5,
+        full_seqlen=2048,
+        global_batch_samples=512,
+        unit=unit,
+        train=drawn.one(300_000, 300_000_000),
+        decay=drawn.maybe(126_000),
+        scheduler=drawn.one("older", "newer"),
+    )
+    schedule = FixedLinear(start=64, full=2048, total_steps=drawn.one(0, 9, 6000), anchor_step=drawn.one(0, 3000))
+    tokens = drawn.one(600_000_000_000, 300_000)
+    end = drawn.maybe(409_600_000)
+    slw = SeqlenWarmup(
+        schedule=schedule, train_tokens=tokens, decay_tokens=drawn.one(9, 200_000), warmup_end_tokens=end
+    )
+    length = drawn.one(4000, 126_000, 300_000)
+    wanted = Wanted(
+        seed=drawn.maybe(44),
+        fresh_rng=drawn.rng.random() < 0.5,
+        peak_lr=drawn.maybe(drawn.one(3e-5, 6e-6, 1e-6, 3.0), 0.4),
+        seqlen_warmup=drawn.maybe(slw, 0.4),
+        lr_warmup=drawn.maybe(LrWarmup(length=length, unit=drawn.one(unit, "steps", "samples", "tokens")), 0.5),
+        adam_beta2=drawn.maybe(0.95),
+        clip_grad=drawn.maybe(0.5),
+        initial_loss_scale=drawn.maybe(4096.0),
+        save_interval=drawn.maybe(100),
+        eval_interval=drawn.maybe(150),
+    )
+    try:
+        marked = megatron_changes(wanted, run)
+    except ConfigError as error:
+        yield str(error)
+        return
+    yield from (f"{each.at}: {short(each.change)}" for each in marked)
+    yield f"{len(changes_at(marked, 'first'))} for the first start, {len(changes_at(marked, 'later'))} for later ones"
+
+
 _FEW: tuple[Change, ...] = (
     SetOption(flag="--lr", value="7"),
     RemoveOption(flag="--lr"),
@@ -115,6 +167,7 @@ CASES: dict[str, Callable[[], Iterator[str]]] = {
     },
     **{ascii(name): lambda text=text: _plain(text, *_FEW) for name, text in snippets()},
     **{f"hostile {seed}": lambda seed=seed: _hostile(seed) for seed in range(_HOSTILE)},
+    **{f"megatron {seed}": lambda seed=seed: _megatron(seed) for seed in range(_MEGATRONS)},
     **{f"decided {seed}": lambda seed=seed: _decided(seed) for seed in range(_DECIDED)},
 }
 
