@@ -13,9 +13,9 @@ from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import find_config, source_log_of, state_dir_of
 from sentinel.sources import wandb_run
-from sentinel.sources.follow import FollowedLog
+from sentinel.sources.column_source import ColumnSource
+from sentinel.sources.followed_log import FollowedLog
 from sentinel.sources.opening import in_columns, one_source, open_log
-from sentinel.sources.source import ColumnSource, FileSource
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
@@ -66,7 +66,7 @@ def source_of_run(config: Config) -> ColumnSource:
         return one_source(state_dir, {})
     if config.source.kind == "prometheus":
         where = Path(config.source.url or "")
-        return FileSource(where, "prometheus", lambda tally: in_columns(read_all(scraped_run(config)), tally))
+        return ColumnSource(where, "prometheus", lambda tally: in_columns(read_all(scraped_run(config)), tally))
     path = source_log_of(config, state_dir)
     if path.exists():
         return open_log(path, config.source.format)
@@ -76,4 +76,4 @@ def source_of_run(config: Config) -> ColumnSource:
 
     if not any(True for _ in records()):
         raise ConfigError(f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
-    return FileSource(path, "log", lambda tally: in_columns(records(), tally))
+    return ColumnSource(path, "log", lambda tally: in_columns(records(), tally))

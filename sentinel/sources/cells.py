@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sentinel.judge.readings import CARRIED
-from sentinel.sources.names import is_of_training, is_of_validation
-from sentinel.sources.numerals import not_finite
+from sentinel.sources.column_names import is_of_training, is_of_validation
+from sentinel.sources.column_source import Tally
+from sentinel.sources.line_text import not_finite
 from sentinel.sources.rows import Rows
-from sentinel.sources.source import Tally
 
 __all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of", "tell_apart"]
 

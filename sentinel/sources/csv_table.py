@@ -17,10 +17,10 @@ import pyarrow.csv
 from sentinel.bounded import LINE_BYTES
 from sentinel.judge.readings import Readings
 from sentinel.sources.cells import BLANK, Cells, cells_of_arrow, rows_of, tell_apart
-from sentinel.sources.files import Bytes
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import SPLITS, Naming, no_loss, resolve
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.column_names import SPLITS, Naming, no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes
+from sentinel.sources.row_merge import Stream
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_csv"]
@@ -58,13 +58,13 @@ class _Header:
     naming: Naming
 
 
-def open_csv(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file is one: its first line names a loss, or it is called .csv or .tsv.
 
     ConfigError when it is a table by its name and nothing in it is a loss.
     """
     header = _header(path, asked)
-    return None if header is None else FileSource(path, "csv", lambda tally: _chunks(path, header, tally))
+    return None if header is None else ColumnSource(path, "csv", lambda tally: _chunks(path, header, tally))
 
 
 def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:

@@ -18,9 +18,9 @@ import numpy as np
 
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.sources.cells import cells_of_values
-from sentinel.sources.files import Bytes, lines_of
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes, lines_of
 from sentinel.sources.json_table import head_of_objects
-from sentinel.sources.source import FileSource, Tally
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
@@ -73,17 +73,17 @@ _step, _attempt, _skipped = attrgetter("global_step"), attrgetter("attempt"), at
 _getters = {name: attrgetter(name) for name in (*COLUMNS, *CARRIED)}
 
 
-def open_journal(path: Path) -> FileSource | None:
+def open_journal(path: Path) -> ColumnSource | None:
     """The journal in a file; the journals of all attempts, where it is a state folder or its `attempts`."""
     if path.is_dir():
         folder = path / _ATTEMPTS if (path / _ATTEMPTS).is_dir() else path
         if not any(True for _ in _journals_in(folder)):
             return None
-        return FileSource(path, "journal", lambda tally: _all(folder, tally))
+        return ColumnSource(path, "journal", lambda tally: _all(folder, tally))
     head = head_of_objects(path)
     if not any(_looks_ours(one) for one in head):
         return None
-    return FileSource(path, "journal", lambda tally: _chunks(path, "", tally))
+    return ColumnSource(path, "journal", lambda tally: _chunks(path, "", tally))
 
 
 def _looks_ours(one: dict[str, Any]) -> bool:

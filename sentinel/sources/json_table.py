@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from sentinel.judge.readings import Readings
-from sentinel.sources.files import Bytes, lines_of
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import no_loss, resolve
-from sentinel.sources.objects import Object, keys_of, look_for_more, rows_of_objects
-from sentinel.sources.source import FileSource, Tally
-from sentinel.sources.wrapped import text_within
+from sentinel.sources.column_names import no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes, lines_of
+from sentinel.sources.line_text import text_within
+from sentinel.sources.row_merge import Stream
+from sentinel.sources.table_source import Object, keys_of, look_for_more, rows_of_objects
 from sentinel.vocabulary.errors import LineError
 
 __all__ = ["head_of_objects", "open_json_lines"]
@@ -24,7 +24,7 @@ _DEEPEST = 6
 _decode = msgspec.json.Decoder().decode
 
 
-def open_json_lines(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file's first lines are JSON objects and some key of theirs is a loss.
 
     ConfigError when they are, and what was asked for is no key of theirs.
@@ -38,7 +38,7 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> FileSource | None:
         if path.name.removesuffix(".gz").endswith(".jsonl") and not any(map(text_within, head)):
             raise no_loss(str(path), names)
         return None
-    return FileSource(path, "jsonl", lambda tally: _chunks(path, dict(naming.columns), tally))
+    return ColumnSource(path, "jsonl", lambda tally: _chunks(path, dict(naming.columns), tally))
 
 
 def head_of_objects(path: Path) -> list[Object]:

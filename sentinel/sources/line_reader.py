@@ -1,55 +1,32 @@
-"""Reads one program's lines: each format has a Decoder, which knows what a line says, and nothing of what came before
-but what its own records need."""
+"""Reads the lines of one log in one format: from lines to records, and a count of those that cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
 
-from sentinel.sources.assembler import Assembler
-from sentinel.sources.events import Event, Reading, checked
-from sentinel.sources.prefixes import uncoloured
-from sentinel.sources.wrapped import unwrapped
+from sentinel.sources.line_decoders import LineFormat
+from sentinel.sources.line_events import Event, Reading, checked
+from sentinel.sources.line_text import uncoloured, unwrapped
+from sentinel.sources.rank_merge import AttemptMerge
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["Decoder", "LineReader", "UnreadableLine"]
+__all__ = ["LineReader", "UnreadableLine"]
 
 _MOST_KEPT = 20
 """Unreadable lines that are kept to be shown; the others are counted."""
 
 _LONGEST = 1 << 16
-"""Characters; no trainer says so much of one step, and patterns are tried at every place of a line."""
+"""Characters; no trainer writes so much about one step, and patterns are tried at every place of a line."""
 
 _SHOWN = 200
-"""Characters of such a line that are kept."""
-
-
-class Decoder(Protocol):
-    """One format."""
-
-    name: ClassVar[str]
-    """As it is said to the user."""
-
-    one_writer: ClassVar[bool]
-    """Whether one process writes the lines: the same step twice, with another loss, is then a restart."""
-
-    note: str
-    """What has to be known of the numbers; a sentence, or empty."""
-
-    def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells; None for a line of somebody else's. LineError: it is one of ours, and can't be read."""
-        ...
-
-    def end(self) -> Sequence[Event]:
-        """What was buffered of a record over several lines."""
-        ...
+"""Characters of an unreadable line that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLine:
-    """A line that looks like readings and is none."""
+    """A line of the format that is damaged."""
 
     number: int
     """Counted from 1."""
@@ -59,27 +36,23 @@ class UnreadableLine:
 
 
 class LineReader:
-    """Turns lines into records, and counts what it can't."""
+    """Turns lines into records."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._assembler = Assembler(one_writer=decoder.one_writer)
+    def __init__(self, line_format: LineFormat) -> None:
+        self.name = line_format.name
+        self._decoder = line_format.decoder()
+        self._merge = AttemptMerge(one_writer=line_format.one_writer)
         self.lines = 0
         self.readings = 0
         """Lines, or blocks of lines, that held a step's readings."""
         self.foreign = 0
-        """Lines of other programs: warnings, progress bars. They are no errors."""
+        """Lines of other programs: warnings, progress bars. They are not errors."""
         self.unreadable = 0
         self.first_unreadable: list[UnreadableLine] = []
 
     @property
-    def name(self) -> str:
-        """The format's name."""
-        return self._decoder.name
-
-    @property
     def note(self) -> str:
-        """What has to be known of this log's numbers; a sentence, or empty."""
+        """What a person has to know of this log's numbers; a sentence, or empty."""
         return self._decoder.note
 
     def feed(self, line: str, number: int | None = None) -> list[Record]:
@@ -98,32 +71,23 @@ class LineReader:
             for event in events or ():
                 checked(event)
         except LineError as error:
-            self.cannot_read(line, str(error), number)
+            self.unreadable += 1
+            if len(self.first_unreadable) < _MOST_KEPT:
+                shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=str(error))
+                self.first_unreadable.append(shown)
             return []
         if events is None:
             self.foreign += 1
             return []
-        return self._taken(events)
-
-    def cannot_read(self, line: str, why: str, number: int | None = None) -> None:
-        """Counts a line that can't be read."""
-        self.unreadable += 1
-        if len(self.first_unreadable) < _MOST_KEPT:
-            shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=why)
-            self.first_unreadable.append(shown)
+        return self._merged(events)
 
     def end(self) -> list[Record]:
-        """What is still held: nothing more is expected for now. Feeding may go on after it."""
-        return [*self._taken(self._decoder.end()), *self._assembler.settle()]
+        """What is buffered: nothing more is expected for now. Feeding may go on after it."""
+        return [*self._merged(self._decoder.end()), *self._merge.complete()]
 
-    def _taken(self, events: Sequence[Event]) -> list[Record]:
-        if len(events) == 1:
-            event = events[0]
-            if type(event) is Reading:
-                self.readings += 1
-            return self._assembler.take(event)
+    def _merged(self, events: Sequence[Event]) -> list[Record]:
         records: list[Record] = []
         for event in events:
-            self.readings += isinstance(event, Reading)
-            records += self._assembler.take(event)
+            self.readings += type(event) is Reading
+            records += self._merge.take(event)
         return records

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.lint.log import given_by_log
-from sentinel.sources.events import Announced
-from sentinel.sources.numerals import number, whole
+from sentinel.sources.line_events import ProgramStarted
+from sentinel.sources.line_text import number, whole
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 
@@ -44,7 +44,7 @@ _KEPT = ("global-batch-size", "micro-batch-size", "log-interval", "train-samples
 class Taken:
     """A line of the list."""
 
-    events: Sequence[Announced] = ()
+    events: Sequence[ProgramStarted] = ()
 
 
 class Arguments:
@@ -77,11 +77,11 @@ class Arguments:
         self._lines.append(line)
         return Taken(self.close())
 
-    def close(self) -> Sequence[Announced]:
+    def close(self) -> Sequence[ProgramStarted]:
         """The start that the list announces, also where its end was lost among other lines."""
         facts, self._lines = _facts(given_by_log_of(self._lines)), []
         self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
-        return (Announced(facts=facts, certain=True, interval=self.interval),)
+        return (ProgramStarted(facts=facts, certain=True, interval=self.interval),)
 
 
 def given_by_log_of(lines: Sequence[str]) -> dict[str, str]:

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
 from sentinel.sources.cells import cells_of_arrow, rows_of
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import Naming, no_loss, resolve
-from sentinel.sources.source import CHUNK_ROWS, FileSource, Tally
+from sentinel.sources.column_names import Naming, no_loss, resolve
+from sentinel.sources.column_source import CHUNK_ROWS, ColumnSource, Tally
+from sentinel.sources.row_merge import Stream
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_parquet"]
@@ -26,7 +26,7 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 """What pyarrow says of a file that is not whole; MemoryError where a length in it is nonsense is an ArrowException."""
 
 
-def open_parquet(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file is one by its first bytes.
 
     ConfigError when it is damaged where it says what it holds, or when nothing in it is a loss.
@@ -45,7 +45,7 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
         raise no_loss(str(path), names)
-    return FileSource(path, "parquet", lambda tally: _chunks(path, naming, tally))
+    return ColumnSource(path, "parquet", lambda tally: _chunks(path, naming, tally))
 
 
 def _opened(path: Path) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
-from sentinel.sources.source import CHUNK_ROWS, Tally
+from sentinel.sources.column_source import CHUNK_ROWS, Tally
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Validation
 

@@ -16,10 +16,10 @@ import numpy as np
 from sentinel.adapters.event_files import ScalarFile, Scalars, is_event_file
 from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
-from sentinel.sources.lanes import Lanes, Stream
-from sentinel.sources.names import FIELDS, no_loss, resolve
+from sentinel.sources.column_names import FIELDS, no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.row_merge import Lanes, Stream
 from sentinel.sources.rows import Rows
-from sentinel.sources.source import FileSource, Tally
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_tensorboard"]
@@ -29,7 +29,7 @@ _BEGUN = re.compile(r"tfevents\.(\d+)")
 _TAKEN = tuple(name for name in FIELDS if name not in ("step", "rank", "attempt"))
 
 
-def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[FileSource]:
+def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[ColumnSource]:
     """One source for each folder below the path whose event files have a loss, or for the one event file.
 
     Empty where there are no event files. ConfigError when none of them has a loss, or what was asked for.
@@ -54,8 +54,8 @@ def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[FileSource]:
     return sources
 
 
-def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> FileSource:
-    return FileSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
+def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> ColumnSource:
+    return ColumnSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
 
 
 def _runs(path: Path) -> dict[Path, list[Path]]:

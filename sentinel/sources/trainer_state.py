@@ -13,10 +13,10 @@ import msgspec
 
 from sentinel.judge.readings import Readings
 from sentinel.sources.cells import cells_of_values, rows_of
-from sentinel.sources.files import Bytes
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import no_loss, resolve
-from sentinel.sources.source import CHUNK_ROWS, FileSource, Tally
+from sentinel.sources.column_names import no_loss, resolve
+from sentinel.sources.column_source import CHUNK_ROWS, ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes
+from sentinel.sources.row_merge import Stream
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import json_too_large
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
@@ -38,7 +38,7 @@ _ARRAY = re.compile(rb"\s*\[\s*\{")
 Entry = dict[str, Any]
 
 
-def open_trainer_state(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_trainer_state(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The log history in the file, or in that of the newest `checkpoint-N` of a folder.
 
     ConfigError when it is a trainer_state.json by its name and can't be read.
@@ -57,7 +57,7 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> FileSource | Non
     if "loss" not in columns:
         raise no_loss(str(found), names)
     saved = [*_checkpoints(path if path.is_dir() else path.parent)]
-    return FileSource(found, name, lambda tally: _chunks(found, columns, saved, tally))
+    return ColumnSource(found, name, lambda tally: _chunks(found, columns, saved, tally))
 
 
 def _state_file(path: Path) -> Path | None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from sentinel.adapters.event_files.events import fields_of
 from sentinel.bounded import LINE_BYTES
-from sentinel.sources.files import Bytes
-from sentinel.sources.objects import Object, source_of_objects
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes
+from sentinel.sources.table_source import Object, source_of_objects
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_wandb"]
@@ -34,7 +34,7 @@ _KEY, _NESTED_KEY, _BOOLEAN, _INTEGER, _NUMBER, _JSON, _VALUE_JSON = 1, 2, 4, 5,
 _AT_ONCE = 1 << 12
 
 
-def open_wandb(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The run of a .wandb file, or of the folder that holds one (wandb/offline-run-…); None where it is none.
 
     ConfigError when nothing that was logged is a loss, when a column that was asked for is not there, or when a folder

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sentinel.adapters.paging.secret import Secret
 from sentinel.adapters.wandb.settings import WandbRun
-from sentinel.sources.objects import Object, source_of_objects
-from sentinel.sources.source import ColumnSource, Tally
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.table_source import Object, source_of_objects
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:  # its library is not in every installation

@@ -1,0 +1,132 @@
+"""A whole log, of any size: its format is recognised, then its records come one after another."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from sentinel.bounded import unpacked
+from sentinel.sources.file_bytes import LineSplitter
+from sentinel.sources.line_decoders import LineFormat
+from sentinel.sources.line_formats import FORMATS, format_named
+from sentinel.sources.line_reader import LineReader
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.sample import Record
+
+__all__ = ["LogFile", "Trial", "read_log"]
+
+_CHUNK_BYTES = 1 << 18
+_HEAD_LINES = 2_000
+"""Lines by which a format is recognised; more where they have no readings at all."""
+
+_MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26
+"""Limits of the head: each format is tried on each of its lines."""
+
+_ENOUGH, _ENOUGH_GENERIC = 2, 10
+"""Readings after which a format is certain, while a log is followed; `generic` waits for a format of its own."""
+
+_STRAY = 20
+"""Where `generic` reads so many times more lines than any other format, those were another program's."""
+
+
+class Trial:
+    """All formats, tried side by side: the one that reads most of the lines is the log's."""
+
+    def __init__(self) -> None:
+        self._readers = [LineReader(each) for each in FORMATS]
+
+    def feed(self, line: str) -> None:
+        """Tries the line."""
+        for reader in self._readers:
+            reader.feed(line)
+
+    @property
+    def best(self) -> LineFormat | None:
+        """The format that has read most so far; None while none has read any."""
+        for reader in self._readers:
+            reader.end()  # an open block counts
+        *specific, generic = self._readers
+        reader = max(specific, key=lambda each: each.readings)
+        if reader.readings and generic.readings <= _STRAY * reader.readings:
+            return format_named(reader.name)
+        if generic.readings:
+            return format_named(generic.name)
+        reader = max(specific, key=lambda each: each.unreadable)
+        return format_named(reader.name) if reader.unreadable else None  # every line of it is cut
+
+    @property
+    def has_read(self) -> bool:
+        """Whether any format has read a step's readings."""
+        return any(reader.readings for reader in self._readers)
+
+    @property
+    def decided(self) -> bool:
+        """Whether enough was read to stop trying."""
+        *specific, generic = self._readers
+        return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
+
+
+def read_log(path: Path, format_name: str | None = None) -> LogFile:
+    """The log, ready to be read. ConfigError where it cannot be opened, or nothing in it is recognised."""
+    return LogFile(path, format_named(format_name) if format_name else _recognised(path))
+
+
+class LogFile:
+    """A log's records, in their order; iterating reads the file again, in constant memory.
+
+    `reader` and `splitter` have the counts of the current, or last, iteration.
+    """
+
+    def __init__(self, path: Path, line_format: LineFormat) -> None:
+        self.path = path
+        self._format = line_format
+        self.format = line_format.name
+        self.reader, self.splitter = LineReader(line_format), LineSplitter()
+
+    def __iter__(self) -> Iterator[Record]:
+        self.reader, self.splitter = reader, splitter = LineReader(self._format), LineSplitter()
+        for number, line in _lines(self.path, splitter):
+            records = reader.feed(line, number)
+            if records:
+                yield from records
+        yield from reader.end()
+
+
+def _recognised(path: Path) -> LineFormat:
+    trial, characters = Trial(), 0
+    for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
+        trial.feed(line)
+        characters += len(line)
+        if count >= _HEAD_LINES and trial.decided:
+            break
+        if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
+            break
+    best = trial.best
+    if best is None:
+        names = ", ".join(each.name for each in FORMATS)
+        raise ConfigError(
+            f"{path}: no line of it is a training step in any format that is known ({names}): a line, or the lines "
+            "below a header, should have the step and the training loss, as in `step 10 loss 3.2`; the first 200,000 "
+            "lines (64 MiB of them) are looked at"
+        )
+    return best
+
+
+def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
+    with _opened(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield from splitter.feed(chunk)
+        yield from splitter.end()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with unpacked(path) as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or f"a gzip file that is not whole ({error})"
+        raise ConfigError(f"{path}: {why}") from error
