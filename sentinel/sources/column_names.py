@@ -1,4 +1,4 @@
-"""How others name what the judge reads: in columns, JSON keys and TensorBoard tags.
+"""Names of the fields in other programs: columns, JSON keys and TensorBoard tags.
 
 Names are compared in small letters, with `_` for blanks and hyphens and `/` for dots. Of several names of one field
 that a source has, the one that stands first here is taken. A name that is not here is not guessed at: `lm loss vs
@@ -17,10 +17,10 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "no_loss", "resolve"]
 
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
-"""What a column may be; also what stands on the left of `--column loss=train/loss`."""
+"""Fields that a column may be; the left side of `--column loss=train/loss`."""
 
 SPLITS = ("split", "mode", "phase", "stage", "subset")
-"""Names of what a row is of, as a word: `train`, `val`."""
+"""Columns with a word for the split that a row is of: `train`, `val`."""
 
 _VALIDATES = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev"})
 _ELSEWHERE = frozenset({"test", "testing", "predict", "inference"})
@@ -33,29 +33,15 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "loss": (
         *("loss", "train/loss", "lm_loss", "lm_loss_training/lm_loss", "train/lm_loss", "reduced_train_loss"),
-        *(
-            "train_loss",
-            "train_loss_step",
-            "training_loss",
-            "training/loss",
-            "loss/train",
-            "loss/train/total",
-            "loss/out",
-        ),
-        *("train/ce_loss", "train/crossentropyloss", "loss_metrics/global_avg_loss", "train_inner/loss"),
+        *("train_loss", "train_loss_step", "training_loss", "training/loss", "loss/train", "loss/train/total"),
+        *("loss/out", "train/ce_loss", "train/crossentropyloss", "loss_metrics/global_avg_loss", "train_inner/loss"),
         *("train/loss_step", "train/batch_loss", "batch_loss", "loss_step", "train/total_loss", "total_loss"),
     ),
     "grad_norm": (
         *("grad_norm", "train/grad_norm", "grad_norm/grad_norm", "gradient_norm", "train/gradient_norm", "gnorm"),
         *("train_inner/gnorm", "global_grad_norm", "train/global_grad_norm", "l2_norm/grad/global"),
-        *(
-            "optim/total_grad_norm",
-            "optim/grad_norm",
-            "grad/norm/total",
-            "total_grad_norm",
-            "grad_norm_step",
-            "train/gnorm",
-        ),
+        *("optim/total_grad_norm", "optim/grad_norm", "grad/norm/total", "total_grad_norm", "grad_norm_step"),
+        "train/gnorm",
     ),
     "lr": (
         *("lr", "learning_rate", "train/lr", "train/learning_rate", "learning_rate/learning_rate", "lr_adamw"),
@@ -105,18 +91,25 @@ _BOUNDS = ("__MIN", "__MAX")
 
 @dataclass(slots=True)
 class Naming:
-    """Which of a source's names is which field."""
+    """The fields among a source's names."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """Our field to their name."""
+    """Field to name."""
 
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def notes_of_rows(self) -> list[str]:
+        """The notes, and one for a table whose rows are counted since it has no step."""
+        return self.notes + ["there is no column with the step: rows are numbered from 1"] * (
+            "step" not in self.columns
+        )
+
 
 def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Naming:
-    """Finds the fields among a source's names; what was asked for wins.
+    """Finds the fields among a source's names; `asked` (field to name) has precedence.
 
-    ConfigError when a field that was asked for is none of ours, or its name is not among the source's.
+    ConfigError when a field of `asked` does not exist, or its name is not among the source's.
     """
     there = list(dict.fromkeys(names))
     naming = Naming()
@@ -146,17 +139,17 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
 
 
 def is_of_validation(split: object) -> bool:
-    """Whether the loss of a row with this word is a validation's."""
+    """Whether the loss of a row of this split is a validation's."""
     return isinstance(split, str) and split.strip().lower() in _VALIDATES
 
 
 def is_of_training(split: object) -> bool:
-    """Whether it is one of training; so it is where the word is not known, or there is none."""
+    """Whether it is a training loss; also where the word is not known, or there is none."""
     return not (isinstance(split, str) and split.strip().lower() in _VALIDATES | _ELSEWHERE)
 
 
 def no_loss(where: str, names: Iterable[str]) -> ConfigError:
-    """The error that a source without a loss is refused with."""
+    """The error for a source without a loss."""
     has = _listed(list(dict.fromkeys(names)))
     return ConfigError(
         f"{where} has nothing that is known to be a loss: say which with --column loss=NAME; it has: {has}"

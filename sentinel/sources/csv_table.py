@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from sentinel.bounded import LINE_BYTES
-from sentinel.judge.readings import Readings
-from sentinel.sources.cells import BLANK, Cells, cells_of_arrow, rows_of, tell_apart
 from sentinel.sources.column_names import SPLITS, Naming, no_loss, resolve
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
-from sentinel.sources.row_merge import Stream
+from sentinel.sources.table_rows import BLANK, Cells, cells_of_arrow, split_losses
+from sentinel.sources.table_source import Batch, table_source
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_csv"]
@@ -64,7 +63,9 @@ def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     ConfigError when it is a table by its name and nothing in it is a loss.
     """
     header = _header(path, asked)
-    return None if header is None else ColumnSource(path, "csv", lambda tally: _chunks(path, header, tally))
+    if header is None:
+        return None
+    return table_source(path, "csv", lambda tally: _batches(path, header, tally), header.naming.notes_of_rows)
 
 
 def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
@@ -125,24 +126,17 @@ def _each_once(names: list[str]) -> list[str]:
     return each
 
 
-def _chunks(path: Path, header: _Header, tally: Tally) -> Iterator[Readings]:
-    stream = Stream(tally)
-    for note in header.naming.notes:
-        tally.note(note)
-    if "step" not in header.naming.columns:
-        tally.note("there is no column with the step: rows are numbered from 1")
+def _batches(path: Path, header: _Header, tally: Tally) -> Iterator[Batch]:
     with Bytes(path) as file:
         file.read_up_to(header.end)
         if start := file.read(_BLOCK_BYTES):  # pyarrow has no table without a row
             file.push_back(start)
             table = _Table(file, header, tally)
             for batch in table.batches():
-                rows = rows_of(table.cells(batch), len(batch), table.rows_given + 1, tally, table.line_of)
+                yield table.cells(batch), len(batch), table.line_of
                 table.rows_given += len(batch)
-                yield from stream.push(rows)
         if file.problem is not None:
             tally.cannot_read(header.lines + 1, file.problem)
-    yield from stream.finish()
 
 
 def _blocks(file: Bytes) -> Iterator[bytes]:
@@ -222,7 +216,7 @@ class _Table:
                 texts = pc.replace_substring(texts.cast(pa.binary()), b",", b".").cast(pa.string())
             columns[ours] = cells_of_arrow(texts)
         if self._header.split:
-            tell_apart(columns, batch.column(self._header.split).to_pylist())
+            split_losses(columns, batch.column(self._header.split).to_pylist())
         if _EXTRA in self._header.names:
             extra = batch.column(_EXTRA)
             self._look_for_keys(extra)

@@ -18,8 +18,7 @@ from pathlib import Path
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_formats import format_named
-from sentinel.sources.line_reader import LineReader, UnreadableLine
-from sentinel.sources.log_file import Trial
+from sentinel.sources.log_file import LineReader, Trial, UnreadableLine
 from sentinel.sources.rank_merge import RankMerge
 from sentinel.vocabulary.sample import Record
 

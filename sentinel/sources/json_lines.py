@@ -128,25 +128,13 @@ _STEPS = (
 )
 _LOSSES = (
     *("train/loss", "loss", "train_loss", "lm_loss", "lm loss", "training_loss", "train/lm_loss", "train/lm loss"),
-    *(
-        "train/CrossEntropyLoss",
-        "train/CE loss",
-        "loss/train",
-        "loss/train/total",
-        "reduced_train_loss",
-        "train-loss",
-        "loss/out",
-    ),
+    *("train/CrossEntropyLoss", "train/CE loss", "loss/train", "loss/train/total", "reduced_train_loss", "train-loss"),
+    "loss/out",
 )
 _VALIDATIONS = ("val/loss", "eval/loss", "val_loss", "valid_loss", "eval_loss", "validation_loss", "validation/loss")
 _OTHERS: Mapping[str, Sequence[str]] = {
     "grad_norm": (
-        "train/grad_norm",
-        "grad_norm",
-        "grad-norm",
-        "gnorm",
-        "gradient_norm",
-        "optim/total_grad_norm",
+        *("train/grad_norm", "grad_norm", "grad-norm", "gnorm", "gradient_norm", "optim/total_grad_norm"),
         "grad/norm/total",
     ),
     "lr": ("train/lr", "lr", "learning_rate", "train/learning_rate", "learning-rate", "optim/learning_rate"),
@@ -156,12 +144,7 @@ _OTHERS: Mapping[str, Sequence[str]] = {
 _COUNTS: Mapping[str, Sequence[str]] = {
     "consumed_samples": ("consumed_samples", "samples", "train/consumed_samples"),
     "consumed_tokens": (
-        "consumed_tokens",
-        "tokens",
-        "total_tokens",
-        "tokens_seen",
-        "train/tokens",
-        "train/total_tokens",
+        *("consumed_tokens", "tokens", "total_tokens", "tokens_seen", "train/tokens", "train/total_tokens"),
         "optim/total_tokens",
     ),
     "global_batch_samples": ("global_batch_size", "batch_size"),
@@ -216,10 +199,8 @@ class JsonLines:
             if step is None:
                 raise LineError("a loss without its step")
             fields: dict[str, Any] = {"time_unix_s": moment}
-            fields |= {name: value for name, keys in _OTHERS.items() if (value := _first(data, keys)) is not None}
-            fields |= {
-                name: value for name, keys in _COUNTS.items() if (value := _first(data, keys, _whole)) is not None
-            }
+            fields |= {name: _first(data, keys) for name, keys in _OTHERS.items()}
+            fields |= {name: _first(data, keys, _whole) for name, keys in _COUNTS.items()}
             events.append(Reading(step, loss, rank_of(head), fields, _whole(data.get("total_steps"))))
         if validated is not None:
             events.append(Evaluated(loss=validated, step=step, time_unix_s=moment))

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sentinel.lint.log import given_by_log
 from sentinel.sources.bar_lines import LOSS, NAN, SCALE, SKIPPED, STEP, Fields, fields_of
 from sentinel.sources.line_events import Evaluated, Event, ProgramStarted, Reading, Saved
 from sentinel.sources.line_text import number, rank_of, time_of, whole
-from sentinel.sources.megatron_arguments import Arguments
-from sentinel.vocabulary.errors import LineError
+from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["GptNeox", "Megatron"]
 
@@ -52,7 +53,7 @@ class Megatron:
 
     def __init__(self) -> None:
         self.note = ""
-        self._arguments = Arguments()
+        self._arguments = _Arguments()
         self._barred = False
         self._overflow = False
         self._last: tuple[int, float | None, float | None] = (0, None, None)
@@ -60,8 +61,8 @@ class Megatron:
     def decode(self, line: str) -> Sequence[Event] | None:
         if "teration" in line or "ITERATION" in line:
             return self._of_iteration(line)
-        if (self._arguments.open or " arguments " in line) and (taken := self._arguments.take(line)):
-            return taken.events
+        if (self._arguments.open or " arguments " in line) and (taken := self._arguments.take(line)) is not None:
+            return taken
         if "OVERFLOW!" in line and "kipping step" in line:
             self._overflow = True
             return ()
@@ -77,8 +78,8 @@ class Megatron:
         if found is not None and "|" in line and "alid" not in line[: found.start()]:
             readings = self._readings(line, found)
             return (*self._arguments.close(), *readings) if self._arguments.open else readings
-        if self._arguments.open and (taken := self._arguments.take(line)):
-            return taken.events
+        if self._arguments.open and (taken := self._arguments.take(line)) is not None:
+            return taken
         if (valid := _VALIDATION.search(line)) is not None:
             step, value = whole(valid[1]), _VALUE.search(valid[2])
             loss = number(value[1]) if value else None
@@ -172,3 +173,117 @@ def _of_checkpoint(line: str) -> Sequence[Event] | None:
     if (loaded := _LOADED.search(line)) is not None and (step := whole(loaded[1])) is not None:
         return (ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line[: loaded.start()])),)
     return None
+
+
+_HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
+_STATUS = re.compile(r"(?:\.{2,}(?:updated|default))?\s*$")
+_MOST_LINES = 5_000
+"""Megatron prints about 300."""
+
+_LONGEST_ARGUMENT = 4_000
+"""Characters of one of them; only lists of data files are longer."""
+
+_REPORTED: Mapping[str, str] = {
+    "seed": "seed",
+    "seq-length": "full_seqlen",
+    "train-iters": "total_steps",
+    "save-interval": "checkpoint_interval_steps",
+    "world-size": "world_size",
+}
+_MEASURED: Mapping[str, str] = {
+    "clip-grad": "gradient_clipping",
+    "gradient-clipping": "gradient_clipping",
+    "adam-beta1": "adam_beta1",
+    "adam-beta2": "adam_beta2",
+    "weight-decay": "weight_decay",
+}
+_KEPT = ("global-batch-size", "micro-batch-size", "log-interval", "train-samples", "train-tokens", "load", "save")
+
+
+class _Arguments:
+    """Collects the list while it is printed."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self.interval: int | None = None
+        """`--log-interval` of the last list."""
+
+    @property
+    def open(self) -> bool:
+        """Whether the list has begun and not ended."""
+        return bool(self._lines)
+
+    def take(self, line: str) -> Sequence[ProgramStarted] | None:
+        """None for a line that is not of the list. The end of the list is a start of the program."""
+        found = _HEADER.search(line)
+        if found is None:
+            if not self.open or " .." not in line or len(line) > _LONGEST_ARGUMENT:
+                return None
+            if len(self._lines) < _MOST_LINES:
+                self._lines.append(_STATUS.sub("", line, count=1))
+            return ()
+        if found[1] is None:
+            self._lines = [line]
+            return ()
+        if not self.open:
+            return ()
+        self._lines.append(line)
+        return self.close()
+
+    def close(self) -> Sequence[ProgramStarted]:
+        """The start of the program, also where the end of the list was lost among other lines."""
+        facts, self._lines = _facts(_options(self._lines)), []
+        self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
+        return (ProgramStarted(facts=facts, certain=True, interval=self.interval),)
+
+
+def _options(lines: Sequence[str]) -> dict[str, str]:
+    """Option -> its value; switches that are on are "True"; what is None or False is left out."""
+    given = given_by_log("\n".join(lines))
+    return {option.flag.removeprefix("--"): " ".join(option.values) or "True" for option in given.options}
+
+
+def _facts(options: Mapping[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {field: whole(options[name]) for name, field in _REPORTED.items() if name in options}
+    facts |= {field: number(options[name]) for name, field in _MEASURED.items() if name in options}
+    facts["precision"] = _precision(options)
+    facts["lr_schedule"] = _schedule(options)
+    facts["settings"] = {name: options[name] for name in _KEPT if name in options}
+    found = {name: value for name, value in facts.items() if value is not None}
+    brought_back = tuple(name for name in ("lr_schedule", *dict.fromkeys(_MEASURED.values())) if name in found)
+    return found | ({"from_arguments": brought_back} if brought_back else {})
+
+
+def _precision(options: Mapping[str, str]) -> str | None:
+    found = options.get("params-dtype", "") + options.get("precision", "")
+    for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp16", "half")):
+        if name in options or dtype in found or name in found:
+            return name
+    return "fp32" if "float32" in found else None
+
+
+def _schedule(options: Mapping[str, str]) -> dict[str, Any] | None:
+    """The LR schedule where it is counted in iterations: linear warmup, then a cosine or nothing."""
+    peak, total = number(options.get("lr", "")), whole(options.get("train-iters", ""))
+    style = options.get("lr-decay-style", "cosine")
+    by_samples = "train-samples" in options or any(
+        whole(options.get(name, "")) for name in ("lr-warmup-samples", "lr-warmup-tokens", "lr-decay-tokens")
+    )
+    if peak is None or total is None or by_samples or style not in ("cosine", "constant"):
+        return None
+    decay_end = whole(options.get("lr-decay-iters", "")) or total
+    fraction = number(options.get("lr-warmup-fraction", ""))
+    warmup = whole(options.get("lr-warmup-iters", "")) or 0
+    if fraction is not None and 0 <= fraction <= 1:
+        warmup = round(fraction * decay_end)
+    minimum = number(options.get("min-lr", "")) or 0.0
+    try:
+        return LrSchedule(
+            peak=peak,
+            warmup=warmup,
+            decay_start=warmup,
+            decay_end=decay_end if style == "cosine" else 0,
+            minimum=minimum,
+        ).to_json()
+    except ConfigError:
+        return None

@@ -12,12 +12,11 @@ from sentinel.judge.readings import Readings
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.csv_table import open_csv
 from sentinel.sources.journals import open_journal
-from sentinel.sources.json_table import open_json_lines
+from sentinel.sources.json_table import open_json_lines, open_trainer_state
 from sentinel.sources.log_file import LogFile, read_log
 from sentinel.sources.parquet_table import open_parquet
 from sentinel.sources.tensorboard_scalars import open_tensorboard
-from sentinel.sources.trainer_state import open_trainer_state
-from sentinel.sources.wandb_file import open_wandb
+from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record, Sample
 

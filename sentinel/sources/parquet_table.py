@@ -11,11 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sentinel.bounded import open_regular
-from sentinel.judge.readings import Readings
-from sentinel.sources.cells import cells_of_arrow, rows_of
 from sentinel.sources.column_names import Naming, no_loss, resolve
 from sentinel.sources.column_source import CHUNK_ROWS, ColumnSource, Tally
-from sentinel.sources.row_merge import Stream
+from sentinel.sources.table_rows import cells_of_arrow
+from sentinel.sources.table_source import Batch, table_source
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_parquet"]
@@ -23,13 +22,13 @@ __all__ = ["open_parquet"]
 _MAGIC = b"PAR1"
 _READ_BYTES = 1 << 20
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""What pyarrow says of a file that is not whole; MemoryError where a length in it is nonsense is an ArrowException."""
+"""What pyarrow raises for a damaged file; MemoryError where a length in it is nonsense is an ArrowException."""
 
 
 def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file is one by its first bytes.
 
-    ConfigError when it is damaged where it says what it holds, or when nothing in it is a loss.
+    ConfigError when its list of columns is damaged, or when no column is a loss.
     """
     try:
         with open_regular(path) as file:
@@ -45,7 +44,7 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
         raise no_loss(str(path), names)
-    return ColumnSource(path, "parquet", lambda tally: _chunks(path, naming, tally))
+    return table_source(path, "parquet", lambda tally: _batches(path, naming, tally), naming.notes_of_rows)
 
 
 def _opened(path: Path) -> Any:
@@ -57,25 +56,16 @@ def _name(table: Any, number: int) -> str:
     return str(table.schema.column(number).path)
 
 
-def _chunks(path: Path, naming: Naming, tally: Tally) -> Iterator[Readings]:
-    stream, given = Stream(tally), 0
-    for note in naming.notes:
-        tally.note(note)
-    if "step" not in naming.columns:
-        tally.note("there is no column with the step: rows are numbered from 1")
-    wanted = sorted(set(naming.columns.values()))
+def _batches(path: Path, naming: Naming, tally: Tally) -> Iterator[Batch]:
+    given, wanted = 0, sorted(set(naming.columns.values()))
     try:
         with _opened(path) as table:
             for batch in table.iter_batches(CHUNK_ROWS, columns=wanted, use_threads=False):
                 columns = {ours: cells_of_arrow(_column(batch, theirs)) for ours, theirs in naming.columns.items()}
-                rows = rows_of(
-                    columns, len(batch), given + 1, tally, range(given + 1, given + 1 + len(batch)).__getitem__
-                )
+                yield columns, len(batch), range(given + 1, given + 1 + len(batch)).__getitem__
                 given += len(batch)
-                yield from stream.push(rows)
     except _DAMAGE as error:
         tally.cannot_read(given + 1, f"from this row on the file can't be read: {str(error)[:200]}")
-    yield from stream.finish()
 
 
 def _column(batch: Any, name: str) -> Any:

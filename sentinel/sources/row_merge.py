@@ -1,34 +1,42 @@
-"""Rows from several who report the same steps and are not quite in step: ranks, or the tags of an event file.
+"""Merges the rows of a table into samples: one for each step of each attempt.
 
-They are held back until all have passed a step, and go on in the order of their attempts and steps. Who falls behind
-by more than a chunk of rows, or says nothing any more, is not waited for.
+- Neighbouring rows of one step are one sample: ranks that report the same step (the loss is their mean, nan when any
+  is; loss_spread is largest minus smallest), or a logger that writes a step's values one row after the other.
+- A step that is smaller than the one before it begins a new attempt.
+- A row whose loss is blank is not a sample. Its validation loss is a Validation.
+- A loss of exactly 0 beside a grad norm of nan is nan: Hugging Face's trainer writes it so.
+
+Rows of several lanes (ranks, or the tags of an event file) that report the same steps, not quite in step, wait until
+all lanes have passed a step. A lane that is a chunk of rows behind, or has ended, is not waited for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
 from sentinel.sources.column_source import CHUNK_ROWS, Tally
-from sentinel.sources.rows import Join, Rows
+from sentinel.sources.table_rows import Flags, Rows, Whole
+from sentinel.vocabulary.sample import Validation
 
-__all__ = ["Lanes", "Stream"]
+__all__ = ["Lanes", "Stream", "readings_of"]
 
 Key = tuple[int, int]
 
 
 class Lanes:
-    """Puts rows of several lanes in order. In memory are two chunks of rows at the most."""
+    """Puts rows of several lanes in order; at most two chunks of rows are in memory."""
 
     def __init__(self, tally: Tally, *, one_writer: bool) -> None:
         self._tally = tally
         self._one_writer = one_writer
         """Whether a new attempt begins for all lanes at once (tags of one file) or for each by itself (ranks)."""
-        self._held: list[Rows] = []
-        self._rows_held = 0
+        self._waiting: list[Rows] = []
+        self._rows_waiting = 0
         self._last: dict[int, Key] = {}
         """Lane to attempt and step of its last row."""
         self._last_at: dict[int, int] = {}
@@ -41,31 +49,31 @@ class Lanes:
         self._late = 0
 
     def push(self, rows: Rows) -> Rows | None:
-        """Takes rows that have lanes; gives those that are complete, in order."""
+        """Takes rows with lanes; gives the rows that are complete, in order."""
         if not len(rows) or rows.lanes is None:
             return None
         if rows.attempts is None:
             rows.attempts = self._attempts_of_tags(rows) if self._one_writer else self._attempts_of_ranks(rows)
         for lane in np.unique(rows.lanes).tolist():
             last = int(np.flatnonzero(rows.lanes == lane)[-1])
-            self._last[lane] = (int(rows.attempts[last]), int(rows.steps[last]))
-        self._held.append(rows)
-        self._rows_held += len(rows)
-        return self._given_out(CHUNK_ROWS) if self._rows_held >= 2 * CHUNK_ROWS else None
+            self._last[lane] = rows.place(last)
+        self._waiting.append(rows)
+        self._rows_waiting += len(rows)
+        return self._given_out(CHUNK_ROWS) if self._rows_waiting >= 2 * CHUNK_ROWS else None
 
     def finish(self) -> Rows | None:
-        """The rows that are left."""
+        """The rows that are left, in order."""
         rows = self._given_out(0)
         if self._late:
             self._tally.note(f"{self._late} rows came too late to be joined with others of their step")
         return rows
 
     def attempt_ended(self) -> None:
-        """What follows was written by somebody else: a lane that repeats its last step begins a new attempt, too."""
+        """What follows is of another writer: a lane that repeats its last step begins a new attempt, too."""
         self._last = {lane: (attempt, step + 1) for lane, (attempt, step) in self._last.items()}
 
-    def _attempts_of_ranks(self, rows: Rows) -> NDArray[np.int64]:
-        """Each rank counts by itself. One that comes later is in the attempt of the others, unless it begins anew."""
+    def _attempts_of_ranks(self, rows: Rows) -> Whole:
+        """Each rank counts by itself. A later rank is in the newest attempt, unless it begins with step one."""
         attempts = np.ones(len(rows), np.int64)
         lanes = rows.lanes if rows.lanes is not None else attempts
         if self._first_step is None:
@@ -80,8 +88,8 @@ class Lanes:
             attempts[which] = known[0] + np.cumsum(np.diff(steps, prepend=known[1]) < 0)
         return attempts
 
-    def _attempts_of_tags(self, rows: Rows) -> NDArray[np.int64]:
-        """The first tag that goes back takes all others with it; those that go back after it only follow."""
+    def _attempts_of_tags(self, rows: Rows) -> Whole:
+        """The first tag that goes back begins an attempt for all tags; the others go back after it."""
         back = np.zeros(len(rows), np.bool_)
         previous_at = np.full(len(rows), -1, np.int64)
         lanes = rows.lanes if rows.lanes is not None else previous_at
@@ -102,39 +110,159 @@ class Lanes:
         return attempts
 
     def _given_out(self, keep: int) -> Rows | None:
-        if not self._held:
+        if not self._waiting:
             return None
-        rows = Rows.joined(self._held)
-        attempts = rows.attempts if rows.attempts is not None else np.ones(len(rows), np.int64)
-        order = np.lexsort((rows.steps, attempts))
-        rows, attempts = rows.taken(order), attempts[order]
-        passed = min(self._last.values())
-        complete = int(np.count_nonzero(_before(rows, attempts, passed)))
-        given = max(complete, len(rows) - keep)
+        rows = Rows.joined(self._waiting)
+        rows = rows.taken(np.lexsort((rows.steps, rows.known_attempts)))
+        given = max(int(np.count_nonzero(_before(rows, min(self._last.values())))), len(rows) - keep)
         if 0 < given < len(rows):  # not in the middle of a step
-            given = int(np.count_nonzero(_before(rows, attempts, (int(attempts[given]), int(rows.steps[given])))))
-        self._held = [rows.taken(slice(given, None))] if given < len(rows) else []
-        self._rows_held = len(rows) - given
-        return self._in_time(rows.taken(slice(0, given)), attempts[:given])
+            given = int(np.count_nonzero(_before(rows, rows.place(given))))
+        self._waiting = [rows.taken(slice(given, None))] if given < len(rows) else []
+        self._rows_waiting = len(rows) - given
+        return self._in_time(rows.taken(slice(0, given)))
 
-    def _in_time(self, rows: Rows, attempts: NDArray[np.int64]) -> Rows:
+    def _in_time(self, rows: Rows) -> Rows:
         if self._given is not None:
-            after, step = self._given
-            in_time = (attempts > after) | ((attempts == after) & (rows.steps > step))
-            self._late += len(rows) - int(np.count_nonzero(in_time))
-            rows, attempts = rows.taken(in_time), attempts[in_time]
+            attempt, step = self._given
+            late = _before(rows, (attempt, step + 1))
+            self._late += int(np.count_nonzero(late))
+            rows = rows.taken(~late)
         if len(rows):
-            self._given = (int(attempts[-1]), int(rows.steps[-1]))
+            self._given = rows.place(-1)
         return rows
 
 
-def _before(rows: Rows, attempts: NDArray[np.int64], key: Key) -> NDArray[np.bool_]:
-    before: NDArray[np.bool_] = (attempts < key[0]) | ((attempts == key[0]) & (rows.steps < key[1]))
+def _before(rows: Rows, key: Key) -> Flags:
+    before: Flags = (rows.known_attempts < key[0]) | ((rows.known_attempts == key[0]) & (rows.steps < key[1]))
     return before
 
 
+class Join:
+    """Takes rows in order and gives samples; the last step waits, since more of it may come."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._open: Rows | None = None
+        self._attempt = 1
+        self._last_step = -1
+        self._went_back = 0
+
+    def push(self, rows: Rows) -> Iterator[Readings]:
+        """The samples that are complete with these rows."""
+        if not len(rows):
+            return
+        self._find_attempts(rows)
+        if self._open is not None:
+            rows = Rows.joined([self._open, rows])
+        starts = _starts(rows)
+        last = int(starts[-1])
+        if len(rows) - last > CHUNK_ROWS:  # a step that never ends is not a step
+            last = len(rows)
+        self._open = rows.taken(slice(last, None)) if last < len(rows) else None
+        yield from self._samples(rows.taken(slice(0, last)))
+
+    def finish(self) -> Iterator[Readings]:
+        """The last step."""
+        if self._open is not None:
+            last, self._open = self._open, None
+            yield from self._samples(last)
+        if self._went_back:
+            times = "once" if self._went_back == 1 else f"{self._went_back} times"
+            self._tally.note(f"the step goes back {times}: a new attempt begins there")
+
+    def _find_attempts(self, rows: Rows) -> None:
+        if rows.attempts is not None:
+            return
+        back = np.diff(rows.steps, prepend=self._last_step) < 0
+        rows.attempts = self._attempt + np.cumsum(back)
+        self._went_back += int(back.sum())
+        self._attempt, self._last_step = int(rows.attempts[-1]), int(rows.steps[-1])
+
+    def _samples(self, rows: Rows) -> Iterator[Readings]:
+        if not len(rows):
+            return
+        rows = _merged(rows)
+        self._keep_validations(rows)
+        measured = rows.where("loss")
+        if not measured.any():
+            return
+        if not measured.all():
+            rows = rows.taken(measured)
+        if "grad_norm" in rows.values:
+            loss = rows.values["loss"]
+            is_nan = (loss == 0) & np.isnan(rows.values["grad_norm"]) & rows.where("grad_norm")
+            rows.values["loss"] = np.where(is_nan, math.nan, loss)
+        yield from readings_of(rows, self._tally.fields)
+
+    def _keep_validations(self, rows: Rows) -> None:
+        times = rows.values.get("time_unix_s", np.full(len(rows), math.nan))
+        for at in np.flatnonzero(rows.where("validation_loss")).tolist():
+            (attempt, step), loss = rows.place(at), float(rows.values["validation_loss"][at])
+            self._tally.keep(Validation(attempt=attempt, global_step=step, time_unix_s=float(times[at]), loss=loss))
+
+
+def _starts(rows: Rows) -> Whole:
+    """Where a step, or an attempt, differs from the one before it."""
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = rows.steps[1:] != rows.steps[:-1]
+    if rows.attempts is not None:
+        new[1:] |= rows.attempts[1:] != rows.attempts[:-1]
+    return np.flatnonzero(new)
+
+
+def _merged(rows: Rows) -> Rows:
+    """One row for each step. Of each field the largest reading, nan when any is; the loss is a mean."""
+    starts = _starts(rows)
+    if len(starts) == len(rows):
+        return rows
+    merged = Rows(
+        steps=rows.steps[starts],
+        values={},
+        attempts=None if rows.attempts is None else rows.attempts[starts],
+    )
+    for name, values in rows.values.items():
+        there = rows.where(name)
+        merged.there[name] = np.maximum.reduceat(there, starts)
+        merged.values[name] = np.maximum.reduceat(np.where(there, values, -math.inf), starts)
+    if "loss" in rows.values:
+        _average_loss(rows, starts, merged)
+    return merged
+
+
+def _average_loss(rows: Rows, starts: Whole, merged: Rows) -> None:
+    there, loss = rows.where("loss"), rows.values["loss"]
+    counts = np.add.reduceat(there.astype(np.int64), starts)
+    largest = merged.values["loss"]
+    smallest = np.minimum.reduceat(np.where(there, loss, math.inf), starts)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.add.reduceat(np.where(there, loss, 0.0), starts) / np.maximum(counts, 1)
+        spread = np.where(largest == smallest, 0.0, largest - smallest)
+    merged.values["loss"] = np.where(largest == smallest, largest, mean)
+    several = counts > 1
+    if several.any() and "loss_spread" not in merged.values:
+        merged.values["loss_spread"] = np.where(several, spread, math.nan)
+        merged.there["loss_spread"] = several
+
+
+def readings_of(rows: Rows, fields: tuple[str, ...]) -> Iterator[Readings]:
+    """The rows as the judge reads them, one piece for each attempt."""
+    for start, end in pairwise([0, *(np.flatnonzero(np.diff(rows.known_attempts)) + 1).tolist(), len(rows)]):
+        some = rows.taken(slice(start, end))
+        columns, measured, skipped = {}, {}, None
+        for name in fields:
+            there = some.where(name)
+            if there.all():
+                columns[name] = some.values[name]
+            elif there.any():
+                columns[name], measured[name] = np.where(there, some.values[name], math.nan), there
+        if "skipped" in some.values:
+            skipped = (some.values["skipped"] > 0) & some.where("skipped")
+        attempt, _ = some.place(0)
+        yield Readings(attempt=attempt, steps=some.steps, columns=columns, measured=measured, skipped=skipped)
+
+
 class Stream:
-    """From rows to samples: lanes are put in order where there are any, and the rows of a step joined."""
+    """From rows to samples: rows of lanes are put in order, and the rows of a step joined."""
 
     def __init__(self, tally: Tally, lanes: Lanes | None = None) -> None:
         self._tally = tally

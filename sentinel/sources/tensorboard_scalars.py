@@ -19,7 +19,7 @@ from sentinel.judge.readings import Readings
 from sentinel.sources.column_names import FIELDS, no_loss, resolve
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.row_merge import Lanes, Stream
-from sentinel.sources.rows import Rows
+from sentinel.sources.table_rows import Rows
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_tensorboard"]

@@ -17,7 +17,7 @@ import atheris
 with atheris.instrument_imports(include=["sentinel.sources", "sentinel.lint.log"]):
     from sentinel.sources.file_bytes import LineSplitter
     from sentinel.sources.line_formats import FORMATS, format_named
-    from sentinel.sources.line_reader import LineReader
+    from sentinel.sources.log_file import LineReader
 from sentinel.vocabulary.sample import decode, encode
 
 DATA = Path(__file__).parents[1] / "data"

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sentinel.sources.line_formats import format_named
-from sentinel.sources.line_reader import LineReader
-from sentinel.sources.log_file import LogFile, read_log
+from sentinel.sources.log_file import LineReader, LogFile, read_log
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, Validation
 
 SAMPLES = Path(__file__).parents[1] / "data" / "log_samples"

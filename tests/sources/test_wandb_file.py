@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import one_source, open_table
-from sentinel.sources.wandb_file import open_wandb
+from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Validation
 

@@ -1,14 +1,15 @@
-"""Cells of a table as numbers: blank is "not logged", nan is "logged as nan", anything else that is no number is told.
+"""Rows of a table as columns of numbers, from cells of text, of pyarrow or of Python values.
 
-nan and the infinities are taken in every spelling that Python, C, Java, JavaScript and JSON writers use.
+A blank cell is "not logged", nan is "logged as nan", in every spelling of Python, C, Java, JavaScript and JSON writers;
+any other text is reported.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,123 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sentinel.judge.readings import CARRIED
 from sentinel.sources.column_names import is_of_training, is_of_validation
 from sentinel.sources.column_source import Tally
 from sentinel.sources.line_text import not_finite
-from sentinel.sources.rows import Rows
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 
-__all__ = ["BLANK", "Cells", "cells_of_arrow", "cells_of_values", "rows_of", "tell_apart"]
+__all__ = [
+    "BLANK",
+    "Cells",
+    "Flags",
+    "Floats",
+    "Rows",
+    "Whole",
+    "cells_of_arrow",
+    "cells_of_values",
+    "split_losses",
+]
+
+_POSSIBLE = {
+    "time_unix_s": (0.0, LATEST_UNIX_S),
+    "consumed_samples": (0.0, float(LARGEST_WHOLE)),
+    "consumed_tokens": (0.0, float(LARGEST_WHOLE)),
+    "lr_warmup_steps": (0.0, float(LARGEST_WHOLE)),
+}
+"""Field to its smallest and largest possible number; nan is "not logged"."""
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Whole = NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rows:
+    """n rows in the order of the source."""
+
+    steps: Whole
+    values: dict[str, Floats]
+    """Field to its (n,) values: COLUMNS, CARRIED, skipped, validation_loss."""
+
+    there: dict[str, Flags] = field(default_factory=dict)
+    """Field to (n,): where there is a reading. A field that is not named here has one everywhere."""
+
+    lanes: Whole | None = None
+    """(n,) the rank or tag that reported the row, where that is known. Lanes may be out of step with one another."""
+
+    attempts: Whole | None = None
+    """(n,) where the source has them, or once they were found."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def known_attempts(self) -> Whole:
+        """(n,): the attempts; 1 where the rows have none."""
+        return np.ones(len(self), np.int64) if self.attempts is None else self.attempts
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Attempt and step of a row."""
+        return int(self.known_attempts[at]), int(self.steps[at])
+
+    def taken(self, which: slice | Whole | Flags) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            steps=self.steps[which],
+            values={name: values[which] for name, values in self.values.items()},
+            there={name: there[which] for name, there in self.there.items()},
+            lanes=None if self.lanes is None else self.lanes[which],
+            attempts=None if self.attempts is None else self.attempts[which],
+        )
+
+    @classmethod
+    def joined(cls, several: list[Rows]) -> Rows:
+        """The rows one after the other; all have attempts, or none has."""
+        if len(several) == 1:
+            return several[0]
+        names = {name for rows in several for name in rows.values}
+        gaps = {n for n in names if any(n in rows.there or n not in rows.values for rows in several)}
+        attempts = [rows.attempts for rows in several if rows.attempts is not None]
+        lanes = [rows.lanes for rows in several if rows.lanes is not None]
+        return cls(
+            steps=np.concatenate([rows.steps for rows in several]),
+            values={n: np.concatenate([rows.values.get(n, _nans(len(rows))) for rows in several]) for n in names},
+            there={n: np.concatenate([rows.where(n) for rows in several]) for n in gaps},
+            lanes=np.concatenate(lanes) if lanes else None,
+            attempts=np.concatenate(attempts) if attempts else None,
+        )
+
+    def possible(self, tally: Tally) -> Rows:
+        """The rows with a possible step; the others are counted. Impossible times and counts are taken out."""
+        for name, (least, most) in _POSSIBLE.items():
+            if name in self.values:
+                fine = (self.values[name] >= least) & (self.values[name] <= most)
+                if not fine.all():
+                    self.there[name] = self.where(name) & fine
+                    self.values[name] = np.where(fine, self.values[name], math.nan)
+        fine = (self.steps >= 0) & (self.steps <= LARGEST_WHOLE)
+        if fine.all():
+            return self
+        for step in self.steps[~fine].tolist():
+            tally.cannot_read(0, f"the step {step} is none")
+        return self.taken(fine)
+
+    def where(self, name: str) -> Flags:
+        """(n,): where the field has a reading."""
+        if name not in self.values:
+            return np.zeros(len(self), np.bool_)
+        return self.there.get(name, np.ones(len(self), np.bool_))
+
+
+def _nans(n: int) -> Floats:
+    return np.full(n, math.nan)
+
 
 BLANK = ("", "null", "NULL", "Null", "None", "none", "NA", "N/A", "n/a", "<NA>", "-", "--", "No log")
-"""What writers put where nothing was measured."""
+"""Written where nothing was measured."""
 _OF_SO_MANY = re.compile(r"(\d{1,15})/\d{1,15}")
-"""A step that is told with how many there will be."""
+"""A step and the number of steps."""
 
-_LARGEST_STEP = 2**53
 _SHOWN = 60
 
 
@@ -37,8 +141,8 @@ _SHOWN = 60
 class Cells:
     """One column's cells."""
 
-    values: NDArray[np.float64]
-    there: NDArray[np.bool_] | None = None
+    values: Floats
+    there: Flags | None = None
     """Where something was logged; None for everywhere."""
 
     bad: Mapping[int, str] | None = None
@@ -61,8 +165,8 @@ def cells_of_arrow(array: Any) -> Cells:
     return Cells(values=values, there=None if not numbers.null_count else ~_nulls(numbers))
 
 
-def _nulls(array: Any) -> NDArray[np.bool_]:
-    nulls: NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
+def _nulls(array: Any) -> Flags:
+    nulls: Flags = pc.is_null(array).to_numpy(zero_copy_only=False)
     return nulls
 
 
@@ -134,8 +238,8 @@ def _number(value: Any) -> float | None:
     raise ValueError(value)
 
 
-def tell_apart(columns: dict[str, Cells], splits: Sequence[object]) -> None:
-    """Takes the losses of rows that are of a validation for what they are; `splits` says of each row what it is of."""
+def split_losses(columns: dict[str, Cells], splits: Sequence[object]) -> None:
+    """Moves the losses of validation rows to `validation_loss`; `splits` names for each row the split it is of."""
     loss = columns.get("loss")
     trains = np.array([is_of_training(split) for split in splits], np.bool_)
     if loss is None or trains.all():
@@ -149,54 +253,3 @@ def tell_apart(columns: dict[str, Cells], splits: Sequence[object]) -> None:
     columns["validation_loss"] = Cells(values=values, there=known)
     bad = {row: what for row, what in (loss.bad or {}).items() if trains[row]}
     columns["loss"] = Cells(values=loss.values, there=there & trains, bad=bad)
-
-
-def rows_of(columns: Mapping[str, Cells], count: int, first: int, tally: Tally, line: Callable[[int], int]) -> Rows:
-    """The rows of a stretch of a table that can be read. Those that hold nothing that is looked for are passed over.
-
-    `first` is the number of the first row, for a table without a step; `line` tells on which line a row stands.
-    """
-    wrong: dict[int, str] = {}
-    for name, cells in columns.items():
-        for row, what in (cells.bad or {}).items() if name not in CARRIED else ():  # no sample is lost for these
-            wrong.setdefault(row, f"{name} should be a number, not {what}")
-    step = columns.get("step")
-    readings = {name: cells for name, cells in columns.items() if name not in ("step", "rank", "attempt")}
-    something = np.zeros(count, np.bool_)
-    for cells in readings.values():
-        something |= True if cells.there is None else cells.there
-    if step is None:
-        usable, steps = something, np.arange(first, first + count)
-    else:
-        usable, steps = _whole(step.values, something, "step", wrong)
-    others = {}
-    for name, otherwise in (("attempt", 1), ("rank", 0)):
-        if name in columns:
-            cells = columns[name]
-            filled = cells.values if cells.there is None else np.where(cells.there, cells.values, otherwise)
-            fine, others[name] = _whole(filled, something, name, wrong)
-            usable = usable & fine
-    for row in sorted(wrong):
-        tally.cannot_read(line(row) if tally.shows_more else 0, wrong[row])
-    if wrong:
-        usable[list(wrong)] = False
-    rows = Rows(
-        steps=steps,
-        values={name: cells.values for name, cells in readings.items()},
-        there={name: cells.there for name, cells in readings.items() if cells.there is not None},
-        lanes=others.get("rank"),
-        attempts=others.get("attempt"),
-    )
-    return rows if usable.all() else rows.taken(usable)
-
-
-def _whole(
-    values: NDArray[np.float64], something: NDArray[np.bool_], name: str, wrong: dict[int, str]
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Where the values are whole numbers from 0 on, and those numbers; where something was logged beside, it's told."""
-    with np.errstate(invalid="ignore"):
-        fine = (values >= 0) & (values < _LARGEST_STEP) & (values == np.floor(values))
-    for row in np.flatnonzero(~fine & something).tolist():
-        told = "is not there" if math.isnan(values[row]) else f"should be a whole number, not {values[row]:.15g}"
-        wrong.setdefault(row, f"the {name} {told}")
-    return fine & something, np.where(fine, values, 0).astype(np.int64)

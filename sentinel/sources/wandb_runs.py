@@ -1,4 +1,4 @@
-"""Weights & Biases' own file of a run, run-ID.wandb: what was logged, as `wandb` keeps it, online or not.
+"""Runs of Weights & Biases: in its own file run-ID.wandb, or asked of its server.
 
 A header of 7 bytes, then blocks of 32 KiB of LevelDB's log: frames of checksum, length and kind, and a record is one
 frame or several. A record is a protobuf message `Record`: its field 2 is a step's history, whose items are a key and
@@ -9,20 +9,30 @@ Source: github.com/wandb/wandb, core/pkg/leveldb/record.go and wandb/proto/wandb
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.adapters.event_files.events import fields_of
+from sentinel.adapters.paging.secret import Secret
+from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.bounded import LINE_BYTES
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
-from sentinel.sources.table_source import Object, source_of_objects
+from sentinel.sources.table_source import Object, searched_source
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["open_wandb"]
+if TYPE_CHECKING:  # its library is not in every installation
+    from sentinel.adapters.wandb.api import Wandb
+
+__all__ = ["PREFIX", "open_wandb", "project_of", "source_in_wandb"]
+
+PREFIX = "wandb:"
+_KEY_VARIABLE = "WANDB_API_KEY"
 
 _HEADER = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES = 1 << 15
@@ -48,7 +58,7 @@ def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     with Bytes(path) as file:
         if file.read_up_to(len(_HEADER)) != _HEADER:
             return None
-    return source_of_objects(path, "wandb", lambda tally: _batches(path, tally), asked)
+    return searched_source(path, "wandb", lambda tally: _batches(path, tally), asked)
 
 
 def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
@@ -150,3 +160,32 @@ def _value(text: bytes) -> Any:
         pass
     read = json.loads(text)
     return read if isinstance(read, bool | dict) or read in ("NaN", "Infinity", "-Infinity") else None
+
+
+def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
+    """The run of `wandb:ENTITY/PROJECT/RUN-ID`, with the key of the environment."""
+    parts = name.removeprefix(PREFIX).split("/")
+    if len(parts) != 3 or not all(parts):
+        raise ConfigError(f"{name} should look like {PREFIX}ENTITY/PROJECT/RUN-ID, the end of the run's address")
+    entity, project, run_id = parts
+    there = project_of(WandbRun(entity=entity, project=project, run_id=run_id))
+
+    def batches(_: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
+        rows, given = there.rows(run_id), 0
+        while batch := [dict(row) for row in islice(rows, _AT_ONCE)]:
+            yield batch, range(given + 1, given + len(batch) + 1)
+            given += len(batch)
+
+    return searched_source(Path(name), "wandb", batches, columns)
+
+
+def project_of(of: WandbRun) -> Wandb:
+    """The project that the table names, with the key of its file or of the environment."""
+    try:
+        from sentinel.adapters.wandb.api import Wandb
+
+        env = None if of.api_key_file is not None else _KEY_VARIABLE
+        key = Secret(what="api_key", env=env, file=of.api_key_file, environ=os.environ).read()
+        return Wandb(of.entity or "", of.project or "", key, url=of.url, timeout_s=of.timeout_s)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
