@@ -79,9 +79,12 @@ def _document(text: bytes) -> Any:
 def _object(line: bytes) -> Object:
     """LineError when the line holds none. Python writes nan as NaN, which is no JSON, and is taken."""
     try:
-        found = _document(line)
-    except (ValueError, RecursionError) as error:
-        raise LineError(f"not JSON: {str(error)[:200]}") from error
+        found = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        try:
+            found = _document(line)
+        except (ValueError, RecursionError) as error:
+            raise LineError(f"not JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise LineError(f"a JSON object was expected, not {type(found).__name__}")
     if dict in map(type, found.values()):

@@ -208,6 +208,18 @@ FORMATS: tuple[LineFormat, ...] = (
         ),
         one_writer=True,
     ),
+    LineFormat(  # older versions: `Epoch:[0/19](100/24681) loss:5.251 lr:0.00020000 epoch_Time:98.0min:`
+        name="minimind",
+        sample="Epoch:[1/2](7/39695), loss: 2.6, logits_loss: 2.5, aux_loss: 0.1, lr: 0.0005, epoch_time: 4767.0min",
+        reads=LinePattern(
+            line=re.compile(
+                r"\bEpoch:\[(?P<epoch>\d+)/(?P<epochs>\d+)\]\((?P<step>\d+)/(?P<per_epoch>\d+)\),? "
+                r"loss:\s*(?:[^\s,]+,\s*logits_loss:\s*)?(?P<loss>[^\s,]+)(?:.*?\b(?:lr|learning_rate):\s*(?P<lr>[^\s,]+))?"
+            ),
+            contains=("Epoch:[",),
+            note="steps are MiniMind's batches over all epochs: --accumulation_steps of them make an update",
+        ),
+    ),
     LineFormat(name="nanogpt", sample="iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%", reads=NanoGpt),
     LineFormat(name="jsonl", sample='{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}', reads=JsonLines),
     LineFormat(name="generic", sample="step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4", reads=Generic),
