@@ -101,9 +101,8 @@ class Naming:
     @property
     def notes_of_rows(self) -> list[str]:
         """The notes, and one for a table whose rows are counted since it has no step."""
-        return self.notes + ["there is no column with the step: rows are numbered from 1"] * (
-            "step" not in self.columns
-        )
+        counted = [] if "step" in self.columns else ["there is no column with the step: rows are numbered from 1"]
+        return self.notes + counted
 
 
 def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Naming:

@@ -46,7 +46,7 @@ class _Header:
     """Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it."""
 
     split: str
-    """The column that says whether a row is of training or of a validation; empty where there is none."""
+    """The column that names the split of a row, such as `train` and `val`; empty where there is none."""
 
     end: int
     """Bytes of the file that lie before the first row."""
@@ -70,7 +70,7 @@ def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
 
 def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
     with Bytes(path) as file:
-        head = file.read_up_to(_HEAD_BYTES)
+        head = file.read(_HEAD_BYTES)
     first = _first_line(head)
     if first is None:
         return None
@@ -128,7 +128,7 @@ def _each_once(names: list[str]) -> list[str]:
 
 def _batches(path: Path, header: _Header, tally: Tally) -> Iterator[Batch]:
     with Bytes(path) as file:
-        file.read_up_to(header.end)
+        file.read(header.end)
         if start := file.read(_BLOCK_BYTES):  # pyarrow has no table without a row
             file.push_back(start)
             table = _Table(file, header, tally)
@@ -140,8 +140,8 @@ def _batches(path: Path, header: _Header, tally: Tally) -> Iterator[Batch]:
 
 
 def _blocks(file: Bytes) -> Iterator[bytes]:
-    """The rest of the file in blocks of whole lines, with `?` for each byte that is no ASCII: no number has one, and
-    pyarrow fails to tell of a row with one that is no UTF-8 either."""
+    """The rest of the file in blocks of whole lines, with `?` for each byte outside ASCII: no number has one, and
+    pyarrow cannot report a row whose bytes are not UTF-8."""
     rest: list[bytes] = []
     while data := file.read(_BLOCK_BYTES):
         end = data.rfind(b"\n") + 1
@@ -149,7 +149,7 @@ def _blocks(file: Bytes) -> Iterator[bytes]:
             yield b"".join([*rest, data[:end]]).translate(_ASCII)
             rest = []
         rest.append(data[end:])
-        if sum(map(len, rest)) > LINE_BYTES:  # no table; what pyarrow says of it is told
+        if sum(map(len, rest)) > LINE_BYTES:  # not a table; pyarrow's error is reported
             break
     if last := b"".join(rest):
         yield last.translate(_ASCII)
@@ -164,7 +164,7 @@ def _owned_by_arrow(block: bytes) -> Any:
 
 
 class _Table:
-    """The rows, as pyarrow gives them: texts, of the columns that are looked for."""
+    """The rows as pyarrow gives them: texts of the columns that have a field."""
 
     def __init__(self, file: Bytes, header: _Header, tally: Tally) -> None:
         self._file = file
@@ -178,7 +178,7 @@ class _Table:
         self.rows_given = 0
 
     def batches(self) -> Iterator[Any]:
-        """Record batches, to the end or to where the text can't be taken apart any more."""
+        """Record batches, to the end or to the first block that pyarrow cannot parse."""
         header = self._header
         wanted = set(header.naming.columns.values()) | ({_EXTRA, header.split} & set(header.names))
         for block in _blocks(self._file):
@@ -203,7 +203,7 @@ class _Table:
                 )
             except pa.ArrowException as error:
                 line = self.line_of(0)
-                self._tally.cannot_read(line, f"from about here on the rows can't be told apart: {str(error)[:200]}")
+                self._tally.cannot_read(line, f"from about here on the rows can't be separated: {str(error)[:200]}")
                 return
             yield from table.to_batches()
 

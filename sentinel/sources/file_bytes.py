@@ -45,12 +45,10 @@ class Bytes:
         self.close()
 
     def read(self, size: int = -1) -> bytes:
-        """Up to as many bytes; none at the end and after damage."""
-        if self._pushed_back:
-            size = len(self._pushed_back) if size < 0 else size
-            data, self._pushed_back = self._pushed_back[:size], self._pushed_back[size:]
-            return data
-        parts, wanted = [], size
+        """As many bytes, all of them where size is negative; fewer only at the end and after damage."""
+        first = self._pushed_back if size < 0 else self._pushed_back[:size]
+        self._pushed_back = self._pushed_back[len(first) :]
+        parts, wanted = [first], size if size < 0 else size - len(first)
         while self.problem is None and wanted != 0:
             try:
                 data = self._file.read1(wanted)  # read would lose what lies before the damage
@@ -61,14 +59,6 @@ class Bytes:
                 break
             parts.append(data)
             wanted -= len(data) if size > 0 else 0
-        return b"".join(parts)
-
-    def read_up_to(self, size: int) -> bytes:
-        """As many bytes, fewer only where the file ends."""
-        parts = []
-        while size > 0 and (data := self.read(size)):
-            parts.append(data)
-            size -= len(data)
         return b"".join(parts)
 
     def push_back(self, data: bytes) -> None:

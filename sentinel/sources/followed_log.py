@@ -108,7 +108,7 @@ class _RankLog:
         self._characters = 0
 
     def new(self) -> Iterator[Record]:
-        """The new records; where no line is new, the step that was held as well."""
+        """The new records; where no line is new, also the step that was still open."""
         self.quiet = True
         for lines in self._file.poll():
             self.quiet = False
@@ -183,7 +183,7 @@ class FollowedFile:
         yield from self._appended(self._fd)
 
     def _is_at_path(self, fd: int) -> bool:
-        """Whether the open file is still the one of that name; so it counts while there is none."""
+        """Whether the open file is still the one at the path, or none is there."""
         ours = os.fstat(fd)
         try:
             there = os.stat(self.path)  # noqa: PTH116 - beside fstat
@@ -196,7 +196,7 @@ class FollowedFile:
         begun_anew = not mark.startswith(self._mark)
         shorter = os.fstat(fd).st_size < self._offset
         if shorter and not begun_anew and not self._was_shorter:
-            self._was_shorter = True  # NFS may show an older size for a while: it is believed at the next poll
+            self._was_shorter = True  # NFS may show an older size for a while: the next poll decides
             return
         self._was_shorter = False
         if begun_anew or shorter:

@@ -104,7 +104,7 @@ def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
 
 
 def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sample | None:
-    """What decode says of the line; None where it is no sample, which is then kept or counted."""
+    """The sample that `decode` reads; None where the line is another record, which is kept, or unreadable."""
     try:
         if line is None:
             raise LineError("the line is too long")

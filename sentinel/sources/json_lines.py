@@ -58,7 +58,7 @@ class Fairseq:
         self.note = "losses are written in bits (base 2) and given in nats"
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells. An update that overflowed is not counted by fairseq, and has no line."""
+        """The events of the line. fairseq does not count an update that overflowed, and writes no line for it."""
         begin = line.find("{")
         if begin < 0 and "num_updates" in line:
             return self._in_words(line)

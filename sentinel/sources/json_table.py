@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder().decode
 def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file's first lines are JSON objects and some key of theirs is a loss.
 
-    ConfigError when they are, and what was asked for is no key of theirs.
+    ConfigError when they are, and a column of `asked` is not a key of theirs.
     """
     head = head_of_objects(path)
     if not head:
@@ -50,26 +50,26 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None
 
 
 def head_of_objects(path: Path) -> list[Object]:
-    """The objects on the file's first lines; none where the first line that says something is none, or many are not."""
+    """The objects on the file's first lines; empty where the first line, or half of them, are not."""
     with Bytes(path) as file:
-        head = file.read_up_to(_HEAD_BYTES)
+        head = file.read(_HEAD_BYTES)
     lines = head.split(b"\n")
     if len(lines) > 1 and len(head) == _HEAD_BYTES:
         lines.pop()  # it may go on
-    said = [line for line in lines if line.strip() and not line.lstrip().startswith(b"#")]
-    if not said or not said[0].lstrip().startswith(b"{"):
+    filled = [line for line in lines if line.strip() and not line.lstrip().startswith(b"#")]
+    if not filled or not filled[0].lstrip().startswith(b"{"):
         return []
     objects = []
-    for line in said:
+    for line in filled:
         try:
             objects.append(_object(line))
         except LineError:
             continue
-    return objects if 2 * len(objects) > len(said) else []
+    return objects if 2 * len(objects) > len(filled) else []
 
 
 def _document(text: bytes) -> Any:
-    """ValueError, RecursionError when it is no JSON; NaN, which Python writes and JSON does not know, is taken."""
+    """ValueError, RecursionError when it is not JSON; NaN, as Python writes it, is read."""
     try:
         return _decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -77,7 +77,7 @@ def _document(text: bytes) -> Any:
 
 
 def _object(line: bytes) -> Object:
-    """LineError when the line holds none. Python writes nan as NaN, which is no JSON, and is taken."""
+    """LineError when the line is not an object."""
     try:
         found = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -187,14 +187,14 @@ def _checkpoints(folder: Path) -> Iterator[CheckpointSaved]:
 
 
 def _history(path: Path) -> tuple[str, list[Object]] | None:
-    """The format's name and the entries; None where the file is no trainer state, and no array of such entries."""
+    """The format's name and the entries; None where the file is no trainer state and no array of entries."""
     called_so = path.name == _FILE
     with Bytes(path) as file:
-        start = file.read_up_to(_STATE_HEAD_BYTES)
+        start = file.read(_STATE_HEAD_BYTES)
         alone = _ARRAY.match(start) is not None
         if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
-        text = start + file.read_up_to(_LARGEST_BYTES)
+        text = start + file.read(_LARGEST_BYTES)
         goes_on = file.read(1) != b""
     if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None

@@ -1,4 +1,4 @@
-"""Decoders of log lines that are told by data how a format is written: one line for a step, or a block of lines."""
+"""Decoders that read a log format from its description as data: one line for a step, or a block of lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Decoder(Protocol):
     """What a reader of the numbers has to know; a sentence, or empty."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line says; None for a line of another program. LineError: a line of this format that is damaged."""
+        """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
         ...
 
     def end(self) -> Sequence[Event]:
@@ -75,7 +75,7 @@ class LinePattern:
     """What stands before the step where the loss is a validation's."""
 
     starts_at: re.Pattern[str] | None = None
-    """A line that says at which step training starts (group 1)."""
+    """A line with the step at which training starts (group 1)."""
 
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
     """Words of which a line about checkpoints has one; none where the format has no such lines."""

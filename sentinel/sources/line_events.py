@@ -1,4 +1,4 @@
-"""What one line of a log says, before it is known which attempt it belongs to."""
+"""The events that one line of a log reports, before the attempt that they belong to is known."""
 
 from __future__ import annotations
 

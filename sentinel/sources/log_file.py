@@ -64,7 +64,7 @@ class LineReader:
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
         self.lines = 0
         self.readings = 0
-        """Lines, or blocks of lines, that held a step's readings."""
+        """Lines, or blocks of lines, with a step's readings."""
         self.foreign = 0
         """Lines of other programs: warnings, progress bars. They are not errors."""
         self.unreadable = 0

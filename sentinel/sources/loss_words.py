@@ -1,4 +1,4 @@
-"""What a line of words says of a step, in whatever order: `Iter(train) [10/2046]  lr: 3e-05 … loss: 2.3`.
+"""Step, losses and fields in a line of words, in whatever order: `Iter(train) [10/2046]  lr: 3e-05 … loss: 2.3`.
 
 A loss has a qualifier, the word before it. Only those that stand for the training loss are taken, the one over the
 tokens before a sum with auxiliary ones; a word that is not known (`aux_loss`, `nll_loss`, `actor/pg_loss`) is another
@@ -85,13 +85,13 @@ _MMENGINE = re.compile(r"(?<!\w)time: ([\d.]+)")
 
 
 class Counted:
-    """Where a line says which step it is."""
+    """The step that a line names, and where it stands in the line."""
 
-    __slots__ = ("begin", "end", "epoch", "redrawn", "rounded", "said", "step", "total")
+    __slots__ = ("begin", "end", "epoch", "redrawn", "rounded", "step", "text", "total")
 
     def __init__(self, found: re.Match[str], group: int, line: str) -> None:
         self.begin, self.end = found.start(), found.end(group)
-        self.said = found[0]
+        self.text = found[0]
         self.step = whole(found[group].upper())
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
@@ -102,7 +102,7 @@ class Counted:
     @property
     def of_batches(self) -> bool:
         """Whether it is called one; an evaluation counts its own."""
-        return "batch" in self.said.lower()
+        return "batch" in self.text.lower()
 
 
 def counted_in(line: str) -> Counted | None:
@@ -153,9 +153,9 @@ def _rank(line: str, at: int) -> int:
 
 
 def _qualifier(line: str, at: int) -> str:
-    """What a loss is said to be of, in small letters: `val` of `val_loss` and of `val loss`; empty for a mere `loss`.
+    """The qualifier of a loss, in small letters: `val` of `val_loss` and of `val loss`; empty for `loss` alone.
 
-    What runs into it (`closs`) is another word, and is given with a sign that no name has.
+    A word that runs into `loss` (`closs`) is another word: it is returned with a sign that no name has.
     """
     last = line[at - 1] if at else " "
     if last == " ":

@@ -212,7 +212,7 @@ def cells_of_values(found: Sequence[Any]) -> Cells:
 
 
 def _number(value: Any) -> float | None:
-    """ValueError, OverflowError when it is none."""
+    """ValueError, OverflowError when it is not a number."""
     if isinstance(value, list) and value:  # one for each group of parameters
         value = value[0]
     if isinstance(value, str):

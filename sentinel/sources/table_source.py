@@ -19,7 +19,16 @@ from sentinel.sources.row_merge import Stream
 from sentinel.sources.table_rows import Cells, Flags, Floats, Rows, Whole, cells_of_values, split_losses
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Batch", "Object", "ObjectBatches", "keys_of", "object_source", "searched_source", "table_source"]
+__all__ = [
+    "Batch",
+    "Object",
+    "ObjectBatches",
+    "find_more",
+    "keys_of",
+    "object_source",
+    "searched_source",
+    "table_source",
+]
 
 _LARGEST_STEP = 2**53
 _MOST_KEYS = 200_000
@@ -60,7 +69,7 @@ def object_source(
     def cells(tally: Tally) -> Iterator[Batch]:
         known = dict(columns)
         for objects, numbers in batches(tally):
-            _find_more(objects, known)
+            find_more(keys_of(objects), known)
             found = {ours: cells_of_values([one.get(theirs) for one in objects]) for ours, theirs in known.items()}
             ends = (objects[0], objects[-1]) if objects else ()
             if (split := next((key for key in SPLITS if any(key in one for one in ends)), None)) is not None:
@@ -93,11 +102,11 @@ def keys_of(objects: Sequence[Object]) -> list[str]:
     return sorted(set().union(*objects))
 
 
-def _find_more(objects: Sequence[Object], columns: dict[str, str]) -> None:
-    """Adds keys that first come up later, such as a validation loss. What was found before stays."""
+def find_more(names: Iterable[str], columns: dict[str, str]) -> None:
+    """Adds names that first come up later, such as a validation loss. What was found before stays."""
     if len(columns) < len(FIELDS):
         known = set(columns.values())
-        for ours, theirs in resolve([key for key in keys_of(objects) if key not in known], {}, "").columns.items():
+        for ours, theirs in resolve([name for name in names if name not in known], {}, "").columns.items():
             if ours not in ("step", "attempt", "rank"):
                 columns.setdefault(ours, theirs)
 

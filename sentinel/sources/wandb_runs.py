@@ -45,9 +45,9 @@ _AT_ONCE = 1 << 12
 
 
 def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
-    """The run of a .wandb file, or of the folder that holds one (wandb/offline-run-…); None where it is none.
+    """The run of a .wandb file, or of the folder that holds one (wandb/offline-run-…); None for anything else.
 
-    ConfigError when nothing that was logged is a loss, when a column that was asked for is not there, or when a folder
+    ConfigError when nothing that was logged is a loss, when a column of `asked` is not there, or when a folder
     holds several.
     """
     if path.is_dir():
@@ -56,7 +56,7 @@ def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
             raise ConfigError(f"{path} holds {len(there)} .wandb files, and one is wanted; name one of them")
         return open_wandb(there[0], asked) if there else None
     with Bytes(path) as file:
-        if file.read_up_to(len(_HEADER)) != _HEADER:
+        if file.read(len(_HEADER)) != _HEADER:
             return None
     return searched_source(path, "wandb", lambda tally: _batches(path, tally), asked)
 
@@ -64,7 +64,7 @@ def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
 def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
     objects: list[Object] = []
     numbers: list[int] = []
-    held = 0
+    size = 0
     with Bytes(path) as file:
         for number, record in enumerate(_records(file, tally), 1):
             try:
@@ -75,10 +75,10 @@ def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Seque
             if found:
                 objects.append(found)
                 numbers.append(number)
-            held += len(record)
-            if len(objects) == _AT_ONCE or held > LINE_BYTES:
+            size += len(record)
+            if len(objects) == _AT_ONCE or size > LINE_BYTES:
                 yield objects, numbers
-                objects, numbers, held = [], [], 0
+                objects, numbers, size = [], [], 0
         if file.problem is not None:
             tally.cannot_read(1, file.problem)
     if objects:
@@ -88,7 +88,7 @@ def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Seque
 def _records(file: Bytes, tally: Tally) -> Iterator[bytes]:
     """The records that are whole. What is damaged is counted, and its block left; a torn end is the end."""
     at, parts, block_number, size = len(_HEADER), list[bytes](), 0, 0
-    while block := file.read_up_to(_BLOCK_BYTES):
+    while block := file.read(_BLOCK_BYTES):
         block_number += 1
         while at + _FRAME.size <= len(block):
             checksum, length, kind = _FRAME.unpack_from(block, at)
@@ -128,7 +128,7 @@ def _history(record: bytes) -> Object | None:
 
 
 def _put(found: Object, key: str, read: Any) -> None:
-    """Under its key, an object's own under KEY.THEIRS, as its charts call them; a picture or a table is no number."""
+    """Under its key, an object's own under KEY.THEIRS, as its charts call them; a picture or a table is left out."""
     if not isinstance(read, dict):
         found[key] = read
     elif "_type" not in read:
