@@ -43,44 +43,47 @@ class LinePattern:
     line: re.Pattern[str]
     """Groups, all but the first optional:
 
-    step, total        the step, and how many there will be
-    loss               nats; a format with `pairs` or `bars` has it there
-    validation         matches where the loss is a validation's
-    iteration          several make a step; the last of them has "(step)", or the next step follows
-    epoch, epochs, per_epoch    steps are counted anew in each epoch
-    head, time         texts with the rank and the time; else they are in the text before the match
-    a field of Sample  such as lr
+    step, total        the step, and the number of steps
+    loss               in nats; a format with `pairs` or `bars` has the loss there
+    validation         matches where the loss is a validation loss
+    iteration          several iterations make a step; the last of them is marked "(step)"
+    epoch, epochs, per_epoch    steps begin again in each epoch; `per_epoch` is the number of them
+    head, time         texts with the rank and the time; without them, the text before the match
+    a field of Sample  its value, such as lr
     """
 
     contains: tuple[str, ...] = ()
-    """Words that each line of readings has; other lines are looked at for checkpoints."""
+    """Words that each line of readings has; other lines may be about checkpoints."""
 
     contains_one_of: tuple[str, ...] = ()
+    """Words of which each line of readings has at least one; empty for no such condition."""
+
     lacks: str = "\n"
     """A word that no line of readings has."""
 
     pairs: re.Pattern[str] | None = None
-    """Name and value, over and over, behind the step."""
+    """One pair of name and value; all pairs after the step are read."""
 
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of `pairs`: field to its names, the preferred one first; `loss` and `validation_loss` are fields here."""
+    """Field (also `loss` and `validation_loss`) to its names in `pairs`, the preferred name first."""
 
     bars: bool = False
-    """Whether fields stand between bars behind the step, as Megatron writes them."""
+    """Whether the fields follow the step between bars, as in Megatron's lines."""
 
     validation: re.Pattern[str] | None = None
-    """A line of a validation loss, with the group `loss`, that belongs to the step before it."""
+    """A line with a validation loss (group `loss`) of the step before it."""
 
     validation_head: re.Pattern[str] | None = None
-    """What stands before the step where the loss is a validation's."""
+    """Matches the text before the step where the loss is a validation loss."""
 
     starts_at: re.Pattern[str] | None = None
     """A line with the step at which training starts (group 1)."""
 
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
-    """Words of which a line about checkpoints has one; none where the format has no such lines."""
+    """Words of which a line about checkpoints has one; empty where such lines are not read."""
 
     note: str = ""
+    """What a reader of the numbers has to know; a sentence, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,7 @@ class LineFormat:
     """Step 7 with a loss of 2.5, in the trainer's form."""
 
     reads: LinePattern | BlockPattern | type[Decoder]
-    """How it is written; code where no pattern can say it."""
+    """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
 
     one_writer: bool = False
     """Whether one process writes the lines: the same step again, with another loss, is then a restart."""
