@@ -130,7 +130,7 @@ def _readings(samples: list[Any], tally: Tally) -> Iterator[Readings]:
         steps=np.array(list(map(_step, samples)), np.int64),
         attempts=np.array(list(map(_attempt, samples)), np.int64),
         values={name: found.values for name, found in cells.items()}
-        | {"skipped": np.array(list(map(_skipped, samples)), np.float64)},
+        | {"skipped": np.array(list(map(_skipped, samples)), np.bool_).astype(np.float64)},
         there={name: found.there for name, found in cells.items() if found.there is not None},
     )
     yield from readings_of(rows, tally.fields)

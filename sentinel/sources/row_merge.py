@@ -250,11 +250,11 @@ def readings_of(rows: Rows, fields: tuple[str, ...]) -> Iterator[Readings]:
         some = rows.taken(slice(start, end))
         columns, measured, skipped = {}, {}, None
         for name in fields:
-            there = some.where(name)
-            if there.all():
-                columns[name] = some.values[name]
-            elif there.any():
-                columns[name], measured[name] = np.where(there, some.values[name], math.nan), there
+            there, values = some.there.get(name), some.values.get(name)
+            if values is not None and (there is None or there.all()):
+                columns[name] = values
+            elif values is not None and there is not None and there.any():
+                columns[name], measured[name] = np.where(there, values, math.nan), there
         if "skipped" in some.values:
             skipped = (some.values["skipped"] > 0) & some.where("skipped")
         attempt, _ = some.place(0)
