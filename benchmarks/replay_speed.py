@@ -38,8 +38,8 @@ from benchmarks.made_up.runs import columns
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
+from sentinel.sources.column_source import CHUNK_ROWS
 from sentinel.sources.opening import open_sources
-from sentinel.sources.source import CHUNK_ROWS
 
 SAMPLES, QUICK_SAMPLES, BIG_SAMPLES = 10**6, 10**5, 10**7
 OF_A_LOG = 10

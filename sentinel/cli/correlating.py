@@ -21,8 +21,8 @@ from sentinel.judge.descent import descent
 from sentinel.judge.history import History
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.plan.incident import fold
+from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
-from sentinel.sources.source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample

@@ -11,7 +11,7 @@ import typer
 from sentinel.adapters.export import SUFFIXES, Columns, write_table
 from sentinel.judge.descent import ends_of_descent
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
-from sentinel.sources.source import ColumnSource
+from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["export"]

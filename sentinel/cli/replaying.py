@@ -19,8 +19,8 @@ from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
 from sentinel.plan.policy import Policy
 from sentinel.plan.recommended import rollback_to
+from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
-from sentinel.sources.source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import CheckpointSaved

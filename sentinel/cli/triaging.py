@@ -25,7 +25,7 @@ from sentinel.reports.triage.feed import Feed
 from sentinel.reports.triage.page import page
 from sentinel.reports.triage.past import Asked, Past, read_past
 from sentinel.reports.triage.server import TriageServer, is_loopback
-from sentinel.sources.source import FileSource
+from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["certificate_of", "texts_in", "triage", "typed", "ui"]
@@ -110,7 +110,7 @@ def _past(config: Config) -> Past:
     state_dir = wiring.state_dir_of(config)
     events = IncidentLog(state_dir / "incidents.jsonl").read()
     if config.source.kind == "journal" and not any((state_dir / "attempts").glob("*.jsonl")):
-        return read_past(FileSource(state_dir, "journal", lambda _: iter(())), events)  # it has not begun yet
+        return read_past(ColumnSource(state_dir, "journal", lambda _: iter(())), events)  # it has not begun yet
     return read_past(source_of_run(config), events)
 
 

@@ -25,7 +25,7 @@ from sentinel.durable import os_errors_named, write_atomically
 from sentinel.jobscript.given import given
 from sentinel.lint import Facts
 from sentinel.lint.reading import Read, read_command, read_text
-from sentinel.sources.follow import FollowedLog
+from sentinel.sources.followed_log import FollowedLog
 from sentinel.tune.command import OWN_TRAINER, Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.picture import draw
 from sentinel.tune.probe import LOG, Probe

@@ -12,8 +12,8 @@ from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.plan.wandb_overlays import Overlay, overlays
-from sentinel.sources.names import no_loss, resolve
-from sentinel.sources.wandb_run import project_of
+from sentinel.sources.column_names import no_loss, resolve
+from sentinel.sources.wandb_runs import project_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 

@@ -13,7 +13,7 @@ from sentinel.adapters.paging.settings import Channel, Paging
 from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.config.build import build
 from sentinel.config.tables import Config, Run, Source
-from sentinel.sources.recognise import decoder_named
+from sentinel.sources.line_formats import format_named
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["load_config"]
@@ -41,7 +41,7 @@ def load_config(path: Path) -> Config:
 def _resolved(config: Config, folder: Path) -> Config:
     run, launcher = config.run, config.launcher
     if config.source.format is not None:
-        decoder_named(config.source.format)
+        format_named(config.source.format)
     state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
     if launcher.kind == "elsewhere" and config.policy.mode != "observe":
         raise ConfigError(

@@ -12,10 +12,10 @@ from sentinel.adapters.prometheus.api import Api, Door
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import find_config, source_log_of, state_dir_of
-from sentinel.sources import wandb_run
-from sentinel.sources.follow import FollowedLog
+from sentinel.sources.column_source import ColumnSource
+from sentinel.sources.followed_log import FollowedLog
 from sentinel.sources.opening import in_columns, one_source, open_log
-from sentinel.sources.source import ColumnSource, FileSource
+from sentinel.sources.wandb_runs import PREFIX, source_in_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
@@ -25,8 +25,8 @@ __all__ = ["door_of", "scraped_run", "source_at", "source_named", "source_of_run
 
 def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
     """One series: in the file or folder of that name, of the run whose configuration it is or that it names, in W&B."""
-    if name.startswith(wandb_run.PREFIX):
-        return wandb_run.source_in_wandb(name, columns)
+    if name.startswith(PREFIX):
+        return source_in_wandb(name, columns)
     path = Path(checked_path_text(name, "PATH or NAME"))
     if path.suffix == ".toml" or path.exists():
         return source_at(path, columns)
@@ -66,7 +66,7 @@ def source_of_run(config: Config) -> ColumnSource:
         return one_source(state_dir, {})
     if config.source.kind == "prometheus":
         where = Path(config.source.url or "")
-        return FileSource(where, "prometheus", lambda tally: in_columns(read_all(scraped_run(config)), tally))
+        return ColumnSource(where, "prometheus", lambda tally: in_columns(read_all(scraped_run(config)), tally))
     path = source_log_of(config, state_dir)
     if path.exists():
         return open_log(path, config.source.format)
@@ -76,4 +76,4 @@ def source_of_run(config: Config) -> ColumnSource:
 
     if not any(True for _ in records()):
         raise ConfigError(f"nothing in {path} is a training step, or it is not there: see docs/SOURCES.md")
-    return FileSource(path, "log", lambda tally: in_columns(records(), tally))
+    return ColumnSource(path, "log", lambda tally: in_columns(records(), tally))

@@ -41,7 +41,7 @@ from sentinel.daemon.run_files import config_path, find_config, source_log_of, s
 from sentinel.daemon.run_labels import names_its_run
 from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.plan.policy import Policy
-from sentinel.sources.follow import FollowedLog
+from sentinel.sources.followed_log import FollowedLog
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = [

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from sentinel.bounded import LINE_BYTES
-from sentinel.judge.readings import Readings
-from sentinel.sources.cells import BLANK, Cells, cells_of_arrow, rows_of, tell_apart
-from sentinel.sources.files import Bytes
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import SPLITS, Naming, no_loss, resolve
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.column_names import SPLITS, Naming, no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes
+from sentinel.sources.table_rows import BLANK, Cells, cells_of_arrow, split_losses
+from sentinel.sources.table_source import Batch, table_source
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_csv"]
@@ -47,7 +46,7 @@ class _Header:
     """Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it."""
 
     split: str
-    """The column that says whether a row is of training or of a validation; empty where there is none."""
+    """The column that names the split of a row, such as `train` and `val`; empty where there is none."""
 
     end: int
     """Bytes of the file that lie before the first row."""
@@ -58,18 +57,20 @@ class _Header:
     naming: Naming
 
 
-def open_csv(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file is one: its first line names a loss, or it is called .csv or .tsv.
 
     ConfigError when it is a table by its name and nothing in it is a loss.
     """
     header = _header(path, asked)
-    return None if header is None else FileSource(path, "csv", lambda tally: _chunks(path, header, tally))
+    if header is None:
+        return None
+    return table_source(path, "csv", lambda tally: _batches(path, header, tally), header.naming.notes_of_rows)
 
 
 def _header(path: Path, asked: Mapping[str, str]) -> _Header | None:
     with Bytes(path) as file:
-        head = file.read_up_to(_HEAD_BYTES)
+        head = file.read(_HEAD_BYTES)
     first = _first_line(head)
     if first is None:
         return None
@@ -125,29 +126,22 @@ def _each_once(names: list[str]) -> list[str]:
     return each
 
 
-def _chunks(path: Path, header: _Header, tally: Tally) -> Iterator[Readings]:
-    stream = Stream(tally)
-    for note in header.naming.notes:
-        tally.note(note)
-    if "step" not in header.naming.columns:
-        tally.note("there is no column with the step: rows are numbered from 1")
+def _batches(path: Path, header: _Header, tally: Tally) -> Iterator[Batch]:
     with Bytes(path) as file:
-        file.read_up_to(header.end)
+        file.read(header.end)
         if start := file.read(_BLOCK_BYTES):  # pyarrow has no table without a row
             file.push_back(start)
             table = _Table(file, header, tally)
             for batch in table.batches():
-                rows = rows_of(table.cells(batch), len(batch), table.rows_given + 1, tally, table.line_of)
+                yield table.cells(batch), len(batch), table.line_of
                 table.rows_given += len(batch)
-                yield from stream.push(rows)
         if file.problem is not None:
             tally.cannot_read(header.lines + 1, file.problem)
-    yield from stream.finish()
 
 
 def _blocks(file: Bytes) -> Iterator[bytes]:
-    """The rest of the file in blocks of whole lines, with `?` for each byte that is no ASCII: no number has one, and
-    pyarrow fails to tell of a row with one that is no UTF-8 either."""
+    """The rest of the file in blocks of whole lines, with `?` for each byte outside ASCII: no number has one, and
+    pyarrow cannot report a row whose bytes are not UTF-8."""
     rest: list[bytes] = []
     while data := file.read(_BLOCK_BYTES):
         end = data.rfind(b"\n") + 1
@@ -155,7 +149,7 @@ def _blocks(file: Bytes) -> Iterator[bytes]:
             yield b"".join([*rest, data[:end]]).translate(_ASCII)
             rest = []
         rest.append(data[end:])
-        if sum(map(len, rest)) > LINE_BYTES:  # no table; what pyarrow says of it is told
+        if sum(map(len, rest)) > LINE_BYTES:  # not a table; pyarrow's error is reported
             break
     if last := b"".join(rest):
         yield last.translate(_ASCII)
@@ -170,7 +164,7 @@ def _owned_by_arrow(block: bytes) -> Any:
 
 
 class _Table:
-    """The rows, as pyarrow gives them: texts, of the columns that are looked for."""
+    """The rows as pyarrow gives them: texts of the columns that have a field."""
 
     def __init__(self, file: Bytes, header: _Header, tally: Tally) -> None:
         self._file = file
@@ -184,7 +178,7 @@ class _Table:
         self.rows_given = 0
 
     def batches(self) -> Iterator[Any]:
-        """Record batches, to the end or to where the text can't be taken apart any more."""
+        """Record batches, to the end or to the first block that pyarrow cannot parse."""
         header = self._header
         wanted = set(header.naming.columns.values()) | ({_EXTRA, header.split} & set(header.names))
         for block in _blocks(self._file):
@@ -209,7 +203,7 @@ class _Table:
                 )
             except pa.ArrowException as error:
                 line = self.line_of(0)
-                self._tally.cannot_read(line, f"from about here on the rows can't be told apart: {str(error)[:200]}")
+                self._tally.cannot_read(line, f"from about here on the rows can't be separated: {str(error)[:200]}")
                 return
             yield from table.to_batches()
 
@@ -222,7 +216,7 @@ class _Table:
                 texts = pc.replace_substring(texts.cast(pa.binary()), b",", b".").cast(pa.string())
             columns[ours] = cells_of_arrow(texts)
         if self._header.split:
-            tell_apart(columns, batch.column(self._header.split).to_pylist())
+            split_losses(columns, batch.column(self._header.split).to_pylist())
         if _EXTRA in self._header.names:
             extra = batch.column(_EXTRA)
             self._look_for_keys(extra)

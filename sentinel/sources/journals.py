@@ -1,14 +1,14 @@
 """Metrics journals as columns, by the hundred thousand lines a second.
 
-What is a sample and what can't be read is said by `sentinel.vocabulary.sample.decode`. A line in just the shape that
-`encode` gives a sample is taken by a faster decoder that is stricter; every other line goes to `decode` itself.
+`sentinel.vocabulary.sample.decode` defines what is a sample and what is unreadable. A line in exactly the shape that
+`encode` gives a sample goes through a faster, stricter decoder; every other line goes through `decode` itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import MISSING, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
-from sentinel.sources.cells import cells_of_values
-from sentinel.sources.files import Bytes, lines_of
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.file_bytes import Bytes, lines_of
 from sentinel.sources.json_table import head_of_objects
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.row_merge import readings_of
+from sentinel.sources.table_rows import Rows, cells_of_values
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
@@ -36,54 +37,34 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_WHOLE)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=LATEST_UNIX_S)] | Literal["nan"]
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A sample's line; field for field a Sample."""
-
-    kind: Literal["sample"]
-    attempt: Count
-    global_step: Count
-    time_unix_s: Seconds
-    loss: Number
-    loss_ratio: Number | None = None
-    adam_variance_l1: Number | None = None
-    adam_variance_max: Number | None = None
-    grad_norm: Number | None = None
-    update_norm: Number | None = None
-    momentum_l2: Number | None = None
-    param_norm: Number | None = None
-    loss_spread: Number | None = None
-    grad_norm_spread: Number | None = None
-    loss_scale: Number | None = None
-    lr: Number | None = None
-    seqlen: Count | None = None
-    kept_tokens: Count | None = None
-    curriculum_share: Number | None = None
-    lr_warmup_steps: Count | None = None
-    skipped: bool = False
-    step_time_s: Number | None = None
-    tokens_per_s: Number | None = None
-    global_batch_samples: Count | None = None
-    consumed_samples: Count | None = None
-    consumed_tokens: Count | None = None
-    epoch: Number | None = None
+def _line_type() -> type[Any]:
+    """A sample's line: field for field a Sample."""
+    kinds: dict[str, Any] = {"int": Count, "float": Number, "bool": bool}
+    columns: list[Any] = [("kind", Literal["sample"])]
+    for each in fields(Sample):
+        kind, _, optional = str(each.type).partition(" | ")
+        read = Seconds if each.name == "time_unix_s" else kinds[kind]
+        default = () if each.default is MISSING else (each.default,)
+        columns.append((each.name, read | None if optional else read, *default))
+    return msgspec.defstruct("_Line", columns, forbid_unknown_fields=True, gc=False)
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_line_type()).decode
 _step, _attempt, _skipped = attrgetter("global_step"), attrgetter("attempt"), attrgetter("skipped")
 _getters = {name: attrgetter(name) for name in (*COLUMNS, *CARRIED)}
 
 
-def open_journal(path: Path) -> FileSource | None:
+def open_journal(path: Path) -> ColumnSource | None:
     """The journal in a file; the journals of all attempts, where it is a state folder or its `attempts`."""
     if path.is_dir():
         folder = path / _ATTEMPTS if (path / _ATTEMPTS).is_dir() else path
         if not any(True for _ in _journals_in(folder)):
             return None
-        return FileSource(path, "journal", lambda tally: _all(folder, tally))
+        return ColumnSource(path, "journal", lambda tally: _all(folder, tally))
     head = head_of_objects(path)
     if not any(_looks_ours(one) for one in head):
         return None
-    return FileSource(path, "journal", lambda tally: _chunks(path, "", tally))
+    return ColumnSource(path, "journal", lambda tally: _chunks(path, "", tally))
 
 
 def _looks_ours(one: dict[str, Any]) -> bool:
@@ -123,7 +104,7 @@ def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
 
 
 def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sample | None:
-    """What decode says of the line; None where it is no sample, which is then kept or counted."""
+    """The sample that `decode` reads; None where the line is another record, which is kept, or unreadable."""
     try:
         if line is None:
             raise LineError("the line is too long")
@@ -142,24 +123,14 @@ def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sampl
 
 def _readings(samples: list[Any], tally: Tally) -> Iterator[Readings]:
     """The lines' samples as columns."""
-    steps = np.array(list(map(_step, samples)), np.int64)
-    attempts = np.array(list(map(_attempt, samples)), np.int64)
-    columns = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
     if not samples:
         return
-    skipped = np.array(list(map(_skipped, samples)), np.bool_)
-    edges = [0, *(np.flatnonzero(np.diff(attempts)) + 1).tolist(), len(attempts)]
-    for start, end in pairwise(edges):
-        some = slice(start, end)
-        found, measured = {}, {}
-        for name, cells in columns.items():
-            there = cells.there
-            if there is not None:
-                if not there[some].any():
-                    continue
-                if not there[some].all():
-                    measured[name] = there[some]
-            found[name] = cells.values[some]
-        yield Readings(
-            attempt=int(attempts[start]), steps=steps[some], columns=found, measured=measured, skipped=skipped[some]
-        )
+    cells = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
+    rows = Rows(
+        steps=np.array(list(map(_step, samples)), np.int64),
+        attempts=np.array(list(map(_attempt, samples)), np.int64),
+        values={name: found.values for name, found in cells.items()}
+        | {"skipped": np.array(list(map(_skipped, samples)), np.bool_).astype(np.float64)},
+        there={name: found.there for name, found in cells.items() if found.there is not None},
+    )
+    yield from readings_of(rows, tally.fields)

@@ -6,13 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from sentinel.sources.checkpoint_lines import checkpoint_events
-from sentinel.sources.events import Evaluated, Event, Reading
-from sentinel.sources.names import SPLITS, is_of_training, is_of_validation
-from sentinel.sources.numerals import number, whole
-from sentinel.sources.prefixes import rank_of, time_of
+from sentinel.sources.column_names import SPLITS, is_of_training, is_of_validation
+from sentinel.sources.line_events import Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.vocabulary.errors import LineError
 
 __all__ = ["Fairseq", "JsonLines", "Metaseq"]
@@ -56,14 +54,11 @@ def _first(data: Mapping[str, Any], names: Sequence[str], read: Any = _number) -
 class Fairseq:
     """fairseq's json log: values are strings, and losses are in bits (base 2), as its `ppl` = 2^loss shows."""
 
-    name: ClassVar[str] = "fairseq"
-    one_writer: ClassVar[bool] = False
-
     def __init__(self) -> None:
         self.note = "losses are written in bits (base 2) and given in nats"
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells. An update that overflowed is not counted by fairseq, and has no line."""
+        """The events of the line. fairseq does not count an update that overflowed, and writes no line for it."""
         begin = line.find("{")
         if begin < 0 and "num_updates" in line:
             return self._in_words(line)
@@ -71,7 +66,7 @@ class Fairseq:
             if begin >= 0 and "| train_inner |" in line[:begin]:
                 raise LineError("cut before its num_updates")
             return () if "gradient overflow detected" in line else checkpoint_events(line)
-        return self._told(line[:begin], _object(line[begin : line.rfind("}") + 1]))
+        return self._read(line[:begin], _object(line[begin : line.rfind("}") + 1]))
 
     def _in_words(self, line: str) -> Sequence[Event] | None:
         """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`.
@@ -79,16 +74,16 @@ class Fairseq:
         Its validations, and the sum of an epoch, stand between bars: `| valid_loss 8.1 | num_updates 600`.
         """
         if "num_updates=" not in line:
-            told = dict(_BETWEEN_BARS.findall(line))
-            if "num_updates" not in told:
+            values = dict(_BETWEEN_BARS.findall(line))
+            if "num_updates" not in values:
                 return None
-            return self._told(line, told) if "| valid" in line else ()
-        told = dict(_PAIR.findall(line))
-        if "| train" not in line and "| valid" not in line and "gnorm" not in told:
+            return self._read(line, values) if "| valid" in line else ()
+        values = dict(_PAIR.findall(line))
+        if "| train" not in line and "| valid" not in line and "gnorm" not in values:
             return None
-        return self._told(line if "| valid" in line else line + "| train_inner", told)
+        return self._read(line if "| valid" in line else line + "| train_inner", values)
 
-    def _told(self, head: str, data: dict[str, Any]) -> Sequence[Event]:
+    def _read(self, head: str, data: dict[str, Any]) -> Sequence[Event]:
         at = time_of(head)
         if "| valid" in head:
             loss, step = (
@@ -98,7 +93,7 @@ class Fairseq:
             if loss is None:
                 raise LineError("a validation without its loss")
             return (Evaluated(loss=loss * _LN2, step=step, time_unix_s=at),)
-        if "| train_inner" not in head:  # the sum of an epoch: its steps have been told
+        if "| train_inner" not in head:  # the sum of an epoch: its steps have been values
             return ()
         loss, step = _number(data.get("loss")), _whole(data.get("num_updates"))
         if loss is None or step is None:
@@ -114,17 +109,13 @@ class Fairseq:
         return (Reading(step, loss * _LN2, rank_of(head), fields),)
 
     def end(self) -> Sequence[Event]:
-        """Nothing is buffered."""
         return ()
 
 
 class Metaseq(Fairseq):
     """metaseq's, which adds norms of activations and memory; Slurm's process id before each line."""
 
-    name: ClassVar[str] = "metaseq"
-
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells."""
         of_fairseq = "actv_norm" not in line and "cuda_gb" not in line
         if of_fairseq and ("num_updates=" in line or ("num_updates" in line and "| train_inner" in line)):
             return None
@@ -137,25 +128,13 @@ _STEPS = (
 )
 _LOSSES = (
     *("train/loss", "loss", "train_loss", "lm_loss", "lm loss", "training_loss", "train/lm_loss", "train/lm loss"),
-    *(
-        "train/CrossEntropyLoss",
-        "train/CE loss",
-        "loss/train",
-        "loss/train/total",
-        "reduced_train_loss",
-        "train-loss",
-        "loss/out",
-    ),
+    *("train/CrossEntropyLoss", "train/CE loss", "loss/train", "loss/train/total", "reduced_train_loss", "train-loss"),
+    "loss/out",
 )
 _VALIDATIONS = ("val/loss", "eval/loss", "val_loss", "valid_loss", "eval_loss", "validation_loss", "validation/loss")
 _OTHERS: Mapping[str, Sequence[str]] = {
     "grad_norm": (
-        "train/grad_norm",
-        "grad_norm",
-        "grad-norm",
-        "gnorm",
-        "gradient_norm",
-        "optim/total_grad_norm",
+        *("train/grad_norm", "grad_norm", "grad-norm", "gnorm", "gradient_norm", "optim/total_grad_norm"),
         "grad/norm/total",
     ),
     "lr": ("train/lr", "lr", "learning_rate", "train/learning_rate", "learning-rate", "optim/learning_rate"),
@@ -165,12 +144,7 @@ _OTHERS: Mapping[str, Sequence[str]] = {
 _COUNTS: Mapping[str, Sequence[str]] = {
     "consumed_samples": ("consumed_samples", "samples", "train/consumed_samples"),
     "consumed_tokens": (
-        "consumed_tokens",
-        "tokens",
-        "total_tokens",
-        "tokens_seen",
-        "train/tokens",
-        "train/total_tokens",
+        *("consumed_tokens", "tokens", "total_tokens", "tokens_seen", "train/tokens", "train/total_tokens"),
         "optim/total_tokens",
     ),
     "global_batch_samples": ("global_batch_size", "batch_size"),
@@ -184,14 +158,10 @@ _EARLIEST_UNIX_S = 1e9
 class JsonLines:
     """One JSON object a line with a step and a loss under any of their usual names."""
 
-    name: ClassVar[str] = "jsonl"
-    one_writer: ClassVar[bool] = False
-
     def __init__(self) -> None:
         self.note = ""
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        """What the line tells."""
         begin = line.find("{")
         if begin < 0 or ("loss" not in line.lower() and "tep" not in line) or '"' not in line or "| train" in line:
             return checkpoint_events(line)
@@ -206,13 +176,12 @@ class JsonLines:
             if line[:begin].strip() == "" and '"' in line[begin : begin + 4]:
                 raise
             return None
-        return self._told(data, line[:begin])
+        return self._read(data, line[:begin])
 
     def end(self) -> Sequence[Event]:
-        """Nothing is buffered."""
         return ()
 
-    def _told(self, data: dict[str, Any], head: str) -> Sequence[Event] | None:
+    def _read(self, data: dict[str, Any], head: str) -> Sequence[Event] | None:
         for inner in ("data", "metrics", "logs"):
             if isinstance(data.get(inner), dict):
                 data = {**data, **data[inner]}
@@ -230,10 +199,8 @@ class JsonLines:
             if step is None:
                 raise LineError("a loss without its step")
             fields: dict[str, Any] = {"time_unix_s": moment}
-            fields |= {name: value for name, keys in _OTHERS.items() if (value := _first(data, keys)) is not None}
-            fields |= {
-                name: value for name, keys in _COUNTS.items() if (value := _first(data, keys, _whole)) is not None
-            }
+            fields |= {name: _first(data, keys) for name, keys in _OTHERS.items()}
+            fields |= {name: _first(data, keys, _whole) for name, keys in _COUNTS.items()}
             events.append(Reading(step, loss, rank_of(head), fields, _whole(data.get("total_steps"))))
         if validated is not None:
             events.append(Evaluated(loss=validated, step=step, time_unix_s=moment))

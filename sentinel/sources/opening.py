@@ -1,4 +1,7 @@
-"""Any file or folder that a run left behind, as series of samples in columns."""
+"""Opens any file or folder that a run left behind as series of samples in columns, or as a log of lines.
+
+The format is found by the content, and by the name only where the content leaves it open.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sentinel.judge.readings import Readings
-from sentinel.sources.read_log import LogRead, read_log
-from sentinel.sources.source import ColumnSource, FileSource, Tally
-from sentinel.sources.tables import open_columns
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.csv_table import open_csv
+from sentinel.sources.journals import open_journal
+from sentinel.sources.json_table import open_json_lines, open_trainer_state
+from sentinel.sources.log_file import LogFile, read_log
+from sentinel.sources.parquet_table import open_parquet
+from sentinel.sources.tensorboard_scalars import open_tensorboard
+from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record, Sample
 
-__all__ = ["in_columns", "one_source", "open_log", "open_sources"]
+__all__ = ["in_columns", "one_source", "open_columns", "open_log", "open_sources", "open_table"]
 
 _CHUNK_SAMPLES = 1 << 12
 """Samples of a log that are in memory at a time."""
@@ -21,7 +29,7 @@ _CHUNK_SAMPLES = 1 << 12
 def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
     """The series in a file or folder: in columns, or else a log of lines. Never empty.
 
-    ConfigError when nothing in it is known, or it can't be read. `columns`: see `open_columns`.
+    ConfigError when no format of it is known, or it cannot be read. `columns`: see `open_columns`.
     """
     tables = open_columns(path, columns)
     if tables:
@@ -31,14 +39,8 @@ def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
     return [open_log(path)]
 
 
-def open_log(path: Path, format_name: str | None = None) -> ColumnSource:
-    """The log of lines. ConfigError where it can't be opened, or nothing in it is recognised."""
-    log = read_log(path, format_name)
-    return FileSource(path, log.format, lambda tally: _readings(log, tally))
-
-
 def one_source(path: Path, columns: Mapping[str, str]) -> ColumnSource:
-    """The only series that is there. ConfigError where there are several."""
+    """The only series of the path. ConfigError where it has several."""
     sources = open_sources(path, columns)
     if len(sources) == 1:
         return sources[0]
@@ -46,26 +48,59 @@ def one_source(path: Path, columns: Mapping[str, str]) -> ColumnSource:
     raise ConfigError(f"{path} holds {len(sources)} series, and one is wanted; name one of them: {some}")
 
 
+def open_columns(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
+    """The series that a file or folder holds in columns; empty where it holds none, such as a log of lines.
+
+    `columns` maps fields to names of the source, where they are not found by themselves: loss to train/loss.
+    One source for a state folder or a journal, a trainer state or the folder of its checkpoints, a W&B run, a table;
+    for a TensorBoard folder one for each folder in it that has a loss. ConfigError when the path cannot be read, when a
+    column of `columns` is not there, or when no column is known to be a loss.
+    """
+    if path.is_dir():
+        one = open_journal(path) or open_trainer_state(path, columns) or open_wandb(path, columns)
+    else:
+        one = open_table(path, columns)
+    return [one] if one is not None else open_tensorboard(path, columns)
+
+
+def open_table(path: Path, columns: Mapping[str, str]) -> ColumnSource | None:
+    """A journal, CSV, Parquet, JSONL, .wandb or trainer_state.json; None where the file is none of these."""
+    return (
+        open_parquet(path, columns)
+        or open_wandb(path, columns)
+        or open_journal(path)
+        or open_trainer_state(path, columns)
+        or open_json_lines(path, columns)
+        or open_csv(path, columns)
+    )
+
+
+def open_log(path: Path, format_name: str | None = None) -> ColumnSource:
+    """The log of lines. ConfigError where it cannot be opened, or no format of it is recognised."""
+    log = read_log(path, format_name)
+    return ColumnSource(path, log.format, lambda tally: _log_chunks(log, tally))
+
+
 def in_columns(records: Iterable[Record], tally: Tally) -> Iterator[Readings]:
-    """The samples among the records, a chunk at a time; the others are kept."""
-    held: list[Sample] = []
+    """The samples among the records, a chunk at a time; the tally keeps the other records."""
+    samples: list[Sample] = []
     for record in records:
         if not isinstance(record, Sample):
             tally.keep(record)
             continue
-        if held and (record.attempt != held[0].attempt or len(held) == _CHUNK_SAMPLES):
-            yield Readings.of(held, tally.fields)
-            held = []
-        held.append(record)
-    if held:
-        yield Readings.of(held, tally.fields)
+        if samples and (record.attempt != samples[0].attempt or len(samples) == _CHUNK_SAMPLES):
+            yield Readings.of(samples, tally.fields)
+            samples = []
+        samples.append(record)
+    if samples:
+        yield Readings.of(samples, tally.fields)
 
 
-def _readings(log: LogRead, tally: Tally) -> Iterator[Readings]:
+def _log_chunks(log: LogFile, tally: Tally) -> Iterator[Readings]:
     yield from in_columns(log, tally)
-    tally.unreadable += log.unreadable
-    tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.first_unreadable]
-    if log.note:
-        tally.note(log.note)
-    if log.cut_lines:
-        tally.note(f"{log.cut_lines} lines were longer than a mebibyte, and were cut")
+    tally.unreadable += log.reader.unreadable
+    tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.reader.first_unreadable]
+    if log.reader.note:
+        tally.note(log.reader.note)
+    if log.splitter.cut:
+        tally.note(f"{log.splitter.cut} lines were longer than a mebibyte, and were cut")

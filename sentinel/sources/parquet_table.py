@@ -14,12 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from sentinel.bounded import open_regular
-from sentinel.judge.readings import Readings
 from sentinel.sources import parquet_child
-from sentinel.sources.cells import cells_of_arrow, rows_of
-from sentinel.sources.lanes import Stream
-from sentinel.sources.names import Naming, no_loss, resolve
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.column_names import Naming, no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.table_rows import cells_of_arrow
+from sentinel.sources.table_source import Batch, table_source
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["UnreadableError", "open_parquet"]
@@ -32,10 +31,10 @@ class UnreadableError(Exception):
     """Why the file can't be read on, as a phrase."""
 
 
-def open_parquet(path: Path, asked: Mapping[str, str]) -> FileSource | None:
+def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     """The table, where the file is one by its first bytes.
 
-    ConfigError when it is damaged where it says what it holds, or when nothing in it is a loss.
+    ConfigError when its list of columns is damaged, or when no column is a loss.
     """
     try:
         with open_regular(path) as file:
@@ -44,17 +43,20 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> FileSource | None:
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
     try:
-        names = [name for batch in _batches(path) for name in batch.column("name").to_pylist()]
+        names = [name for batch in _unpacked(path) for name in batch.column("name").to_pylist()]
     except UnreadableError as error:
         raise ConfigError(f"{path} is a Parquet file that can't be read: {error}") from error
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
         raise no_loss(str(path), names)
-    return FileSource(path, "parquet", lambda tally: _chunks(path, naming, tally))
+    return table_source(path, "parquet", lambda tally: _batches(path, naming, tally), naming.notes_of_rows)
 
 
-def _batches(path: Path, columns: Sequence[str] = ()) -> Generator[Any]:
-    """What `parquet_child.batches` gives, from a process of its own that is ended with this iterator."""
+def _unpacked(path: Path, columns: Sequence[str] = ()) -> Generator[Any]:
+    """What `parquet_child.batches` gives, from a process of its own that ends with this iterator.
+
+    Record batches of the columns; without columns one batch of all names, as `name`.
+    """
     command = [sys.executable, "-P", parquet_child.__file__, str(path), *columns]
     alone = os.environ | {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}  # threads reserve address space
     with (
@@ -81,22 +83,13 @@ def _told(code: int, said: str) -> str:
     return " ".join(said.split())
 
 
-def _chunks(path: Path, naming: Naming, tally: Tally) -> Iterator[Readings]:
-    stream, given = Stream(tally), 0
-    for note in naming.notes:
-        tally.note(note)
-    if "step" not in naming.columns:
-        tally.note("there is no column with the step: rows are numbered from 1")
-    wanted = sorted(set(naming.columns.values()))
+def _batches(path: Path, naming: Naming, tally: Tally) -> Iterator[Batch]:
+    given, wanted = 0, sorted(set(naming.columns.values()))
     try:
-        with closing(_batches(path, wanted)) as batches:
+        with closing(_unpacked(path, wanted)) as batches:
             for batch in batches:
                 columns = {ours: cells_of_arrow(batch.column(theirs)) for ours, theirs in naming.columns.items()}
-                rows = rows_of(
-                    columns, len(batch), given + 1, tally, range(given + 1, given + 1 + len(batch)).__getitem__
-                )
+                yield columns, len(batch), range(given + 1, given + 1 + len(batch)).__getitem__
                 given += len(batch)
-                yield from stream.push(rows)
     except UnreadableError as error:
         tally.cannot_read(given + 1, f"from this row on the file can't be read: {error}")
-    yield from stream.finish()

@@ -2,7 +2,7 @@
 
 Each folder with event files is a series of its own, as TensorBoard shows it. Its files are read in the order in which
 they were begun; where a later one goes back to a step that an earlier one has, a new attempt begins. A tag whose step
-is no iteration (`lm loss vs samples`, DeepSpeed's `Train/Samples/…`) is not taken unless it is asked for.
+is not an iteration (`lm loss vs samples`, DeepSpeed's `Train/Samples/…`) is only taken where the user names it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 from sentinel.adapters.event_files import ScalarFile, Scalars, is_event_file
 from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
-from sentinel.sources.lanes import Lanes, Stream
-from sentinel.sources.names import FIELDS, no_loss, resolve
-from sentinel.sources.rows import Rows
-from sentinel.sources.source import FileSource, Tally
+from sentinel.sources.column_names import FIELDS, no_loss, resolve
+from sentinel.sources.column_source import ColumnSource, Tally
+from sentinel.sources.row_merge import Lanes, Stream
+from sentinel.sources.table_rows import Rows
+from sentinel.sources.table_source import find_more
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["open_tensorboard"]
@@ -29,10 +30,10 @@ _BEGUN = re.compile(r"tfevents\.(\d+)")
 _TAKEN = tuple(name for name in FIELDS if name not in ("step", "rank", "attempt"))
 
 
-def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[FileSource]:
+def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[ColumnSource]:
     """One source for each folder below the path whose event files have a loss, or for the one event file.
 
-    Empty where there are no event files. ConfigError when none of them has a loss, or what was asked for.
+    Empty where there are no event files. ConfigError when none of them has a loss, or a column of `asked`.
     """
     if wrong := [name for name in asked if name not in _TAKEN]:
         raise ConfigError(f"TensorBoard's events know no column for {wrong[0]}; there are: {', '.join(_TAKEN)}")
@@ -54,8 +55,8 @@ def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[FileSource]:
     return sources
 
 
-def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> FileSource:
-    return FileSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
+def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> ColumnSource:
+    return ColumnSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
 
 
 def _runs(path: Path) -> dict[Path, list[Path]]:
@@ -75,12 +76,12 @@ def _runs(path: Path) -> dict[Path, list[Path]]:
 
 
 def _begun(path: Path) -> tuple[int, str]:
-    said = _BEGUN.search(path.name)
-    return int(said[1]) if said else 0, path.name
+    found = _BEGUN.search(path.name)
+    return int(found[1]) if found else 0, path.name
 
 
 def _look(files: list[Path], asked: Mapping[str, str], tags: dict[str, int], columns: dict[str, str]) -> None:
-    """Fills in the tags up to a loss, and which of them is what. ConfigError when a tag asked for never comes."""
+    """Collects the tags up to a loss, and the columns among them. ConfigError when a tag of `asked` is not there."""
     for path in files:
         with open_regular(path) as file:
             reader = ScalarFile(file, tags)
@@ -108,7 +109,7 @@ def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterato
                     for number, why in reader.bad:
                         tally.cannot_read(number, f"{path.name}: {why}")
                     reader.bad.clear()
-                    _look_for_more(tags, columns)
+                    find_more(tags, columns)
                     yield from stream.push(_rows(scalars, tags, columns))
                 if reader.problem is not None:
                     tally.cannot_read(reader.records + 1, f"{path.name}: {reader.problem.what}")
@@ -118,15 +119,8 @@ def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterato
     yield from stream.finish()
 
 
-def _look_for_more(tags: Mapping[str, int], columns: dict[str, str]) -> None:
-    known = set(columns.values())
-    fresh = [tag for tag in tags if tag not in known]
-    for ours, theirs in resolve(fresh, {}, "").columns.items():
-        columns.setdefault(ours, theirs)
-
-
 def _rows(scalars: Scalars, tags: Mapping[str, int], columns: Mapping[str, str]) -> Rows:
-    """A row for each scalar that is looked for."""
+    """A row for each scalar whose tag is a column."""
     numbers = {ours: tags[theirs] for ours, theirs in columns.items() if theirs in tags and ours in _TAKEN}
     taken = np.isin(scalars.tags, list(numbers.values())) & (scalars.steps >= 0)
     found, values = scalars.tags[taken], scalars.values[taken]

@@ -19,7 +19,7 @@ from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, encode
-from tests.adapters.sources.reading import megatron
+from tests.sources.reading import megatron
 
 STEPS = 3000
 

@@ -14,7 +14,7 @@ import pytest
 from sentinel.cli import main
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, encode
-from tests.adapters.sources.reading import megatron
+from tests.sources.reading import megatron
 
 KEYS = {"signal", "lag", "pearson_r", "p_value", "n", "n_effective", "p_value_adjusted", "method"}
 LEAD = 5

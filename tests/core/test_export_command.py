@@ -19,8 +19,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.sources.opening import one_source
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import CheckpointSaved, RunStarted, Sample, encode
-from tests.adapters.sources.reading import SAMPLES, megatron
-from tests.adapters.sources.readings import told
+from tests.sources.reading import SAMPLES, megatron
+from tests.sources.readings import told
 
 Call = Callable[..., int]
 

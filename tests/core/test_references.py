@@ -25,7 +25,7 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample, encode
-from tests.adapters.sources.reading import megatron
+from tests.sources.reading import megatron
 
 STEPS = 3000
 

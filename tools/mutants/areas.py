@@ -64,7 +64,7 @@ AREAS: tuple[Area, ...] = (
         tests=(
             "tests/adapters/test_tensorboard",
             "tests/adapters/test_event_files",
-            "tests/adapters/sources/test_tensorboard",
+            "tests/sources/test_tensorboard",
         ),
     ),
     Area(

@@ -16,7 +16,7 @@ from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
 from sentinel.plan.incident import Incident, fold
-from sentinel.sources.source import ColumnSource
+from sentinel.sources.column_source import ColumnSource
 
 __all__ = ["Asked", "Past", "read_past"]
 

@@ -1,0 +1,92 @@
+"""What every reader of a file gives: the judge's columns in chunks, and what a person should know about the reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.vocabulary.sample import Record
+
+__all__ = ["CHUNK_ROWS", "Chunks", "ColumnSource", "Tally"]
+
+CHUNK_ROWS = 1 << 16
+"""Rows that are in memory at a time; also those that may wait to be joined with others of their step."""
+_SHOWN = 20
+_OTHERS = 100_000
+"""Records beside the samples that are kept: a table may have a validation loss in each of its ten million rows."""
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What is counted while a source is read."""
+
+    fields: tuple[str, ...] = COLUMNS
+    """Fields of a sample that are given: the judge's COLUMNS, and of CARRIED what is named before iterating."""
+
+    samples: int = 0
+    """Samples given so far."""
+
+    unreadable: int = 0
+    """Lines, rows or records that could not be read, so far."""
+
+    first_unreadable: list[tuple[int, str]] = field(default_factory=list)
+    """The first of them: number of the line (from 1), and why."""
+
+    others: list[Record] = field(default_factory=list)
+    """Records that are not samples, so far: validations, checkpoints, starts and ends."""
+
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of how the source was read, as sentences."""
+
+    others_left_out: int = 0
+
+    @property
+    def shows_more(self) -> bool:
+        """Whether the next unreadable line will be shown, and not only counted."""
+        return len(self.first_unreadable) < _SHOWN
+
+    def cannot_read(self, line: int, why: str) -> None:
+        """Counts a line, row or record that cannot be read."""
+        self.unreadable += 1
+        if self.shows_more:
+            self.first_unreadable.append((line, why))
+            self.first_unreadable.sort(key=lambda shown: shown[0])
+
+    def keep(self, record: Record) -> None:
+        """Takes a record that is not a sample; after the first hundred thousand they are only counted."""
+        if len(self.others) < _OTHERS:
+            self.others.append(record)
+        else:
+            self.others_left_out += 1
+
+    def note(self, sentence: str) -> None:
+        """Adds a note, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+Chunks = Callable[[Tally], Iterator[Readings]]
+
+
+class ColumnSource(Tally):
+    """A series of samples that can be read from the beginning, any number of times; its tally is of the last time."""
+
+    def __init__(self, path: Path, file_format: str, chunks: Chunks) -> None:
+        super().__init__()
+        self.path = path
+        self.format = file_format
+        """journal, csv, parquet, jsonl, wandb, huggingface_trainer_state, tensorboard, or the name of a log format."""
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[Readings]:
+        """The samples in order, a chunk at a time; each chunk is of one attempt."""
+        Tally.__init__(self, fields=self.fields)
+        for chunk in self._chunks(self):
+            self.samples += len(chunk)
+            yield chunk
+        if self.others_left_out:
+            self.note(
+                f"{self.others_left_out} validations, checkpoints and starts past the first {_OTHERS} were left out"
+            )

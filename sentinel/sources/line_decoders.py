@@ -1,0 +1,269 @@
+"""Decoders that read a log format from its description as data: one line for a step, or a block of lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sentinel.sources.bar_lines import NAN, SKIPPED, STEP, fields_of
+from sentinel.sources.line_events import Evaluated, Event, ProgramStarted, Reading, checkpoint_events
+from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.vocabulary.errors import LineError
+
+__all__ = ["BlockPattern", "Decoder", "LineFormat", "LinePattern"]
+
+_MOST_ITEMS = 2_000
+"""Lines of a block that are kept."""
+
+_COUNTS = ("consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen")
+_FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
+
+
+class Decoder(Protocol):
+    """Decodes the lines of one log in one format."""
+
+    note: str
+    """What a reader of the numbers has to know; a sentence, or empty."""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
+        ...
+
+    def end(self) -> Sequence[Event]:
+        """What was buffered of a record over several lines."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinePattern:
+    """A format that writes a step's readings on one line."""
+
+    line: re.Pattern[str]
+    """Groups, all but the first optional:
+
+    step, total        the step, and the number of steps
+    loss               in nats; a format with `pairs` or `bars` has the loss there
+    validation         matches where the loss is a validation loss
+    iteration          several iterations make a step; the last of them is marked "(step)"
+    epoch, epochs, per_epoch    steps begin again in each epoch; `per_epoch` is the number of them
+    head, time         texts with the rank and the time; without them, the text before the match
+    a field of Sample  its value, such as lr
+    """
+
+    contains: tuple[str, ...] = ()
+    """Words that each line of readings has; other lines may be about checkpoints."""
+
+    contains_one_of: tuple[str, ...] = ()
+    """Words of which each line of readings has at least one; empty for no such condition."""
+
+    lacks: str = "\n"
+    """A word that no line of readings has."""
+
+    pairs: re.Pattern[str] | None = None
+    """One pair of name and value; all pairs after the step are read."""
+
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field (also `loss` and `validation_loss`) to its names in `pairs`, the preferred name first."""
+
+    bars: bool = False
+    """Whether the fields follow the step between bars, as in Megatron's lines."""
+
+    validation: re.Pattern[str] | None = None
+    """A line with a validation loss (group `loss`) of the step before it."""
+
+    validation_head: re.Pattern[str] | None = None
+    """Matches the text before the step where the loss is a validation loss."""
+
+    starts_at: re.Pattern[str] | None = None
+    """A line with the step at which training starts (group 1)."""
+
+    checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
+    """Words of which a line about checkpoints has one; empty where such lines are not read."""
+
+    note: str = ""
+    """What a reader of the numbers has to know; a sentence, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPattern:
+    """A format that writes a header with the step, then one reading a line."""
+
+    sign: str
+    """What every header contains."""
+
+    header: re.Pattern[str]
+    """Groups `step` and `total`."""
+
+    item: re.Pattern[str]
+    """Groups `name` and `value`."""
+
+    losses: tuple[str, ...]
+    fields: Mapping[str, str]
+    """Their names to fields of Sample."""
+
+    validation: re.Pattern[str]
+    """Names of validation losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat:
+    """An entry in the table of formats."""
+
+    name: str
+    """As users write it in the configuration."""
+
+    sample: str
+    """Step 7 with a loss of 2.5, in the trainer's form."""
+
+    reads: LinePattern | BlockPattern | type[Decoder]
+    """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
+
+    one_writer: bool = False
+    """Whether one process writes the lines: the same step again, with another loss, is then a restart."""
+
+    def decoder(self) -> Decoder:
+        """A decoder for one log."""
+        if isinstance(self.reads, LinePattern):
+            return _LineDecoder(self.reads)
+        return _BlockDecoder(self.reads) if isinstance(self.reads, BlockPattern) else self.reads()
+
+
+class _LineDecoder:
+    def __init__(self, pattern: LinePattern) -> None:
+        self.note = pattern.note
+        self._pattern = pattern
+        self._from_zero = self._epochs_from_zero = False
+        self._last = (0, 0)
+        """Step and iteration of the last line."""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        pattern = self._pattern
+        if pattern.lacks in line or not all(word in line for word in pattern.contains):
+            return self._of_no_step(line)
+        if pattern.validation is not None and (found := pattern.validation.search(line)) is not None:
+            loss = number(found["loss"])
+            return None if loss is None else (Evaluated(loss=loss, time_unix_s=time_of(line[: found.start()])),)
+        found = pattern.line.search(line)
+        if found is None or (pattern.contains_one_of and not any(word in line for word in pattern.contains_one_of)):
+            return None
+        groups = found.groupdict()
+        step, head = whole(groups["step"]), groups.get("head") or line[: found.start()]
+        fields = self._fields(groups, line[found.end() :])
+        loss, validated = fields.pop("loss", None), fields.pop("validation_loss", None)
+        at = fields["time_unix_s"] = time_of(groups.get("time") or head)
+        if step is None or (loss is None and validated is None):
+            raise LineError("a step without its loss")
+        evaluates = pattern.validation_head is not None and pattern.validation_head.search(head)
+        if loss is None or groups.get("validation") or evaluates:
+            return (Evaluated(loss=loss if loss is not None else validated, step=step, time_unix_s=at),)
+        if "iteration" in groups and not self._ends_step(step, whole(groups["iteration"]), line):
+            return ()
+        total = whole(groups["total"]) if groups.get("total") else None
+        if "per_epoch" in groups:
+            step, total = self._over_epochs(step, groups)
+        return (Reading(self._update(step), loss, rank_of(head), fields, total),)
+
+    def end(self) -> Sequence[Event]:
+        return ()
+
+    def _of_no_step(self, line: str) -> Sequence[Event] | None:
+        pattern = self._pattern
+        if pattern.starts_at is not None and (found := pattern.starts_at.search(line)) is not None:
+            first = whole(found[1])
+            if first is not None:  # "step 1" is the first of a run from scratch
+                return (ProgramStarted(facts={"resumed_from": max(first - 1, 0) or None}, time_unix_s=time_of(line)),)
+        return checkpoint_events(line) if any(word in line for word in pattern.checkpoint_words) else None
+
+    def _fields(self, groups: Mapping[str, str | None], rest: str) -> dict[str, Any]:
+        pattern = self._pattern
+        if pattern.bars:
+            fields = fields_of(rest.split("|"))
+            fields.pop(STEP, None)
+            fields.pop(NAN, None)
+            if fields.pop(SKIPPED, None):
+                fields["skipped"] = True
+            return fields
+        texts = {name: text for name, text in groups.items() if text is not None and name not in _NOT_FIELDS}
+        if pattern.pairs is not None:
+            pairs = dict(pattern.pairs.findall(rest))
+            for ours, theirs in pattern.names.items():
+                if (name := next((name for name in theirs if name in pairs), None)) is not None:
+                    texts[ours] = pairs[name].rstrip(",")
+        return {name: whole(text) if name in _COUNTS else number(text) for name, text in texts.items()}
+
+    def _ends_step(self, step: int, iteration: int | None, line: str) -> bool:
+        if iteration is None:
+            raise LineError("an iteration that is not a number")
+        last_step, last_iteration = self._last
+        self._last = (step, iteration)
+        return step > 0 and ("(step)" in line or step != last_step or iteration <= last_iteration)
+
+    def _over_epochs(self, step: int, groups: Mapping[str, str | None]) -> tuple[int, int | None]:
+        """The step and the number of steps, counted over all epochs."""
+        epoch, epochs, steps = (whole(groups[name] or "") for name in ("epoch", "epochs", "per_epoch"))
+        if epoch is None or steps is None:
+            raise LineError("an epoch that is not a number")
+        self._epochs_from_zero |= epoch == 0
+        return step + steps * (epoch - (not self._epochs_from_zero)), None if epochs is None else epochs * steps
+
+    def _update(self, step: int) -> int:
+        if step == 0 and not self._from_zero:
+            self._from_zero = True
+            self.note = f"{self.note}; {_FROM_ZERO}" if self.note else _FROM_ZERO
+        return step + self._from_zero
+
+
+_NOT_FIELDS = ("step", "total", "validation", "iteration", "epochs", "per_epoch", "head", "time")
+
+
+class _BlockDecoder:
+    """A block is complete where the next begins, or where the log pauses."""
+
+    def __init__(self, pattern: BlockPattern) -> None:
+        self.note = ""
+        self._pattern = pattern
+        self._open: tuple[int, int | None, str | None, float] | None = None
+        """Step, total steps, rank and time of the header."""
+        self._items: dict[str, str] = {}
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        found = self._pattern.header.search(line) if self._pattern.sign in line else None
+        if found is not None:
+            events = self.end()
+            step, total, head = whole(found["step"]), found.groupdict().get("total"), line[: found.start()]
+            if step is None:
+                raise LineError("a step that is not a number")
+            self._open = step, whole(total) if total else None, rank_of(head), time_of(head)
+            return events
+        item = self._pattern.item.match(line) if self._open is not None else None
+        if item is None:
+            return checkpoint_events(line)
+        if len(self._items) < _MOST_ITEMS:
+            name = re.split(r"\s{2,}|\t", item["name"].strip())[-1]  # behind a logger's columns
+            self._items.setdefault(name, item["value"])
+        return ()
+
+    def end(self) -> Sequence[Event]:
+        """The events of the open block. A block without a loss reports memory or speed."""
+        opened, items, pattern = self._open, self._items, self._pattern
+        self._open, self._items = None, {}
+        if opened is None:
+            return ()
+        step, total, rank, at = opened
+        events: list[Event] = []
+        loss = next((v for name in pattern.losses if name in items and (v := number(items[name])) is not None), None)
+        if loss is not None:
+            fields: dict[str, Any] = {"time_unix_s": at}
+            for name, ours in pattern.fields.items():
+                if name in items and ours not in fields:
+                    fields[ours] = whole(items[name]) if ours in _COUNTS else number(items[name])
+            if "skipped" in fields:
+                fields["skipped"] = bool(fields["skipped"])
+            events.append(Reading(step, loss, rank, fields, total))
+        for name, text in items.items():
+            if pattern.validation.search(name) and (value := number(text)) is not None:
+                events.append(Evaluated(loss=value, step=step, time_unix_s=at))
+                break
+        return events

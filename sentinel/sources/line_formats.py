@@ -1,0 +1,234 @@
+"""The formats of log lines, as a table. A new format is one entry here and one recorded log in tests/data/log_samples.
+
+Where two formats read the same number of a log's lines, the earlier entry is taken: the peculiar come first, `generic`
+last. What a trainer does that a reader of its numbers would not expect stands in the entry's `note` or beside it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sentinel.sources.bar_lines import NeMo
+from sentinel.sources.generic_lines import Generic, NanoGpt
+from sentinel.sources.huggingface_lines import HuggingFace
+from sentinel.sources.json_lines import Fairseq, JsonLines, Metaseq
+from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
+from sentinel.sources.loss_words import EVALUATES
+from sentinel.sources.megatron_lines import GptNeox, Megatron
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["FORMATS", "format_named"]
+
+FORMATS: tuple[LineFormat, ...] = (
+    LineFormat(
+        name="nanotron",
+        sample="10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 9 | lm_loss: 2.5 | lr: 1e-05",
+        reads=LinePattern(
+            line=re.compile(r"\biteration:?\s*(?P<step>\d[\d,]*)\s*/\s*(?P<total>\d[\d,.]*[KMBG]?)", re.IGNORECASE),
+            contains=("teration", "|"),
+            contains_one_of=("| lr:", "DP="),
+            lacks="reduced_train_loss",
+            bars=True,
+            note="consumed tokens are rounded to three digits, as nanotron writes them",
+        ),
+    ),
+    LineFormat(
+        name="nemo",
+        sample="Training epoch 0, iteration 6/19 | lr: 2.999e-07 | global_step: 6 | reduced_train_loss: 2.5",
+        reads=NeMo,
+    ),
+    LineFormat(
+        name="gpt_neox",
+        sample=" samples/sec: 87.558 | iteration 7/ 3072 | lm_loss: 2.5 | loss scale: 4096.0 |",
+        reads=GptNeox,
+        one_writer=True,
+    ),
+    LineFormat(
+        name="megatron",
+        sample=" iteration 7/ 1000 | lm loss: 2.5E+00 | loss scale: 1.0 | grad norm: 1.5 |",
+        reads=Megatron,
+        one_writer=True,
+    ),
+    LineFormat(
+        name="huggingface",
+        sample="{'loss': 2.5, 'grad_norm': 0.24, 'learning_rate': 5e-05, 'epoch': 0.0, 'step': 7}",
+        reads=HuggingFace,
+    ),
+    LineFormat(
+        name="metaseq",
+        sample='2022-11-11 14:05:27 | INFO | train_inner | {"actv_norm": "0", "loss": "3.606738", "num_updates": "7"}',
+        reads=Metaseq,
+    ),
+    LineFormat(
+        name="fairseq",
+        sample='2022-11-11 14:05:27 | INFO | train_inner | {"loss": "3.606738", "num_updates": "7", "gnorm": "1"}',
+        reads=Fairseq,
+    ),
+    LineFormat(  # a line for each rank, or one; Meta's lingua writes `grad`
+        name="torchtitan",
+        sample="[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: 7  loss:  2.5  grad_norm:  0.8319",
+        reads=LinePattern(
+            line=re.compile(r"\bstep:\s*(?P<step>\d+(?:,\d{3})*)(?:\s*/\s*(?P<total>\d+(?:,\d{3})*))?\s+(?=\w+:)"),
+            contains=("step:", "loss:"),
+            pairs=re.compile(r"(\w{1,64}):\s*(\S{1,64})"),
+            names={
+                "loss": ("loss", "global_avg_loss", "train_loss"),
+                "validation_loss": ("val_loss",),
+                "grad_norm": ("grad_norm", "grad"),
+                "lr": ("lr",),
+            },
+            validation_head=EVALUATES,
+            starts_at=re.compile(r"\bTraining starts at step (\d+)"),
+        ),
+    ),
+    LineFormat(  # OLMo and OLMo-core
+        name="olmo",
+        sample="INFO    [step=7/739328,epoch=0]\n    train/CrossEntropyLoss=2.5",
+        reads=BlockPattern(
+            sign="[",
+            header=re.compile(r"\[step=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?[^\]]{0,200}\]"),
+            item=re.compile(r"^[^=|{}]{0,120}?(?P<name>[A-Za-z_][\w/ ().-]{0,120}?)\s*=\s*(?P<value>\S+)\s*$"),
+            losses=("train/CrossEntropyLoss", "train/CE loss", "train/loss", "train/Loss"),
+            fields={
+                "optim/total_grad_norm": "grad_norm",
+                "optim/total grad norm": "grad_norm",
+                "optim/learning_rate_group0": "lr",
+                "optim/LR (group 0)": "lr",
+                "optim/LR": "lr",
+                "optim/step skipped": "skipped",
+                "throughput/total_tokens": "consumed_tokens",
+                "throughput/total tokens": "consumed_tokens",
+            },
+            validation=re.compile(r"^eval/.*(?:CrossEntropyLoss|CE loss)$"),
+        ),
+    ),
+    LineFormat(
+        name="composer",
+        sample="[batch=7/100]:\n         Train loss/train/total: 2.5",
+        reads=BlockPattern(
+            sign="[",
+            header=re.compile(r"\[batch=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?\]"),
+            item=re.compile(r"^.{0,120}?\b(?P<name>(?:Train|Eval) [A-Za-z][\w/ .-]{0,120}?)\s*:\s+(?P<value>\S+)\s*$"),
+            losses=(
+                "Train loss/train/total",
+                "Train metrics/train/LanguageCrossEntropy",
+                "Train LanguageCrossEntropy",
+                "Train metrics/train/CrossEntropy",
+                "Train CrossEntropy",
+                "Train loss/train/ce_loss",
+            ),
+            fields={
+                "Train l2_norm/grad/global": "grad_norm",
+                "Train time/token": "consumed_tokens",
+                "Train time/sample": "consumed_samples",
+                "Train lr-DecoupledAdamW/group0": "lr",
+                "Train lr-DecoupledLionW/group0": "lr",
+                "Train lr-AdamW/group0": "lr",
+                "Train lr-Adam/group0": "lr",
+                "Train trainer/batch_size": "global_batch_samples",
+                "Train trainer/global_batch_size": "global_batch_samples",
+            },
+            validation=re.compile(r"^Eval .*CrossEntropy$"),
+        ),
+    ),
+    LineFormat(  # several iterations make a step; the loss at its end is litgpt's mean over them
+        name="litgpt",
+        sample="Epoch 1 | iter 14 step 7 | loss train: 2.5, val: n/a | iter time: 548.72 ms (step)",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?:\bEpoch (?P<epoch>\d+).{0,40}?)?\biter\s+(?P<iteration>\d[\d,]*)\s+step\s+(?P<step>\d[\d,]*)"
+                r"\s*[|:]\s*(?:loss train|train loss|loss):?\s*(?P<loss>[^\s,|]+)"
+            ),
+            contains=("iter ", "loss"),
+            validation=re.compile(r"\biter\s+\d+:\s*val loss:?\s*(?P<loss>[^\s,|]+)"),
+        ),
+    ),
+    LineFormat(  # NVIDIA's; also its JSON lines, `DLLL {"type": "LOG", "step": [0, 1787], "data": {…}}`
+        name="dllogger",
+        sample="DLL 2020-05-29 11:31:45.763470 - Training Epoch: 0 Training Iteration: 7  step_loss : 2.5",
+        reads=LinePattern(
+            line=re.compile(
+                r"^(?>(?P<head>.*?)DLL)(?P<time>.*?)(?:\bIteration\s*:\s*|[-:]\s*\((?:\d+,\s*)*(?=\d+,?\s*\))"
+                r'|"step"\s*:\s*\[?(?:\s*\d+\s*,)*\s*)(?P<step>\d[\d,]*\d|\d)'
+            ),
+            contains=("DLL", "loss"),
+            pairs=re.compile(r'(\w{1,64})"?\s*:\s*"?([-+]?(?:\d[\d.,eE+-]*|nan|inf|NaN|Infinity))'),
+            names={
+                "loss": (
+                    *("step_loss", "loss", "train_loss", "lm_loss", "train_lm_loss", "training_loss", "average_loss"),
+                ),
+                "validation_loss": ("val_loss", "valid_loss", "eval_loss"),
+                "lr": ("learning_rate", "lr"),
+                "grad_norm": ("grad_norm",),
+            },
+            checkpoint_words=(),
+        ),
+    ),
+    LineFormat(
+        name="mlx",
+        sample="Iter 7: Train loss 2.5, Learning Rate 7.000e-05, It/sec 0.999, Trained Tokens 9699",
+        reads=LinePattern(
+            line=re.compile(
+                r"\bIter (?P<step>\d[\d,]*): (?:Train|(?P<validation>Val)) loss (?P<loss>[^\s,]+)"
+                r"(?:.*?\bLearning Rate (?P<lr>[^\s,]+))?(?:.*?\bTrained Tokens (?P<consumed_tokens>[^\s,]+))?"
+            ),
+            contains=("Iter ", " loss "),
+            checkpoint_words=("heckpoint", "Saved adapter"),
+        ),
+    ),
+    LineFormat(
+        name="fms_fsdp",
+        sample="step: 7\nloss: 2.5\nLR: 0.0003",
+        reads=BlockPattern(
+            sign="step: ",
+            header=re.compile(r"(?:^|[\]\s])step: (?P<step>\d[\d,]*)\s*$"),
+            item=re.compile(
+                r"^(?:.*[\]:] ?)?(?P<name>loss|LR|tokens seen|gradient norm|current step time): (?P<value>\S+)\s*$"
+            ),
+            losses=("loss",),
+            fields={
+                "LR": "lr",
+                "tokens seen": "consumed_tokens",
+                "gradient norm": "grad_norm",
+                "current step time": "step_time_s",
+            },
+            validation=re.compile(r"(?!)"),
+        ),
+    ),
+    LineFormat(  # llm.c's main.log, and build-nanogpt's log.txt: `250 train 5.87`, `250 val 5.91`, `250 hella 0.25`
+        name="llm.c",
+        sample="s:7 trl:2.5 lr:0.0006 norm:1.2",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?:^|\s)(?:s:(?=\d+ t[re]l:)|(?=\d+ (?:train|val) \S+\s*$))(?P<step>\d+) "
+                r"(?:trl:|train |(?P<validation>tel:|val ))(?P<loss>\S+)"
+                r"(?:.*?\blr:(?P<lr>\S+))?(?:.*?\bnorm:(?P<grad_norm>\S+))?"
+            ),
+            checkpoint_words=(),
+        ),
+        one_writer=True,
+    ),
+    LineFormat(  # older versions: `Epoch:[0/19](100/24681) loss:5.251 lr:0.00020000 epoch_Time:98.0min:`
+        name="minimind",
+        sample="Epoch:[1/2](7/39695), loss: 2.6, logits_loss: 2.5, aux_loss: 0.1, lr: 0.0005, epoch_time: 4767.0min",
+        reads=LinePattern(
+            line=re.compile(
+                r"\bEpoch:\[(?P<epoch>\d+)/(?P<epochs>\d+)\]\((?P<step>\d+)/(?P<per_epoch>\d+)\),? "
+                r"loss:\s*(?:[^\s,]+,\s*logits_loss:\s*)?(?P<loss>[^\s,]+)(?:.*?\b(?:lr|learning_rate):\s*(?P<lr>[^\s,]+))?"
+            ),
+            contains=("Epoch:[",),
+            note="steps are MiniMind's batches over all epochs: --accumulation_steps of them make an update",
+        ),
+    ),
+    LineFormat(name="nanogpt", sample="iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%", reads=NanoGpt),
+    LineFormat(name="jsonl", sample='{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}', reads=JsonLines),
+    LineFormat(name="generic", sample="step 7/100 | loss 2.5 | norm 1.2 | lr 3e-4", reads=Generic),
+)
+
+
+def format_named(name: str) -> LineFormat:
+    """The format of that name. ConfigError lists the names that there are."""
+    found = next((each for each in FORMATS if each.name == name), None)
+    if found is None:
+        raise ConfigError(f"no log format is called {name!r}; there are {', '.join(each.name for each in FORMATS)}")
+    return found

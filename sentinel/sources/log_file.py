@@ -1,0 +1,213 @@
+"""A log of lines, of any size: its format is recognised, and its lines become records one after another."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from sentinel.bounded import unpacked
+from sentinel.sources.file_bytes import LineSplitter
+from sentinel.sources.line_decoders import LineFormat
+from sentinel.sources.line_events import Event, Reading, checked
+from sentinel.sources.line_formats import FORMATS, format_named
+from sentinel.sources.line_text import uncoloured, unwrapped
+from sentinel.sources.rank_merge import AttemptMerge
+from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.sample import Record
+
+__all__ = ["LineReader", "LogFile", "Trial", "UnreadableLine", "read_log"]
+
+_CHUNK_BYTES = 1 << 18
+_HEAD_LINES = 2_000
+"""Lines by which a format is recognised; more where they have no readings at all."""
+
+_MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26
+"""Limits of the head: each format is tried on each of its lines."""
+
+_ENOUGH, _ENOUGH_GENERIC = 2, 10
+"""Readings after which a format is certain, while a log is followed; `generic` waits for a format of its own."""
+
+_STRAY = 20
+"""Where `generic` reads so many times more lines than any other format, those were another program's."""
+
+_MOST_KEPT = 20
+"""Unreadable lines that are kept to be shown; the others are counted."""
+
+_LONGEST = 1 << 16
+"""Characters; no trainer writes so much about one step, and patterns are tried at every place of a line."""
+
+_SHOWN = 200
+"""Characters of an unreadable line that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableLine:
+    """A line of the format that is damaged."""
+
+    number: int
+    """Counted from 1."""
+
+    text: str
+    why: str
+
+
+class LineReader:
+    """Turns lines into records."""
+
+    def __init__(self, line_format: LineFormat) -> None:
+        self.name = line_format.name
+        self._decoder = line_format.decoder()
+        self._merge = AttemptMerge(one_writer=line_format.one_writer)
+        self.lines = 0
+        self.readings = 0
+        """Lines, or blocks of lines, with a step's readings."""
+        self.foreign = 0
+        """Lines of other programs: warnings, progress bars. They are not errors."""
+        self.unreadable = 0
+        self.first_unreadable: list[UnreadableLine] = []
+
+    @property
+    def note(self) -> str:
+        """What a person has to know of this log's numbers; a sentence, or empty."""
+        return self._decoder.note
+
+    def feed(self, line: str, number: int | None = None) -> list[Record]:
+        """The records that are complete with this line. Never raises; `number` is the line's own, counted from 1."""
+        self.lines += 1
+        if len(line) > _LONGEST:
+            self.foreign += 1
+            return []
+        if "\x1b" in line:
+            line = uncoloured(line)
+        if line.startswith("{") and (inner := unwrapped(line)) is not None:
+            self.lines -= 1
+            return [record for part in inner for record in self.feed(part, number)]
+        try:
+            events = self._decoder.decode(line)
+            for event in events or ():
+                checked(event)
+        except LineError as error:
+            self.unreadable += 1
+            if len(self.first_unreadable) < _MOST_KEPT:
+                shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=str(error))
+                self.first_unreadable.append(shown)
+            return []
+        if events is None:
+            self.foreign += 1
+            return []
+        return self._merged(events)
+
+    def end(self) -> list[Record]:
+        """What is buffered: nothing more is expected for now. Feeding may go on after it."""
+        return [*self._merged(self._decoder.end()), *self._merge.complete()]
+
+    def _merged(self, events: Sequence[Event]) -> list[Record]:
+        records: list[Record] = []
+        for event in events:
+            self.readings += type(event) is Reading
+            records += self._merge.take(event)
+        return records
+
+
+class Trial:
+    """All formats, tried side by side: the one that reads most of the lines is the log's."""
+
+    def __init__(self) -> None:
+        self._readers = [LineReader(each) for each in FORMATS]
+
+    def feed(self, line: str) -> None:
+        """Tries the line."""
+        for reader in self._readers:
+            reader.feed(line)
+
+    @property
+    def best(self) -> LineFormat | None:
+        """The format that has read most so far; None while none has read any."""
+        for reader in self._readers:
+            reader.end()  # an open block counts
+        *specific, generic = self._readers
+        reader = max(specific, key=lambda each: each.readings)
+        if reader.readings and generic.readings <= _STRAY * reader.readings:
+            return format_named(reader.name)
+        if generic.readings:
+            return format_named(generic.name)
+        reader = max(specific, key=lambda each: each.unreadable)
+        return format_named(reader.name) if reader.unreadable else None  # every line of it is cut
+
+    @property
+    def has_read(self) -> bool:
+        """Whether any format has read a step's readings."""
+        return any(reader.readings for reader in self._readers)
+
+    @property
+    def decided(self) -> bool:
+        """Whether enough was read to stop trying."""
+        *specific, generic = self._readers
+        return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
+
+
+def read_log(path: Path, format_name: str | None = None) -> LogFile:
+    """The log, ready to be read. ConfigError where it cannot be opened, or nothing in it is recognised."""
+    return LogFile(path, format_named(format_name) if format_name else _recognised(path))
+
+
+class LogFile:
+    """A log's records, in their order; iterating reads the file again, in constant memory.
+
+    `reader` and `splitter` have the counts of the current, or last, iteration.
+    """
+
+    def __init__(self, path: Path, line_format: LineFormat) -> None:
+        self.path = path
+        self._format = line_format
+        self.format = line_format.name
+        self.reader, self.splitter = LineReader(line_format), LineSplitter()
+
+    def __iter__(self) -> Iterator[Record]:
+        self.reader, self.splitter = reader, splitter = LineReader(self._format), LineSplitter()
+        for number, line in _lines(self.path, splitter):
+            records = reader.feed(line, number)
+            if records:
+                yield from records
+        yield from reader.end()
+
+
+def _recognised(path: Path) -> LineFormat:
+    trial, characters = Trial(), 0
+    for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
+        trial.feed(line)
+        characters += len(line)
+        if count >= _HEAD_LINES and trial.decided:
+            break
+        if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
+            break
+    best = trial.best
+    if best is None:
+        names = ", ".join(each.name for each in FORMATS)
+        raise ConfigError(
+            f"{path}: no line of it is a training step in any format that is known ({names}): a line, or the lines "
+            "below a header, should have the step and the training loss, as in `step 10 loss 3.2`; the first 200,000 "
+            "lines (64 MiB of them) are looked at"
+        )
+    return best
+
+
+def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
+    with _opened(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield from splitter.feed(chunk)
+        yield from splitter.end()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with unpacked(path) as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or f"a gzip file that is not whole ({error})"
+        raise ConfigError(f"{path}: {why}") from error

@@ -1,0 +1,271 @@
+"""Merges what single lines say into records: the attempt of each, and one sample a step for all ranks.
+
+A log holds one or more lives of the process group, appended. A new attempt begins where the program reports a start, or
+where the steps go back. Ranks that write to one log are merged by AttemptMerge, ranks with a file each by RankMerge: a
+step is kept open while other ranks may still report it, and its loss is their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sentinel.sources.line_events import Evaluated, Event, ProgramEnded, ProgramStarted, Reading, Saved
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
+
+__all__ = ["AttemptMerge", "RankMerge"]
+
+_MOST_RANKS = 1 << 17
+"""Readings of one step that are merged; a log that repeats a step without end has no more of it."""
+
+_LATE_STEPS = 4
+"""Logged steps by which a rank's line may be behind the others without being a restart."""
+
+_MOST_AHEAD = 64
+"""Logged steps that the fastest file may be ahead; then the slower files are not waited for any more."""
+
+_PRINTED = 6e-4
+"""Largest relative difference between an LR and its print with four digits."""
+
+Place = tuple[int, int]
+"""attempt, global_step"""
+
+
+class AttemptMerge:
+    """Takes the events of one log in their order and gives records."""
+
+    def __init__(self, *, one_writer: bool) -> None:
+        self._one_writer = one_writer
+        self._attempt = 0
+        self._open: Reading | None = None
+        """The step that other ranks may still report."""
+        self._losses: list[float] = []
+        self._ranks: set[str | None] = set()
+        self._newest: dict[str | None, int] = {}
+        self._past: deque[tuple[int, float]] = deque(maxlen=_LATE_STEPS)
+        self._gap: int | None = None
+        self._start: ProgramStarted | None = None
+        """A start that was reported and has no step yet."""
+        self._saved: deque[int] = deque(maxlen=64)
+
+    @property
+    def last_step(self) -> int:
+        """The newest step that was taken; 0 before the first."""
+        if self._open is not None:
+            return self._open.step
+        return self._past[-1][0] if self._past else 0
+
+    def take(self, event: Event) -> list[Record]:
+        """The records that are complete with this event."""
+        if type(event) is Reading:
+            return self._reading(event)
+        if isinstance(event, ProgramStarted):
+            return self._started(event)
+        records = self.complete()
+        attempt, step, at = max(self._attempt, 1), self.last_step, event.time_unix_s
+        if isinstance(event, Saved):
+            self._saved.append(event.step)
+            records.append(CheckpointSaved(attempt=attempt, global_step=event.step, time_unix_s=at, tag=event.tag))
+        elif isinstance(event, Evaluated):
+            of = step if event.step is None else event.step
+            records.append(Validation(attempt=attempt, global_step=of, time_unix_s=at, loss=event.loss))
+        elif isinstance(event, ProgramEnded) and self._attempt:
+            records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason=event.reason))
+        return records
+
+    def complete(self) -> list[Record]:
+        """The sample of the open step, if there is one: no other rank is waited for."""
+        reading, self._open = self._open, None
+        if reading is None:
+            return []
+        loss, spread = _mean_and_spread(self._losses)
+        self._past.append((reading.step, reading.loss))
+        return [
+            Sample(attempt=self._attempt, global_step=reading.step, loss=loss, loss_spread=spread, **reading.fields),
+        ]
+
+    def _reading(self, reading: Reading) -> list[Record]:
+        current = self.last_step
+        if self._attempt and self._start is None and reading.step <= current:
+            if self._is_repeated(reading) or self._is_late(reading):
+                return []
+            records = [*self.complete(), *self._begin(reading, went_back=True)]
+        elif self._attempt and not self._starts_attempt(reading, current):
+            records = self.complete()
+            gap = reading.step - current
+            if current and gap > 0 and (self._gap is None or gap < self._gap):
+                self._gap = gap
+        else:
+            went_back = self._attempt > 0 and reading.step <= current
+            records = [*self.complete(), *self._begin(reading, went_back=went_back)]
+        self._open, self._losses, self._ranks = reading, [reading.loss], {reading.rank}
+        self._newest[reading.rank] = reading.step
+        if self._one_writer and reading.rank is None:  # no other rank will report it
+            records += self.complete()
+        return records
+
+    def _is_repeated(self, reading: Reading) -> bool:
+        """Whether it is the open step from another rank; its loss is then added to that step."""
+        current = self._open
+        if current is None or reading.step != current.step:
+            return False
+        same_writer = reading.rank in self._ranks if reading.rank is not None else self._one_writer
+        if same_writer:
+            return _same(reading.loss, current.loss)
+        if len(self._losses) < _MOST_RANKS:
+            self._losses.append(reading.loss)
+            self._ranks.add(reading.rank)
+            self._newest[reading.rank] = reading.step
+        return True
+
+    def _is_late(self, reading: Reading) -> bool:
+        """Whether it is a rank's line of a step that the other ranks have completed; it is then passed over."""
+        known = next((past for past in self._past if past[0] == reading.step), None)
+        if known is None:
+            return False
+        if reading.rank is not None and self._newest.get(reading.rank, -1) < reading.step:
+            self._newest[reading.rank] = reading.step
+            return True
+        is_last, is_same = self._open is None and known is self._past[-1], _same(known[1], reading.loss)
+        return is_last or is_same if reading.rank is None and not self._one_writer else is_last and is_same
+
+    def _started(self, event: ProgramStarted) -> list[Record]:
+        before = self._start
+        if before is None or (event.certain and before.certain and before.facts.keys() & event.facts.keys()):
+            facts: Mapping[str, Any] = event.facts
+        else:  # the arguments, then what was loaded
+            facts = {**before.facts, **event.facts}
+        self._start = ProgramStarted(
+            facts=facts,
+            certain=event.certain or (before is not None and before.certain),
+            time_unix_s=event.time_unix_s,
+            interval=event.interval or (before.interval if before else None),
+        )
+        return self.complete()
+
+    def _starts_attempt(self, reading: Reading, current: int) -> bool:
+        """Whether the reported start begins an attempt; a checkpoint that was loaded does where the steps follow it."""
+        start = self._start
+        if start is None or start.certain:
+            return start is not None
+        resumed = start.facts.get("resumed_from") or 0
+        if reading.step <= current or resumed >= current:
+            return True
+        self._start = None
+        return False
+
+    def _begin(self, reading: Reading, *, went_back: bool) -> list[Record]:
+        start, self._start = self._start or ProgramStarted(), None
+        parent = self._attempt or None
+        self._attempt += 1
+        facts = dict(start.facts)
+        interval = start.interval or self._gap or 1
+        if "resumed_from" not in facts and (went_back or start.interval is not None):
+            facts["resumed_from"] = self._resumed_from(reading.step, interval)
+        if facts.get("resumed_from") is None:
+            parent = None
+        facts = _facts_of_start(facts, reading, interval)
+        self._gap = start.interval or self._gap
+        self._past.clear()
+        self._newest.clear()
+        at = start.time_unix_s if math.isfinite(start.time_unix_s) else reading.fields["time_unix_s"]
+        if not went_back and all(value is None for value in facts.values()) and parent is None:
+            return []
+        return [RunStarted(attempt=self._attempt, time_unix_s=at, parent_attempt=parent, **facts)]
+
+    def _resumed_from(self, first: int, interval: int) -> int | None:
+        """The checkpoint just before the first step, as far as one is known; else one interval before it."""
+        step = max((step for step in self._saved if first - interval <= step < first), default=first - interval)
+        return step if step > 0 else None
+
+
+class RankMerge:
+    """Joins the records of several files, one for each rank. A record that is not a sample is given once."""
+
+    def __init__(self) -> None:
+        self._open: dict[Place, list[Sample]] = {}
+        self._reached: dict[str, Place] = {}
+        self._given: Place = (0, 0)
+        self._others: set[tuple[str, int, int]] = set()
+
+    def take(self, file: str, records: Iterable[Record]) -> list[Record]:
+        """Takes what is new in a file; gives the records that are not samples."""
+        given: list[Record] = []
+        for record in records:
+            if isinstance(record, Sample):
+                place = (record.attempt, record.global_step)
+                self._reached[file] = place
+                if place > self._given:
+                    self._open.setdefault(place, []).append(record)
+                continue
+            key = (type(record).__name__, record.attempt, getattr(record, "global_step", 0))
+            if key not in self._others:
+                self._others.add(key)
+                given.append(record)
+        return given
+
+    def complete(self, *, quiet: bool = False) -> list[Record]:
+        """The samples of the steps that all files have passed, in order; of all steps where the files are quiet."""
+        places = sorted(self._open)
+        slowest = min(self._reached.values(), default=(0, 0))
+        ready = [p for i, p in enumerate(places) if quiet or p <= slowest or i < len(places) - _MOST_AHEAD]
+        if ready:
+            self._given = ready[-1]
+        return [_joined(self._open.pop(place)) for place in ready]
+
+
+def _joined(samples: list[Sample]) -> Sample:
+    if len(samples) == 1:
+        return samples[0]
+    loss, spread = _mean_and_spread([sample.loss for sample in samples])
+    return replace(samples[0], loss=loss, loss_spread=spread)
+
+
+def _mean_and_spread(losses: list[float]) -> tuple[float, float | None]:
+    """The mean over the ranks, and largest minus smallest (nan where the mean is not finite); None for one rank."""
+    if len(losses) == 1:
+        return losses[0], None
+    mean = sum(losses) / len(losses)
+    return mean, max(losses) - min(losses) if math.isfinite(mean) else math.nan
+
+
+def _facts_of_start(printed: Mapping[str, Any], first: Reading, interval: int) -> dict[str, Any]:
+    """Fields of RunStarted: what the program printed, and what its first line of readings adds.
+
+    The first sample's index is counted back from the first line, where the batch did not grow in between.
+    """
+    facts = dict(printed)
+    resumed = facts.get("resumed_from") or 0
+    consumed, batch = first.fields.get("consumed_samples"), first.fields.get("global_batch_samples")
+    steps = first.step - resumed
+    if consumed is not None and batch is not None and 0 < steps <= interval and consumed >= batch * steps:
+        facts.setdefault("first_sample_index", consumed - batch * steps)
+    facts["lr"] = _first_lr(facts.get("lr_schedule"), first, resumed)
+    facts.setdefault("seqlen", first.fields.get("seqlen"))
+    if facts.get("precision") == "fp16":
+        facts.setdefault("loss_scale", first.fields.get("loss_scale"))
+    if facts.get("total_steps") is None:
+        facts["total_steps"] = first.total_steps
+    return facts
+
+
+def _first_lr(schedule: Mapping[str, Any] | None, first: Reading, resumed: int) -> float | None:
+    """The LR of the first step: by the schedule where that agrees with the first line, else as the line shows it."""
+    shown: float | None = first.fields.get("lr")
+    if schedule is None or shown is None:
+        return shown
+    try:
+        lr = LrSchedule.from_json(dict(schedule))
+    except ConfigError:
+        return shown
+    agrees = abs(lr.lr(step=first.step) - shown) <= _PRINTED * abs(shown)
+    return lr.lr(step=resumed + 1) if agrees else shown
+
+
+def _same(loss: float, other: float) -> bool:
+    return loss == other or (math.isnan(loss) and math.isnan(other))
