@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 from sentinel.act.attribution import rollback_of
 from sentinel.act.following import Following
 from sentinel.act.last_writes import asks_all_to_stop, last_written
-from sentinel.act.overlap import Overlap
+from sentinel.act.overlap import Overlap, Silence
 from sentinel.act.references import References
-from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.act.sample_cache import Retold
 from sentinel.act.source import RereadSource, Source
 from sentinel.act.witnesses import Witnessing
@@ -25,18 +25,20 @@ from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.verdict import Context, Verdict, judge
-from sentinel.plan.incident import Incident, fold
+from sentinel.judge.verdict import Context, judge
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.liveness import life_of
+from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
+from sentinel.plan.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.plan.witnesses import Life
-from sentinel.vocabulary.errors import JobStillAlive, ScrapeError
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Launcher", "Look", "Neighbours", "Observer"]
+__all__ = ["Launcher", "Neighbours", "Observer"]
 
 log = logging.getLogger(__name__)
 
@@ -103,18 +105,6 @@ class Neighbours:
     """The log that the readings come from, or a pattern; None where they come from journals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look found."""
-
-    history: History
-    series: Series
-    run: RunState
-    verdict: Verdict
-    events: tuple[Mapping[str, Any], ...]
-    """The incident log, as it stands."""
-
-
 class Observer:
     """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified.
 
@@ -141,7 +131,7 @@ class Observer:
         self._references = references or References()
         self._following = Following(self._history, thresholds, planned)
         self._verified: dict[str, Checkpoint] = {}
-        self._overlap = Overlap()
+        self._overlap, self._silence = Overlap(), Silence()
         self._witnessing = Witnessing(neighbours.state_dir, neighbours.checkpoints.folder)
 
     @property
@@ -150,23 +140,13 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
-    @property
-    def newest_attempt(self) -> int | None:
-        """Number of the newest attempt that the last look found; None before the first."""
-        return max(self._history.attempts, default=None)
-
-    @property
-    def stalled_after_s(self) -> float:
-        """See Thresholds."""
-        return self._thresholds.stalled_after_s
-
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
 
         `room` asks for the free space as well, which is else counted while an incident is open.
         """
-        self._asked_for_room = room
+        began_s, self._asked_for_room = monotonic(), room
         self._following.compare_with(self._references.at(now_unix_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
             self._following.expect(c.global_step for c in self._near.checkpoints.list())
@@ -178,7 +158,16 @@ class Observer:
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(series, self._context(attempt, run, readable), self._thresholds)
-        return Look(history=self._history, series=series, run=run, verdict=verdict, events=events)
+        return Look(
+            history=self._history,
+            series=series,
+            run=run,
+            verdict=verdict,
+            events=events,
+            took_s=monotonic() - began_s,
+            silent_s=self._silence.lasts_s(self._history),
+            stalled_after_s=self._thresholds.stalled_after_s,
+        )
 
     def fenced(self, spare: str | None) -> None:
         """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone."""
@@ -207,9 +196,13 @@ class Observer:
         """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)
 
-    def preview(self, overrides: Overrides) -> str | None:
-        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
-        return self._near.launcher.preview(self.started, overrides)
+    def script_refusal(self, overrides: Overrides) -> str | None:
+        """Why the job script can't carry these changes, as a sentence; None where it can."""
+        try:
+            self._near.launcher.preview(self.started, overrides)
+        except (ConfigError, ScriptRefused) as error:
+            return str(error)
+        return None
 
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""

@@ -9,6 +9,7 @@ from sentinel.act.observe import Neighbours, Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident_events import closed
 from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
@@ -52,7 +53,7 @@ def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: 
     short is taken up by calling it again.
     """
     _perform(incident, None, near, observer, ledger)
-    ledger.closed(incident.id, "undone", "a person took it back")
+    ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
 def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
@@ -66,7 +67,8 @@ def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observe
             continue
         half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
         _perform(incident, half, near, observer, ledger)
-        ledger.closed(incident.id, "superseded", "it was half done, and was taken back for what a person asked for")
+        reason = "it was half done, and was taken back for what a person asked for"
+        ledger.record(closed(incident.id, "superseded", reason))
 
 
 @os_errors_named("a file of the run")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sentinel.jobscript.script_changes import CARRIED
+from sentinel.plan.decision import decide
 from sentinel.plan.ladder import Rung
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import decide
 from sentinel.vocabulary.overrides import CHANGES
 from tests.core.test_recovery_plan import DIVERGED, incident, run
 

@@ -22,7 +22,7 @@ class Area:
 
 AREAS: tuple[Area, ...] = (
     Area(name="judge", code=("sentinel/judge/*.py", "sentinel/judge/detectors/*.py"), tests=("tests/core",)),
-    Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core",)),
+    Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core", "tests/plan")),
     Area(
         name="job script",
         code=("sentinel/jobscript/*.py",),
