@@ -1,8 +1,8 @@
-"""What an open incident asks of the run's past: the loss before its onset, a restart's first steps, its recovery."""
+"""What a turn needs that is read on demand: the loss before an onset, a restart's first steps, its recovery."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -11,15 +11,20 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.evidence import FIRST_STEPS, Evidence
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident import Incident, Rollback, digest_of
 from sentinel.plan.incident_events import onset_readings
 from sentinel.plan.look import Look, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.reported import warmup_end
 from sentinel.plan.turn import opens_incident
+from sentinel.plan.turn_incident import to_preview
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
 __all__ = ["Past", "evidence"]
+
+ScriptRefusal = Callable[[Overrides], str | None]
+"""Why the job script can't carry these changes, as a sentence; None where it can."""
 
 
 @dataclass(slots=True)
@@ -43,8 +48,11 @@ class Past:
     def __init__(self) -> None:
         self._known: _Known | None = None
 
-    def read(self, look: Look, policy: Policy) -> Look:
+    def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
         """The look, with the readings that its turn is decided by. What the source raises."""
+        if (decision := to_preview(look, policy)) is not None:
+            previews = {**look.memory.previews, digest_of(decision): script_refusal(decision.overrides)}
+            look = replace(look, memory=replace(look.memory, previews=previews))
         attempt, incident = look.history.latest, look.run.open_incident
         onset = look.verdict.onset_range
         if opens_incident(look) and attempt is not None and onset is not None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import assert_never
 
 from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.neighbours import Neighbours
+from sentinel.act.observe import Observer
 from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,
@@ -30,6 +31,7 @@ from sentinel.plan.actions import (
 )
 from sentinel.plan.incident import Rollback
 from sentinel.plan.incident_events import applied
+from sentinel.plan.look import Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
@@ -97,27 +99,29 @@ class Performer:
                 log.warning("TensorBoard: %s", sentence)
 
 
-def execute(
-    action: Action, incident: str | None, rollback: str | None, newest_attempt: int | None, act: Perform, ledger: Ledger
-) -> None:
-    """Performs one action, recorded before and after, and raises what it raised.
+def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger) -> None:
+    """Performs the turn's action, recorded before and after, and raises what it raised.
 
-    `incident` is None for a restart after a crash. `newest_attempt` is the last that was known: what a later one does
-    has come after the action, by whatever clock.
+    `newest_attempt` is the last that was known: what a later one does has come after the action, by whatever clock.
     """
-    ledger.say(describe(action))
-    facts = {"incident": incident, "rollback": rollback, "action": to_json(action)}
-    ledger.record({"event": "intent", **facts, "newest_attempt": newest_attempt})
-    try:
-        with os_errors_named("a file of the run"):
-            act(action)
-    except Exception as error:
-        # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
-        reason = str(error) if isinstance(error, SentinelError) else repr(error)
-        with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
-            ledger.record({"event": "failed", **facts, "reason": reason})
-        raise
-    ledger.record({"event": "done", **facts})
+    for action in turn.actions:
+        if not turn.on_record:
+            with os_errors_named("a file of the run"):
+                act(action)
+            continue
+        ledger.say(describe(action))
+        facts = {"incident": turn.incident, "rollback": turn.rollback, "action": to_json(action)}
+        ledger.record({"event": "intent", **facts, "newest_attempt": newest_attempt})
+        try:
+            with os_errors_named("a file of the run"):
+                act(action)
+        except Exception as error:
+            # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
+            reason = str(error) if isinstance(error, SentinelError) else repr(error)
+            with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
+                ledger.record({"event": "failed", **facts, "reason": reason})
+            raise
+        ledger.record({"event": "done", **facts})
 
 
 def carry_out(
@@ -133,6 +137,7 @@ def carry_out(
         if not plan.actions:
             ledger.record(applied(rollback))
             return
-        incident = rollback.overrides.incident
-        execute(plan.actions[0], incident, rollback.id, look.newest_attempt, act, ledger)
+        incident, action = rollback.overrides.incident, plan.actions[:1]
+        turn = Turn(reason=plan.reason, actions=action, incident=incident, rollback=rollback.id)
+        execute(turn, look.newest_attempt, act, ledger)
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.neighbours import Neighbours
+from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
@@ -56,7 +58,7 @@ def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: 
     ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
-def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+def settle(unfinished: Sequence[Incident], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
     """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run.
 
     Else it would take what it finds for the original, and its own undo would bring back something between.

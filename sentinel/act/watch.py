@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.act.ledger import Ledger
@@ -11,12 +11,10 @@ from sentinel.act.observe import Observer
 from sentinel.act.past import Past
 from sentinel.act.perform import Perform, execute
 from sentinel.act.pinning import Pinning
-from sentinel.durable import os_errors_named
 from sentinel.plan.alerts import failed_look
-from sentinel.plan.incident import Incident, digest_of
+from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import Failure, Look, Memory, Outcome, Turn, next_turn
-from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
 __all__ = ["Watch"]
@@ -26,19 +24,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one run. `tick` is one turn; it returns why the watch is over, or None."""
+    """Follows one run. `tick` is one turn; it returns why the watch is over, or None.
+
+    `settle` carries undos that were cut short to their end; `own` raises LockHeld where another sentinel has the run by
+    now: a look may take an hour, and more.
+    """
 
     observer: Observer
     perform: Perform
     pinning: Pinning
     policy: Policy
     ledger: Ledger
-    settle: Callable[[tuple[Incident, ...]], None]
-    """Carries undos that were cut short to their end."""
-
+    settle: Callable[[Sequence[Incident]], None]
     own: Callable[[], None] = lambda: None
-    """Raises LockHeld where another sentinel has the run by now: a look may take an hour, and more."""
-
     paging_problem: Callable[[], str | None] = lambda: None
     last: Look | None = field(default=None, init=False)
     """What the last turn saw."""
@@ -50,7 +48,7 @@ class Watch:
     _memory: Memory = field(default_factory=Memory, init=False)
 
     def tick(self, now_unix_s: float) -> Outcome | None:
-        """One turn. A TemporaryError is tried again, and told when it lasts; on a PermanentError sentinel stops."""
+        """One turn. A TemporaryError is tried again, and alerted to when it lasts; a PermanentError needs a person."""
         try:
             look = self.observer.look(now_unix_s)
         except TemporaryError as error:
@@ -61,7 +59,7 @@ class Watch:
         self.last = look = replace(look, memory=self._memory, paging_problem=self.paging_problem())
         try:
             self.observer.keep_jobs()
-            look = self._previewed(self._past.read(look, self.policy))
+            look = self._past.read(look, self.policy, self.observer.script_refusal)
             turn = next_turn(look, self.policy)
             self._do(turn, look)
         except TemporaryError as error:
@@ -90,26 +88,13 @@ class Watch:
         records, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=self.last)
         self.ledger.record_all(records)
 
-    def _previewed(self, look: Look) -> Look:
-        """With whether the job script can carry the decision that this look leads to."""
-        if (decision := to_preview(look, self.policy)) is None:
-            return look
-        previews = {**look.memory.previews, digest_of(decision): self.observer.script_refusal(decision.overrides)}
-        return replace(look, memory=replace(look.memory, previews=previews))
-
     def _do(self, turn: Turn, look: Look) -> None:
         for note in turn.notes:
             log.info("%s", note)
-        if turn.undo is not None:
-            self.settle((turn.undo,))
+        self.settle(turn.undo)
         if turn.pin is not None:
             self.pinning.keep(turn.pin)
         if turn.message is not None:
             self.ledger.say(turn.message)
         self.ledger.record_all(turn.records)
-        for action in turn.actions:
-            if self.policy.mode == "observe":  # to read a checkpoint is no action upon the run
-                with os_errors_named("a file of the run"):
-                    self.perform(action)
-            else:
-                execute(action, turn.incident, turn.rollback, look.newest_attempt, self.perform, self.ledger)
+        execute(turn, look.newest_attempt, self.perform, self.ledger)

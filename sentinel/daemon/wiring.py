@@ -14,7 +14,8 @@ from typing import Any
 
 from sentinel.act import preconditions
 from sentinel.act.ledger import Ledger, Say
-from sentinel.act.observe import Launcher, Neighbours, Observer
+from sentinel.act.neighbours import Launcher, Neighbours
+from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.act.references import References
 from sentinel.act.source import Source

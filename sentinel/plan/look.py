@@ -118,8 +118,8 @@ class Turn:
     notes: tuple[str, ...] = ()
     """Lines for the daemon's log."""
 
-    undo: Incident | None = None
-    """Whose undo was begun and is carried to its end."""
+    undo: tuple[Incident, ...] = ()
+    """Whose undo was begun and is carried to its end; one at most."""
 
     pin: str | None = None
     """The checkpoint that is kept from retention."""
@@ -132,6 +132,9 @@ class Turn:
 
     actions: tuple[Action, ...] = ()
     """One at most: the next look sees its effect."""
+
+    on_record: bool = True
+    """Whether the action goes into the incident log: to read a checkpoint in mode observe is no action upon the run."""
 
     incident: str | None = None
     """What the action belongs to, for the incident log; None for a restart after a crash."""

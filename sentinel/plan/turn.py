@@ -69,7 +69,7 @@ def _decided(look: Look, policy: Policy) -> Turn:
 def _undo(incident: Incident, policy: Policy) -> Turn:
     """A person's undo that a crash cut short."""
     if policy.mode == "act":
-        return Turn(reason=f"the undo of {incident.id} was cut short and is carried to its end", undo=incident)
+        return Turn(reason=f"the undo of {incident.id} was cut short and is carried to its end", undo=(incident,))
     why = f"the undo of {incident.id} is half done: `sentinel undo` goes on with it"
     return Turn(reason=why, message=why)
 

@@ -87,7 +87,7 @@ def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
         message = plan.refusal or jobs.why_unknown
         return Turn(reason=message, message=message)
     if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
-        return Turn(reason=why, actions=plan.actions[:1])
+        return Turn(reason=why, actions=plan.actions[:1], on_record=False)
     if not incident.shadows and (plan.decision is not None or plan.refusal is not None):
         return Turn(reason=why, records=(events.shadow(incident.id, plan.decision, plan.refusal),))
     return Turn(reason=why)

@@ -55,7 +55,7 @@ def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tup
     state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
     policy = Policy(mode="act", confirm_within_s=60)
     found = Look(history=seen, series=Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    turn = next_turn(Past().read(found, policy), policy)
+    turn = next_turn(Past().read(found, policy, lambda _: None), policy)
     assert not turn.actions
     return turn.outcome, list(turn.records)
 
