@@ -1,4 +1,5 @@
-"""When the files of a run were written last: by the clock of the filesystem that they lie on, and by what has grown."""
+"""When the files of a run were written last: by the clock of the filesystem that they lie on, and by what has grown;
+whether a person wants the run stopped."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.plan.witnesses import Sign
+from sentinel.vocabulary.kill_file import decode_stop_order
 
-__all__ = ["Signs"]
+__all__ = ["Signs", "asks_all_to_stop", "last_written"]
 
 _CHECKPOINT_FOLDERS = 2
 _CHECKPOINT_DEPTH = 3
@@ -98,6 +101,33 @@ class Signs:
             folders = [p for p in self._checkpoints.iterdir() if p.is_dir() and not p.name.startswith(".")]
             for folder in sorted(folders, key=_modified_unix_s)[-_CHECKPOINT_FOLDERS:]:
                 yield from _files(folder, _CHECKPOINT_DEPTH)
+
+
+def last_written(logs: Iterable[Path], checkpoints: Path) -> float | None:
+    """The newest modification time of the logs (paths, or patterns of them) and of what is being saved; Unix seconds.
+
+    None where none of it is there.
+    """
+    places = [*_matching(logs), *_newest_entries(checkpoints)]
+    return max((at for place in places if (at := _modified_unix_s(place)) > 0.0), default=None)
+
+
+def asks_all_to_stop(kill_file: Path) -> bool:
+    """Whether a person has asked every trainer to stop. Sentinel's own order is for one job, and goes with it."""
+    try:
+        return decode_stop_order(bounded.read_text(kill_file, errors="replace")) is None
+    except FileNotFoundError:
+        return False
+    except bounded.UnfitFileError:  # no file of sentinel's
+        return True
+
+
+def _newest_entries(folder: Path) -> list[Path]:
+    """The save folder, and what lies in its newest subfolder: a large checkpoint is written for minutes."""
+    with contextlib.suppress(OSError):
+        newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
+        return [folder, *(newest.iterdir() if newest else ())]
+    return []
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from sentinel.act.attribution import rollback_of
+from sentinel.act.file_activity import asks_all_to_stop, last_written
 from sentinel.act.following import Following
-from sentinel.act.last_writes import asks_all_to_stop, last_written
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.overlap import Overlap, Silence
 from sentinel.act.references import References
@@ -26,7 +25,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, judge
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold
-from sentinel.plan.liveness import life_of
+from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
 from sentinel.plan.reported import baseline_of, filled, step_time_s, warmup_end

@@ -30,7 +30,7 @@ from sentinel.plan.actions import (
     to_json,
 )
 from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_events import applied
+from sentinel.plan.incident_events import event
 from sentinel.plan.look import Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
@@ -135,7 +135,7 @@ def carry_out(
         if plan.refusal is not None:
             raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
         if not plan.actions:
-            ledger.record(applied(rollback))
+            ledger.record(event("applied", rollback.overrides.incident, rollback=rollback.id))
             return
         incident, action = rollback.overrides.incident, plan.actions[:1]
         turn = Turn(reason=plan.reason, actions=action, incident=incident, rollback=rollback.id)

@@ -103,7 +103,7 @@ def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback, policy: Poli
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     incident, by = incident_id(number), attempt.number if attempt else 0
     ledger.record(opened(number, by, look.run.baseline, look.run.overrides, reason=reason))
-    ledger.record(decided(incident, decision))
+    ledger.record(decided("decided", incident, decision))
     carry_out(decision, parts.observer, parts.perform, policy, ledger, wiring.clock())
     if not decision.restart:
         ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))

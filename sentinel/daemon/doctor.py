@@ -15,7 +15,7 @@ from typing import Literal
 
 import typer
 
-from sentinel.act.last_writes import asks_all_to_stop
+from sentinel.act.file_activity import asks_all_to_stop
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident_events import Event, relieved, troubled
+from sentinel.plan.incident_events import Event, event
 from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.look import Look, Memory, Turn
 from sentinel.plan.policy import Policy
@@ -67,8 +67,12 @@ def failed_look(
 def _told(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
     troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
     lasted = {t.topic: f"it lasted {now_unix_s - t.since_unix_s:.0f} s" for t in over}
-    records = (*(relieved(topic, reason) for topic, reason in lasted.items()), *(troubled(t) for t in due))
-    return records, replace(memory, troubles=troubles)
+    ended = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted.items()]
+    begun = [
+        event("troubled", None, topic=t.topic, severity=t.severity, reason=t.reason, since_unix_s=t.since_unix_s)
+        for t in due
+    ]
+    return (*ended, *begun), replace(memory, troubles=troubles)
 
 
 def _struggling(look: Look, policy: Policy) -> tuple[Alert, ...]:

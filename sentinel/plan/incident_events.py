@@ -36,35 +36,23 @@ from typing import Any
 from sentinel.judge.before import WINDOW, BestMean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Approval, Rollback, Skip, Wait, incident_id, overrides_to_json
+from sentinel.plan.incident import Rollback, incident_id, overrides_to_json
 from sentinel.plan.proof import Check, outcome
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.trouble import Trouble
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample
 
 __all__ = [
     "Event",
     "OnsetReadings",
-    "applied",
-    "approved",
-    "baseline_completed",
     "closed",
     "decided",
-    "expired",
+    "event",
     "ignored",
     "onset_readings",
     "opened",
     "proof",
-    "proposed",
-    "relieved",
     "rung_failed",
-    "rung_skipped",
-    "shadow",
-    "stopped",
-    "troubled",
-    "wait_over",
-    "waiting",
 ]
 
 Event = Mapping[str, Any]
@@ -131,6 +119,21 @@ def opened(
     }
 
 
+def event(kind: str, incident: str | None, **facts: Any) -> Event:
+    """One of the events above that is no more than its facts."""
+    return {"event": kind, "incident": incident, **facts}
+
+
+def stopped(incident: str, reason: str) -> Event:
+    """sentinel does not act on the incident any more."""
+    return event("stopped", incident, reason=reason)
+
+
+def closed(incident: str, outcome: str, reason: str) -> Event:
+    """The end of an incident."""
+    return event("closed", incident, outcome=outcome, reason=reason)
+
+
 def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, checks: tuple[Check, ...]) -> Event:
     """An incident of its own: a rollback whose changes did not take effect."""
     wrong = [c for c in checks if c.answer is Proof.CONTRADICTED]
@@ -139,118 +142,11 @@ def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, c
     return {**opened(number, attempt, baseline, rollback.overrides, reason=reason), "ignored": rollback.id}
 
 
-def baseline_completed(incident: str, baseline: Baseline) -> Event:
-    """What was missing of the incident's baseline when it was opened."""
-    return {"event": "baseline_completed", "incident": incident, "baseline": baseline.to_json()}
-
-
-def shadow(incident: str, decision: Rollback | None, refusal: str | None) -> Event:
-    """What would have been done, in mode observe."""
-    return {"event": "shadow", "incident": incident, **(_decision(decision) if decision else {}), "refusal": refusal}
-
-
-def proposed(incident: str, decision: Rollback, digest: str) -> Event:
-    """What a person is asked to agree to."""
-    return {"event": "proposed", "incident": incident, **_decision(decision), "digest": digest}
-
-
-def approved(incident: str, approval: Approval) -> Event:
-    """A person's yes, and that what they agreed to still stands."""
-    return {"event": "approved", "incident": incident, "digest": approval.digest, "by": approval.by}
-
-
-def expired(incident: str, digest: str) -> Event:
-    """No yes came in time."""
-    return {"event": "expired", "incident": incident, "digest": digest}
-
-
-def waiting(incident: str, wait: Wait) -> Event:
-    """A rung that only watches has begun."""
-    facts = {"rung": wait.rung, "hypothesis": wait.hypothesis}
+def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event:
+    """`decided`, `proposed` or `shadow`: a rung, its target and what it changes."""
     return {
-        "event": "waiting",
+        "event": kind,
         "incident": incident,
-        **facts,
-        "from_step": wait.from_step,
-        "until_step": wait.until_step,
-    }
-
-
-def wait_over(incident: str, wait: Wait, reason: str) -> Event:
-    """The run did not heal meanwhile."""
-    return {"event": "wait_over", "incident": incident, "rung": wait.rung, "reason": reason}
-
-
-def rung_skipped(incident: str, skip: Skip) -> Event:
-    """A rung that can't be carried out; the next turn decides the next one."""
-    facts = {"rung": skip.rung, "hypothesis": skip.hypothesis, "reason": skip.reason}
-    return {"event": "rung_skipped", "incident": incident, **facts}
-
-
-def decided(incident: str, decision: Rollback) -> Event:
-    """A rung and its target."""
-    return {"event": "decided", "incident": incident, **_decision(decision)}
-
-
-def applied(rollback: Rollback) -> Event:
-    """Every action of the decision was seen done."""
-    return {"event": "applied", **_of(rollback)}
-
-
-def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
-    """What the attempt has shown of each change."""
-    kind = _PROOFS[outcome(checks)]
-    return {"event": kind, **_of(rollback), "attempt": attempt, "checks": [check.to_json() for check in checks]}
-
-
-def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> Event:
-    """The restart has failed; only where its changes are confirmed is it the rung that did not help."""
-    return {
-        "event": "rung_failed",
-        **_of(rollback),
-        "attempt": attempt,
-        "reason": reason,
-        "proof": None if rollback.proof is None else str(rollback.proof),
-        "doubts": rollback.doubts,
-        "onset_range": verdict.onset_range,
-        "alarm_step": verdict.alarm_step,
-    }
-
-
-def stopped(incident: str, reason: str) -> Event:
-    """sentinel does not act on the incident any more."""
-    return {"event": "stopped", "incident": incident, "reason": reason}
-
-
-def closed(incident: str, outcome: str, reason: str) -> Event:
-    """The end of an incident."""
-    return {"event": "closed", "incident": incident, "outcome": outcome, "reason": reason}
-
-
-def troubled(trouble: Trouble) -> Event:
-    """Something that is no divergence, and that a person has to know of."""
-    facts = {"topic": trouble.topic, "severity": trouble.severity, "reason": trouble.reason}
-    return {"event": "troubled", "incident": None, **facts, "since_unix_s": trouble.since_unix_s}
-
-
-def relieved(topic: str, reason: str) -> Event:
-    """The end of a trouble."""
-    return {"event": "relieved", "incident": None, "topic": topic, "reason": reason}
-
-
-_PROOFS = {
-    Proof.CONFIRMED: "proved",
-    Proof.CONTRADICTED: "not_proved",
-    Proof.NOT_VERIFIED: "not_verified",
-}
-
-
-def _of(rollback: Rollback) -> dict[str, str]:
-    return {"incident": rollback.overrides.incident, "rollback": rollback.id}
-
-
-def _decision(decision: Rollback) -> dict[str, Any]:
-    return {
         "rollback": decision.id,
         "rung": decision.rung,
         "hypothesis": decision.hypothesis,
@@ -262,4 +158,35 @@ def _decision(decision: Rollback) -> dict[str, Any]:
         "unconfirmed": decision.unconfirmed,
         "in_script": decision.in_script,
         "restart": decision.restart,
+        **facts,
     }
+
+
+def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
+    """What the attempt has shown of each change."""
+    kind = _PROOFS[outcome(checks)]
+    return event(
+        kind, rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=[c.to_json() for c in checks]
+    )
+
+
+def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> Event:
+    """The restart has failed; only where its changes are confirmed is it the rung that did not help."""
+    return {
+        "event": "rung_failed",
+        "incident": rollback.overrides.incident,
+        "rollback": rollback.id,
+        "attempt": attempt,
+        "reason": reason,
+        "proof": None if rollback.proof is None else str(rollback.proof),
+        "doubts": rollback.doubts,
+        "onset_range": verdict.onset_range,
+        "alarm_step": verdict.alarm_step,
+    }
+
+
+_PROOFS = {
+    Proof.CONFIRMED: "proved",
+    Proof.CONTRADICTED: "not_proved",
+    Proof.NOT_VERIFIED: "not_verified",
+}

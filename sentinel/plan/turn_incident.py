@@ -8,12 +8,11 @@ from dataclasses import replace
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan import incident_events as events
 from sentinel.plan.actions import VerifyCheckpoint
 from sentinel.plan.decision import has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import Event
+from sentinel.plan.incident_events import Event, closed, decided, event, ignored, proof, rung_failed, stopped
 from sentinel.plan.look import Look, Outcome, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
@@ -49,7 +48,7 @@ def _completed_baseline(incident: Incident, look: Look) -> Turn | None:
     if completed == incident.baseline:
         return None
     reason = "the job script could be read: its settings complete the incident's baseline"
-    return Turn(reason=reason, records=(events.baseline_completed(incident.id, completed),))
+    return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
 
 
 def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -60,13 +59,16 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
         return _closed(incident, "healed", f"the run is {look.verdict.kind} again, without a rollback")
     if (wait := incident.waiting) is not None:
         if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
-            return Turn(reason=reason, records=(events.wait_over(incident.id, wait, reason),))
+            return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
     plan = _carried_by_the_script(plan_recovery(look.verdict, look.run, policy), look)
-    if plan.wait is not None:  # in every mode: to watch is what all of them do
-        return Turn(reason=plan.reason, records=(events.waiting(incident.id, plan.wait),))
-    if plan.skip is not None:  # in every mode: nothing is done, and the next turn decides the next rung
-        return Turn(reason=plan.reason, records=(events.rung_skipped(incident.id, plan.skip),))
+    if (begun := plan.wait) is not None:  # in every mode: to watch is what all of them do
+        steps = {"from_step": begun.from_step, "until_step": begun.until_step}
+        waiting = event("waiting", incident.id, rung=begun.rung, hypothesis=begun.hypothesis, **steps)
+        return Turn(reason=plan.reason, records=(waiting,))
+    if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
+        skipped = event("rung_skipped", incident.id, rung=skip.rung, hypothesis=skip.hypothesis, reason=skip.reason)
+        return Turn(reason=plan.reason, records=(skipped,))
     return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
 
 
@@ -89,7 +91,9 @@ def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
     if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
         return Turn(reason=why, actions=plan.actions[:1], on_record=False)
     if not incident.shadows and (plan.decision is not None or plan.refusal is not None):
-        return Turn(reason=why, records=(events.shadow(incident.id, plan.decision, plan.refusal),))
+        if plan.decision is None:
+            return Turn(reason=why, records=(event("shadow", incident.id, refusal=plan.refusal),))
+        return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
     return Turn(reason=why)
 
 
@@ -104,7 +108,7 @@ def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
             return answer
         records = (answer,)
     if decision is not None:
-        records += (events.decided(incident.id, decision),)
+        records += (decided("decided", incident.id, decision),)
     rollback = decision.id if decision else None
     return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
 
@@ -117,19 +121,19 @@ def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy
     digest, proposal = digest_of(decision), incident.proposal
     if proposal is None or proposal.digest != digest:
         reason = "a person is asked to agree" if proposal is None else "the plan has changed: a person is asked again"
-        return Turn(reason=reason, records=(events.proposed(incident.id, decision, digest),))
+        return Turn(reason=reason, records=(decided("proposed", incident.id, decision, digest=digest),))
     if proposal.expired:
         return Turn(reason="the proposal has expired unanswered: nothing is done")
     approval = look.run.approvals.get(incident.id)
     if approval is not None and approval.digest == digest:
         if decision.target_tag is None or digest in look.memory.verified_for:
-            return events.approved(incident.id, approval)
+            return event("approved", incident.id, digest=digest, by=approval.by)
         again = VerifyCheckpoint(decision.target_tag)
         reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
     if look.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
         reason = f"no approval came within {policy.approve_within_s:.0f} s"
-        return Turn(reason=reason, records=(events.expired(incident.id, digest),))
+        return Turn(reason=reason, records=(event("expired", incident.id, digest=digest),))
     return Turn(reason=f"waits for `sentinel approve {incident.id}`")
 
 
@@ -143,7 +147,7 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
         return _refused(plan, incident)
     if plan.actions:
         return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
-    records = (events.applied(rollback),) if incident.status == "decided" else ()
+    records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
     if not rollback.restart:
         turn = _closed(incident, "superseded", "rolled back; a person starts the job again")
     elif (attempt := started_for(look, rollback)) is not None:
@@ -181,7 +185,7 @@ def _prove(incident: Incident, rollback: Rollback, attempt: Attempt, look: Look,
     if len(found.samples) < FIRST_STEPS and not over:
         return Turn(reason=f"the proof of {rollback.id} waits for the first {FIRST_STEPS} steps")
     checks = prove(rollback, found, incident.baseline)
-    shown = events.proof(rollback, attempt.number, checks)
+    shown = proof(rollback, attempt.number, checks)
     if outcome(checks) is not Proof.CONTRADICTED:
         return Turn(reason=f"attempt {attempt.number} contradicts nothing of {rollback.id}", records=(shown,))
     return _no_effect(incident, rollback, attempt, look, checks, shown)
@@ -201,7 +205,7 @@ def _no_effect(
     own: tuple[Event, ...] = ()
     if not any(other.ignored == rollback.id for other in look.run.incidents):
         number = look.run.next_incident
-        own = (events.ignored(number, rollback, attempt.number, incident.baseline, tuple(checks)),)
+        own = (ignored(number, rollback, attempt.number, incident.baseline, tuple(checks)),)
     return replace(turn, records=(shown, *own, *turn.records))
 
 
@@ -212,7 +216,7 @@ def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
         return Turn(reason=f"the newest attempt was not started for {rollback.id}")
     if verdict.kind is VerdictKind.DIVERGED:
         reason = f"diverged again: {verdict.reason}"
-        return Turn(reason=reason, records=(events.rung_failed(rollback, attempt.number, reason, verdict),))
+        return Turn(reason=reason, records=(rung_failed(rollback, attempt.number, reason, verdict),))
     if incident.onset_range is None:  # a person's own rollback: there is no divergence to recover from
         if rollback.proof is Proof.CONFIRMED:
             return _closed(incident, "proved", f"attempt {attempt.number} runs with what was asked for")
@@ -222,7 +226,7 @@ def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
         return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
     if found.answer is Answer.RECOVERED:
         return _closed(incident, "recovered", found.reason)
-    return Turn(reason=found.reason, records=(events.rung_failed(rollback, attempt.number, found.reason, verdict),))
+    return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
 
 
 def _refused(plan: Plan, incident: Incident) -> Turn:
@@ -231,11 +235,11 @@ def _refused(plan: Plan, incident: Incident) -> Turn:
 
 
 def _stop(incident: Incident, reason: str) -> Turn:
-    return Turn(reason=reason, records=(events.stopped(incident.id, reason),), outcome=Outcome.PERSON_NEEDED)
+    return Turn(reason=reason, records=(stopped(incident.id, reason),), outcome=Outcome.PERSON_NEEDED)
 
 
 def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
-    return Turn(reason=reason, records=(events.closed(incident.id, outcome, reason),))
+    return Turn(reason=reason, records=(closed(incident.id, outcome, reason),))
 
 
 def made_since(history: History, started_after: int | None) -> int:

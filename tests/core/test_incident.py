@@ -96,7 +96,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     opened = book.incident
     assert (opened.status, opened.onset_range, opened.onset_tokens, opened.best_mean) == ("open", (47, 49), 490, 3.0)
     assert (opened.led_by, opened.baseline, opened.current) == (("grad_norm",), Baseline(seed=3, lr=LR), None)
-    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     assert book.incident.status == "decided"
     assert book.incident.current == DECISION
     for action in (
@@ -109,7 +109,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     current = book.incident.current
     assert current is not None
     assert (current.moved_tags, current.starts, current.last_start_unix_s) == (("global_step20",), 1, 7.0)
-    book.ledger.record(events.applied(DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     assert book.incident.status == "applied"
     checks = prove(DECISION, Evidence(started=STARTED))
     assert outcome(checks) is Proof.CONFIRMED
@@ -197,19 +197,19 @@ def test_a_rollback_is_half_done_from_its_decision_until_it_is_applied() -> None
     book = Book()
     book.open()
     assert book.incident.half_done is None
-    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     assert book.incident.half_done is not None
     assert not book.incident.rollbacks[0].begun
     book.ledger.record({"event": "intent", **MOVE})
     assert book.incident.rollbacks[0].begun
-    book.ledger.record(events.applied(DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     assert book.incident.half_done is None
 
 
 def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     book.ledger.record({"event": "intent", **MOVE})
     book.ledger.record({"event": "intent", "rollback": DECISION.id, **UNDO})
     assert book.incident.half_done is not None
@@ -228,8 +228,8 @@ def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> N
 def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("incident-1", DECISION))
-    book.ledger.record(events.applied(DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     book.ledger.record(events.closed("incident-1", "superseded", "rolled back; a person starts the job again"))
     book.ledger.record({"event": "intent", "rollback": None, **UNDO})
     assert book.incident.undoing == "incident-1"
@@ -259,8 +259,8 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("incident-1", DECISION))
-    book.ledger.record(events.applied(DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
     assert outcome(checks) is proof
     book.ledger.record(events.proof(DECISION, 2, checks))
@@ -275,7 +275,7 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 def test_a_change_that_did_not_take_effect_is_an_incident_of_its_own_and_ends_with_the_one_it_belongs_to() -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     checks = prove(DECISION, Evidence(started=replace(STARTED, seed=3)))
     assert outcome(checks) is Proof.CONTRADICTED
     book.ledger.record(events.proof(DECISION, 2, checks))
@@ -313,7 +313,7 @@ def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_i
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.record(events.decided("incident-1", DECISION))
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     of = {"incident": "incident-1", "rollback": DECISION.id, "attempt": 2}
     book.ledger.record({"event": event, **of, "checks": checks})
     assert book.incident.rollbacks[0].proof is proof
@@ -329,7 +329,9 @@ def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides()
     book = Book()
     book.open()
     book.ledger.record(
-        events.decided("incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True))
+        events.decided(
+            "decided", "incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True)
+        )
     )
     later = {"unconfirmed", "lost_gpu_hours", "in_script", "restart"}
     older = [{key: value for key, value in event.items() if key not in later} for event in book.events]
