@@ -23,12 +23,12 @@ class Ledger:
         self._append = append
         self._clock = clock
         self._say = say
-        self._last_said: str | None = None
+        self._last_line: str | None = None
 
     def say(self, line: str) -> None:
         """Says a line, unless it was the last one said."""
-        if line != self._last_said:
-            self._last_said = line
+        if line != self._last_line:
+            self._last_line = line
             self._say(line)
 
     def record(self, event: Event) -> None:

@@ -15,7 +15,7 @@ from sentinel.act.following import Following
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.overlap import Overlap, Silence
 from sentinel.act.references import References
-from sentinel.act.sample_cache import Retold
+from sentinel.act.sample_cache import SampleCache
 from sentinel.act.source import RereadSource
 from sentinel.act.witnesses import Witnessing
 from sentinel.adapters.tensorboard import TensorBoard
@@ -59,7 +59,7 @@ class Observer:
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
         source = neighbours.source
-        self._source = source if isinstance(source, RereadSource) else Retold(source)
+        self._source = source if isinstance(source, RereadSource) else SampleCache(source)
         self._history = History(again=self._source.again)
         self._has_read = False
         self._references = references or References()
@@ -170,7 +170,7 @@ class Observer:
             now_unix_s=now_unix_s,
             minute_of_day=_minute_of_day(now_unix_s),
             **self._witnesses(jobs),
-            overlap=self._overlap.told(self._history),
+            overlap=self._overlap.sentence(self._history),
             starts_unix_s=_starts(events),
             checkpoints=checkpoints,
             latest_tag=near.checkpoints.latest(),

@@ -23,7 +23,7 @@ class Pinning:
         self._checkpoints = checkpoints
         self._own = own
         self._pinned: str | None = None
-        self._said: str | None = None
+        self._last_warning: str | None = None
 
     def keep(self, tag: str) -> None:
         """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
@@ -32,7 +32,7 @@ class Pinning:
         try:
             self._change_over(tag)
         except (SentinelError, OSError) as error:
-            self._say(f"{tag} is not pinned: {error}")
+            self._warn(f"{tag} is not pinned: {error}")
         self._pinned = tag
 
     def _change_over(self, tag: str) -> None:
@@ -40,7 +40,7 @@ class Pinning:
         others = [old for old in self._own.read() if old != tag]  # a person's own pins are not ours to let go
         kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
         if len(kept) >= _MOST:
-            self._say(
+            self._warn(
                 f"{tag} is not pinned: {', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
             )
             return
@@ -48,7 +48,7 @@ class Pinning:
         pins.pin(tag)
         log.debug("%s is pinned", tag)
 
-    def _say(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+    def _warn(self, line: str) -> None:
+        if line != self._last_warning:
+            self._last_warning = line
             log.warning("%s", line)

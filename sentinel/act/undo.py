@@ -15,7 +15,7 @@ from sentinel.plan.incident_events import closed
 from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
-__all__ = ["held_by", "settle", "take_back", "undo_incident", "undoable"]
+__all__ = ["quarantine_of", "settle", "take_back", "undo_incident", "undoable"]
 
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
@@ -42,7 +42,7 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
     raise ConfigError(f"{wanted} can't be undone before {there[0].id}, which is newer; `sentinel undo --all` does both")
 
 
-def held_by(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
+def quarantine_of(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
     """The checkpoints that the incident's rollbacks have moved into the quarantine and that undo would bring back."""
     rooms = [checkpoints.quarantined(incident.id, r.id) for r in incident.rollbacks if not r.taken_back]
     return tuple(dict.fromkeys(tag for room in rooms for tag in room))

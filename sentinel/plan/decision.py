@@ -13,7 +13,7 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.price import gpu_hours, lost_so_far, lost_steps
 from sentinel.plan.proof import unreported
-from sentinel.plan.rollback import KILL_FILE, PAUSED, Plan, no_room, not_yet_verified, plan_rollback
+from sentinel.plan.rollback import Plan, no_room, not_yet_verified, on_hold, plan_rollback
 from sentinel.plan.target import Target, choose_target
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError
@@ -171,8 +171,8 @@ def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
     """What has to pass before anything is decided."""
     if not run.jobs.known:  # the job's script is a part of what is decided upon
         return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
-    if run.paused or run.kill_file:
-        return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
+    if (refused := on_hold(run)) is not None:
+        return refused
     span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
     if span is not None:
         return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)

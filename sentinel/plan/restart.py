@@ -11,7 +11,7 @@ from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import KILL_FILE, PAUSED, Plan, no_start
+from sentinel.plan.rollback import Plan, no_start, on_hold
 
 __all__ = ["fruitless_starts", "hang_turn", "plan_hang", "plan_restart", "restart_turn", "was_stopped_for_hanging"]
 
@@ -139,8 +139,8 @@ def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
 
 
 def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
-    if run.paused or run.kill_file:
-        return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
+    if (refused := on_hold(run)) is not None:
+        return refused
     if (why := hindered(run)) is not None:
         return Plan(refusal=why, waits=True)
     if restarts_spent >= policy.start_budget:

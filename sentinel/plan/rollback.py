@@ -26,7 +26,7 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["KILL_FILE", "PAUSED", "Plan", "no_room", "no_start", "not_yet_verified", "plan_rollback"]
+__all__ = ["Plan", "no_room", "no_start", "not_yet_verified", "on_hold", "plan_rollback"]
 
 _HOUR_S = 3600.0
 
@@ -133,6 +133,11 @@ def not_yet_verified(target: Checkpoint | None) -> Plan | None:
     if target is not None and target.verified is None:
         return Plan(actions=(VerifyCheckpoint(target.tag),), reason=f"{target.tag} is the target, not yet verified")
     return None
+
+
+def on_hold(run: RunState) -> Plan | None:
+    """The refusal to do anything while a person wants nothing done; None when none does."""
+    return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True) if run.paused or run.kill_file else None
 
 
 def no_room(run: RunState) -> Plan | None:

@@ -47,7 +47,7 @@ class Trouble:
     """The last one, as a sentence."""
 
     since_unix_s: float
-    told_unix_s: float | None = None
+    alerted_unix_s: float | None = None
     """When a person was told of it last; None while none was."""
 
 
@@ -62,7 +62,7 @@ def updated(
     for alert in alerts:
         before = known.pop(alert.topic, None)
         if alert.reason is None:
-            if before is not None and before.told_unix_s is not None:
+            if before is not None and before.alerted_unix_s is not None:
                 over.append(before)
             continue
         severity, reason = alert.severity, alert.reason
@@ -71,7 +71,7 @@ def updated(
         else:
             trouble = replace(before, severity=severity, reason=reason)
         if is_due(trouble, now_unix_s, within_s=alert.within_s):
-            trouble = replace(trouble, told_unix_s=now_unix_s)
+            trouble = replace(trouble, alerted_unix_s=now_unix_s)
             due.append(trouble)
         known[alert.topic] = trouble
     return known, tuple(due), tuple(over)
@@ -82,8 +82,8 @@ def is_due(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
 
     What was tried again and again is told again every hour; what just lasts (a job that is gone) is told once.
     """
-    if trouble.told_unix_s is not None:
-        return trouble.topic == "struggling" and now_unix_s - trouble.told_unix_s >= AGAIN_S
+    if trouble.alerted_unix_s is not None:
+        return trouble.topic == "struggling" and now_unix_s - trouble.alerted_unix_s >= AGAIN_S
     return now_unix_s - trouble.since_unix_s >= within_s
 
 
@@ -97,7 +97,7 @@ def troubles_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Trouble]:
                 severity=event["severity"],
                 reason=event["reason"],
                 since_unix_s=float(event["since_unix_s"]),
-                told_unix_s=float(event["time_unix_s"]),
+                alerted_unix_s=float(event["time_unix_s"]),
             )
         elif event["event"] == "relieved":
             told.pop(event["topic"], None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
-from sentinel.act.undo import held_by, take_back
+from sentinel.act.undo import quarantine_of, take_back
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
@@ -72,7 +72,7 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         baseline=Baseline(),
         rollbacks=[first, second],
     )
-    assert held_by(incident, near.checkpoints) == ("global_step20", "global_step30")
+    assert quarantine_of(incident, near.checkpoints) == ("global_step20", "global_step30")
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
     take_back(incident, near, Observer(near, Thresholds(gone_after_s=0.001)), ledger)
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}

@@ -17,8 +17,8 @@ from tests.core.test_page import event, relieved, troubled
 from tests.plan.looks import DOWN, HEALTHY, STALLED, look
 
 
-def trouble(told_unix_s: float | None = None, topic: Any = "struggling") -> Trouble:
-    return Trouble(topic=topic, severity="warning", reason="no answer", since_unix_s=0.0, told_unix_s=told_unix_s)
+def trouble(alerted_unix_s: float | None = None, topic: Any = "struggling") -> Trouble:
+    return Trouble(topic=topic, severity="warning", reason="no answer", since_unix_s=0.0, alerted_unix_s=alerted_unix_s)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def trouble(told_unix_s: float | None = None, topic: Any = "struggling") -> Trou
     [
         (trouble(), 899, False),
         (trouble(), 900, True),
-        (trouble(told_unix_s=900), 901, False),
-        (trouble(told_unix_s=900), 899 + AGAIN_S, False),
-        (trouble(told_unix_s=900), 900 + AGAIN_S, True),
-        (trouble(told_unix_s=900, topic="down"), 900 + 10 * AGAIN_S, False),
+        (trouble(alerted_unix_s=900), 901, False),
+        (trouble(alerted_unix_s=900), 899 + AGAIN_S, False),
+        (trouble(alerted_unix_s=900), 900 + AGAIN_S, True),
+        (trouble(alerted_unix_s=900, topic="down"), 900 + 10 * AGAIN_S, False),
     ],
 )
 def test_what_lasts_is_told_once_and_what_struggles_every_hour(met: Trouble, now_unix_s: float, told: bool) -> None:
@@ -39,11 +39,11 @@ def test_what_lasts_is_told_once_and_what_struggles_every_hour(met: Trouble, now
 def test_a_daemon_that_is_started_again_knows_what_was_told() -> None:
     told = troubles_of([troubled(), troubled("down"), relieved("down"), troubled(time_unix_s=4600)])
     assert told == {"struggling": Trouble(**_facts(told["struggling"]))}
-    assert (told["struggling"].since_unix_s, told["struggling"].told_unix_s) == (50.0, 4600.0)
+    assert (told["struggling"].since_unix_s, told["struggling"].alerted_unix_s) == (50.0, 4600.0)
 
 
 def _facts(met: Trouble) -> dict[str, Any]:
-    return {key: getattr(met, key) for key in ("topic", "severity", "reason", "since_unix_s", "told_unix_s")}
+    return {key: getattr(met, key) for key in ("topic", "severity", "reason", "since_unix_s", "alerted_unix_s")}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_over_before_anybody_was_told_leaves_no_trace() -> None:
 
 
 def test_a_topic_of_which_nothing_is_known_stays_as_it_was() -> None:
-    down = {"down": trouble(told_unix_s=5.0, topic="down")}
+    down = {"down": trouble(alerted_unix_s=5.0, topic="down")}
     assert (
         updated(down, [Alert(topic="blind", reason="the readings are away", within_s=60)], 9.0)[0]["down"]
         == down["down"]

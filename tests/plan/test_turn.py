@@ -159,6 +159,7 @@ OPEN: list[Any] = [
     (incident(shadows=1), DIVERGED, {}, OBSERVE, [], None, None),
     (incident(shadows=1), DIVERGED, {"history": AT_ITS_END, "jobs": GONE}, OBSERVE, [], None, NOT_WELL),
     (incident(shadows=1), DIVERGED, {"history": AT_ITS_END}, OBSERVE, [], None, None),
+    (incident(shadows=1), SPIKE, {"history": AT_ITS_END, "jobs": GONE}, ACT, [], None, None),
     (incident(), DIVERGED, {"jobs": UNKNOWN}, OBSERVE, [], None, None),
     (incident(), DIVERGED, {"jobs": JobsSeen(known=False, elsewhere=True)}, OBSERVE, ["shadow"], None, None),
     (incident(), DIVERGED, {"jobs": UNKNOWN}, ACT, [], None, None),
