@@ -6,23 +6,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make/installed
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=15
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test check full soak wandb bench gpu mutants chart pages panels site clean
+.PHONY: setup demo test check rest full soak wandb bench gpu mutants chart pages panels site clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "==> setting up $(VENV): torch and DeepSpeed are large; this takes two to five minutes the first time"
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
-	@tools/system_packages.sh
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "==> installing torch (first, so that nothing else pulls its CUDA build)"
-	@$(BIN)/pip install --progress-bar on -c constraints.txt torch 2>&1 | sed '/^WARNING: Location/d'
-	@echo "==> installing DeepSpeed and the rest"
-	@$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[dev]' 2>&1 | sed '/^WARNING: Location/d'
-	@mkdir -p .make && touch $(STAMP)
-	@echo "==> set up"
+$(STAMP): pyproject.toml constraints.txt tools/setup.sh tools/system_packages.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) tools/setup.sh
+	@touch $(STAMP)
 
 demo: setup
 	@echo "==> the demo: a small GPT that really diverges, and sentinel beside it; two to five minutes"
@@ -36,12 +30,16 @@ check:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
-	@echo "==> tests of the first tier (real DeepSpeed, real training, a real Slurm: half an hour or more on two cores)"
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not full and not soak' --durations=40
+	@$(BIN)/lint-imports | tail -n 3
+	@echo "==> tests of the first tier, on $(WORKERS) workers: under ten minutes on two cores"
+	@$(PYTEST) -m 'not full and not soak'
+
+rest: setup wandb # the second tier without the first: with `make test` before it, all that CI runs
+	@echo "==> tests of the second tier, on $(WORKERS) workers: half an hour or more on two cores"
+	@$(PYTEST) -m 'full and not soak'
 
 full: setup
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not soak' --durations=20
+	@$(PYTEST) -m 'not soak'
 
 soak: setup
 	@$(BIN)/pytest -m soak --durations=0 -o timeout=14400
@@ -66,8 +64,8 @@ chart:
 	@cp dashboards/rules/*.yaml charts/sentinel/files/rules/
 	@cp dashboards/*.json charts/sentinel/files/dashboards/
 
-pages: setup
-	@$(BIN)/python tools/configuration_page.py > docs/CONFIGURATION.md
+pages: setup # the pages of docs/ that are made from the code
+	@$(BIN)/python -m tools.pages
 
 panels: setup # needs Node 20 with npm, prometheus and chromium; brings 600 MB of Grafana's own components below .make/
 	@echo "==> pictures of the dashboard's panels: npm takes a minute or two, the run that they show two to four"

@@ -13,11 +13,14 @@ import errno
 import gzip
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
+
+from sentinel.vocabulary.errors import LineError, SentinelError
+from sentinel.vocabulary.numbers import load_object
 
 __all__ = [
     "DOCUMENT_BYTES",
@@ -27,6 +30,7 @@ __all__ = [
     "UnfitFileError",
     "open_regular",
     "read_document",
+    "read_record",
     "read_text",
     "unpacked",
 ]
@@ -46,6 +50,8 @@ UNPACKED_RATIO = 200
 _UNPACKED_FREELY = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
+
+T = TypeVar("T")
 
 
 class UnfitFileError(OSError):
@@ -82,6 +88,18 @@ def read_text(path: Path, limit: int = DOCUMENT_BYTES, *, errors: str = "strict"
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is not UTF-8"
         raise UnfitFileError(errno.EILSEQ, what, str(path)) from error
+
+
+def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[SentinelError] = LineError) -> T:
+    """What is made of the JSON object in the file, a record of ours.
+
+    FileNotFoundError where there is none; else the refusal, which names the file. OSError where it can't be opened.
+    """
+    try:
+        return made(load_object(read_text(path)))
+    except (LineError, UnfitFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
+        raise refusal(f"{path} can't be read: {why}") from error
 
 
 @contextmanager

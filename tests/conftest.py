@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -26,12 +27,36 @@ settings.load_profile("any speed")
 
 @pytest.fixture(scope="session")
 def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run that went all the way to its end, ill, with nobody watching. To be copied, not changed."""
-    folder = tmp_path_factory.mktemp("diverged")
-    write_configuration(folder, seed=0)
-    (folder / "state").mkdir()
-    subprocess.run(trainer_command(folder, 0), cwd=folder, env=environment(), check=True, timeout=280)
+    """A folder with a run that diverged and trained to its end unwatched. To be copied, not changed.
+
+    One training for all workers: the first that asks trains, the others wait for it.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "diverged"
+    with (folder.parent / "diverged.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "trained").exists():
+            folder.mkdir()
+            write_configuration(folder, seed=0)
+            (folder / "state").mkdir()
+            subprocess.run(trainer_command(folder, 0), cwd=folder, env=environment(), check=True, timeout=280)
+            (folder / "trained").touch()
     return folder
+
+
+_ONE_WORKER = {"slurm": "one Slurm for all of them"}
+"""Folders whose tests share something that is made once for each worker."""
+
+_FIRST = ("slurm", "e2e", "hooks")
+"""Folders with the longest tests: begun first, so that no worker ends with one of them alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers a file's tests stay together: they share its fixtures. The longest come first."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(folder if folder in _ONE_WORKER else item.path.stem))
+    items.sort(key=lambda item: item.path.parent.name not in _FIRST)
 
 
 _LEFT_OUT: list[str] = []

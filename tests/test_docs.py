@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,7 +20,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy
 from sentinel.plan.slw_tuning import Tuning
-from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics
+from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
+from tools.pages import PAGES as MADE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,6 +47,7 @@ REFUSERS = (
     "Known",
     "Fault",
     "PermanentError",
+    "NotOurCheckpoints",
     "QuarantineError",
     "CheckpointError",
     "LockHeld",
@@ -92,15 +91,19 @@ def test_every_key_of_a_rung_has_its_place_on_the_ladders_page(tmp_path: Path) -
 
 
 def test_every_exported_metric_is_on_its_page_as_it_is() -> None:
-    page = (ROOT / "docs" / "EXPORTER.md").read_text()
+    page, _, _ = (ROOT / "docs" / "METRICS.md").read_text().partition("## Metrics of `sentinel watch`")
     rows = re.findall(r"^\| `(sentinel_[a-z0-9_]+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     assert rows == [(metric.name, metric.kind, metric.help) for metric in all_metrics()]
-    named = set(re.findall(r"sentinel_[a-z0-9_]+", page))
-    assert named == {metric.name for metric in all_metrics()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_metrics_that_a_page_names_are_exported(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w:.$/-])sentinel_[a-z0-9_]+(?![\w:])", page.read_text()))
+    assert {name for name in named if name not in every_name()} == set()
 
 
 def test_every_metric_of_the_daemon_is_on_its_page_as_it_is() -> None:
-    page = (ROOT / "docs" / "METRICS.md").read_text()
+    _, _, page = (ROOT / "docs" / "METRICS.md").read_text().partition("## Metrics of `sentinel watch`")
     rows = re.findall(r"^\| `(sentinel_[a-z0-9_]+)` \| (\w+) \| ([a-z, ]+) \| (.+) \|$", page, re.MULTILINE)
     assert rows == [(m.name, m.kind, ", ".join(m.labels), m.help) for m in DAEMON_METRICS]
 
@@ -120,15 +123,29 @@ def test_every_setting_of_the_exporter_is_on_its_page() -> None:
     assert {key for key in keys if key not in page} == set()
 
 
-def test_the_configuration_reference_is_what_the_code_reads() -> None:
-    """`python tools/configuration_page.py > docs/CONFIGURATION.md`."""
-    command = [sys.executable, str(ROOT / "tools" / "configuration_page.py")]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
-    assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == made
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*) \|$", made, re.MULTILINE)
+@pytest.mark.parametrize("name", MADE)
+def test_a_page_that_is_made_from_the_code_is_what_the_program_writes(name: str) -> None:
+    """`make pages` writes them."""
+    assert (ROOT / "docs" / name).read_text() == MADE[name]()
+
+
+def test_the_configuration_reference_has_every_key_with_its_meaning() -> None:
+    page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*) \|$", page, re.MULTILINE)
     assert [name for name, kind, _, meaning in rows if not kind or not meaning.strip()] == []
     assert len(rows) == sum(len(fields(table)) for table in TABLES.values())
+
+
+def test_the_reference_of_commands_has_every_command_and_option() -> None:
+    sections = dict(
+        re.findall(r"^## sentinel (\S+)\n(.*?)(?=^## |\Z)", MADE["COMMANDS.md"](), re.MULTILINE | re.DOTALL)
+    )
+    commands = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group, which mypy sees as a command
+    assert set(sections) == set(commands)
+    for name, command in commands.items():
+        assert {o for p in command.params for o in p.opts if o.startswith("--") and f"`{o}`" not in sections[name]} <= {
+            "--help"
+        }
 
 
 def test_every_refusal_has_its_place_in_the_runbook() -> None:

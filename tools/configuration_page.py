@@ -1,13 +1,9 @@
-"""Writes docs/CONFIGURATION.md, every key of runs/NAME.toml, from the dataclasses that read it and their docstrings.
-
-python tools/configuration_page.py > docs/CONFIGURATION.md
-"""
+"""Writes docs/CONFIGURATION.md: every key of runs/NAME.toml, from the dataclasses that read it and their docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -22,11 +18,11 @@ __all__ = ["page"]
 
 HEAD = """# Configuration
 
-Every key of `runs/NAME.toml`, one file for each run. `sentinel init NAME` writes one in which each key stands with its
-default and its meaning; a wrong key or value is an error that lists the right ones; `sentinel doctor` tries the rest.
-Relative paths count from the file. A key without a default has to be there; *none* is a key that may be left out.
+Every key of `runs/NAME.toml`, one file for each run. `sentinel init NAME` writes a file with each key, its default and
+its meaning. A wrong key or value is an error that lists the right ones; `sentinel doctor` checks the rest. Relative
+paths count from the file. A key without a default is required; *none* means that the key may be left out.
 
-This page is made from the code by `tools/configuration_page.py`.
+This page is made from the code by `tools/configuration_page.py` (`make pages`).
 """
 WORDS = {Path: "path", float: "number", int: "whole number", str: "string", bool: "true or false"}
 
@@ -93,7 +89,3 @@ def _plain(doc: str) -> str:
     """What Markdown would take for its own, outside of code, as the sign that it is."""
     parts = doc.split("`")
     return "`".join(part if i % 2 else part.replace("<", "&lt;").replace("*", "\\*") for i, part in enumerate(parts))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -1,5 +1,4 @@
-"""When the files of a run were written last: by the clock of the filesystem that they lie on, and by what has grown;
-whether a person wants the run stopped."""
+"""When the files of a run were written last: by the clock of the filesystem that they lie on, and by what has grown."""
 
 from __future__ import annotations
 
@@ -9,11 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from sentinel import bounded
 from sentinel.plan.witnesses import Sign
-from sentinel.vocabulary.kill_file import decode_stop_order
 
-__all__ = ["Signs", "asks_all_to_stop", "last_written"]
+__all__ = ["Signs", "matching"]
 
 _CHECKPOINT_FOLDERS = 2
 _CHECKPOINT_DEPTH = 3
@@ -37,6 +34,7 @@ class Signs:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journals = state_dir / "attempts"
+        self._state_dir = state_dir
         self._places = (state_dir, checkpoints)
         self._checkpoints = checkpoints
         self._now = now
@@ -47,8 +45,8 @@ class Signs:
     def look(self, attempts: Iterable[int], logs: Iterable[Path], *, sure_s: float) -> tuple[Sign, ...]:
         """The newest file of each kind. An age above `sure_s` is checked against the filesystem's own clock."""
         newest = [
-            self._newest(_matching(logs), sure_s, checkpoint=False),
-            self._newest(self._saved(), sure_s, checkpoint=True),
+            self._newest(matching(logs), sure_s, checkpoint=False),
+            self._newest(self.saved(), sure_s, checkpoint=True),
         ]
         return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in newest if sign is not None))
 
@@ -56,6 +54,13 @@ class Signs:
         """Of each attempt's journal, where there is one."""
         found = (self._sign(self._journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts)
         return tuple(sign for sign in found if sign is not None)
+
+    def now_there_unix_s(self) -> float:
+        """Now, by the clock of the state folder's filesystem; by this machine's where nothing can be made there."""
+        try:
+            return self._now() + self._ahead_s(self._state_dir.stat().st_dev)
+        except OSError:
+            return self._now()
 
     def _newest(self, files: Iterable[Path], sure_s: float, *, checkpoint: bool) -> Sign | None:
         newest = max(files, key=_modified_unix_s, default=None)
@@ -95,39 +100,12 @@ class Signs:
         self._ahead[device] = (ahead_s, self._clock())
         return ahead_s
 
-    def _saved(self) -> Iterator[Path]:
+    def saved(self) -> Iterator[Path]:
         """Files of the newest checkpoints. Not the folder itself, nor `latest`: a rollback changes those."""
         with contextlib.suppress(OSError):
             folders = [p for p in self._checkpoints.iterdir() if p.is_dir() and not p.name.startswith(".")]
             for folder in sorted(folders, key=_modified_unix_s)[-_CHECKPOINT_FOLDERS:]:
                 yield from _files(folder, _CHECKPOINT_DEPTH)
-
-
-def last_written(logs: Iterable[Path], checkpoints: Path) -> float | None:
-    """The newest modification time of the logs (paths, or patterns of them) and of what is being saved; Unix seconds.
-
-    None where none of it is there.
-    """
-    places = [*_matching(logs), *_newest_entries(checkpoints)]
-    return max((at for place in places if (at := _modified_unix_s(place)) > 0.0), default=None)
-
-
-def asks_all_to_stop(kill_file: Path) -> bool:
-    """Whether a person has asked every trainer to stop. Sentinel's own order is for one job, and goes with it."""
-    try:
-        return decode_stop_order(bounded.read_text(kill_file, errors="replace")) is None
-    except FileNotFoundError:
-        return False
-    except bounded.UnfitFileError:  # no file of sentinel's
-        return True
-
-
-def _newest_entries(folder: Path) -> list[Path]:
-    """The save folder, and what lies in its newest subfolder: a large checkpoint is written for minutes."""
-    with contextlib.suppress(OSError):
-        newest = max((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
-        return [folder, *(newest.iterdir() if newest else ())]
-    return []
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
@@ -141,7 +119,8 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _files(Path(entry.path), depth - 1)
 
 
-def _matching(patterns: Iterable[Path]) -> Iterator[Path]:
+def matching(patterns: Iterable[Path]) -> Iterator[Path]:
+    """Paths, and what they match where they are patterns."""
     for pattern in patterns:
         yield pattern
         with contextlib.suppress(OSError, ValueError):

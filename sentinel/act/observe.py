@@ -10,10 +10,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from sentinel.act.file_activity import asks_all_to_stop, last_written
 from sentinel.act.following import Following
 from sentinel.act.neighbours import Neighbours
-from sentinel.act.overlap import Overlap, Silence
+from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
 from sentinel.act.sample_cache import SampleCache
 from sentinel.act.source import RereadSource
@@ -65,7 +64,7 @@ class Observer:
         self._references = references or References()
         self._following = Following(self._history, thresholds, planned)
         self._verified: dict[str, Checkpoint] = {}
-        self._overlap, self._silence = Overlap(), Silence()
+        self._overlap = Overlap()
         self._witnessing = Witnessing(neighbours.state_dir, neighbours.checkpoints.folder)
 
     @property
@@ -99,7 +98,7 @@ class Observer:
             verdict=verdict,
             events=events,
             took_s=monotonic() - began_s,
-            silent_s=self._silence.lasts_s(self._history),
+            silent_s=self._witnessing.unheard_s(self._history),
             stalled_after_s=self._thresholds.stalled_after_s,
         )
 
@@ -109,6 +108,8 @@ class Observer:
         known = life_of(self.witnesses(), spare=spare)
         if known.life is not Life.GONE:
             raise JobStillAlive(known.sentence)
+        if (answers := self._witnessing.answers(self._history, spare)) is not None:
+            raise JobStillAlive(answers)
 
     def witnesses(self) -> RunState:
         """What the witnesses say now, and nothing else of the run."""
@@ -192,7 +193,7 @@ class Observer:
             incidents=incidents,
             quarantined=near.checkpoints.quarantined_incidents(),
             approvals=near.approvals.read(),
-            kill_file=asks_all_to_stop(near.state_dir / "KILL"),
+            kill_file=(near.state_dir / "KILL").exists(),
             paused=(near.state_dir / "PAUSED").exists(),
         )
 
@@ -240,7 +241,6 @@ class Observer:
 
     def _context(self, attempt: Attempt | None, run: RunState, readable: bool) -> Context:
         jobs, known = run.jobs, life_of(run)
-        last = attempt.samples[-1] if attempt and attempt.samples else None
         started = attempt.started if attempt else None
         return Context(
             now_unix_s=run.now_unix_s,
@@ -252,19 +252,15 @@ class Observer:
             readable=readable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
-            last_sample_unix_s=last.time_unix_s if last else None,
-            attempt_started_unix_s=started.time_unix_s if started else None,
-            second_witness_unix_s=self._second_witness(attempt, jobs),
+            **self._witnessing.times(
+                self._history,
+                self._near.source_log,
+                self._logs(jobs),
+                now_unix_s=run.now_unix_s,
+                enough_s=self._thresholds.stalled_after_s,
+            ),
             warmup_end_step=warmup_end(started) if started else None,
         )
-
-    def _second_witness(self, attempt: Attempt | None, jobs: JobsSeen) -> float | None:
-        """When a log, a checkpoint or the journal's file was written last.
-
-        A hook that can't write a sample, since the disk is full, still sets its journal's modification time.
-        """
-        journal = [self._near.state_dir / "attempts" / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
-        return last_written([*self._logs(jobs), *journal], self._near.checkpoints.folder)
 
 
 _ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}

@@ -1,4 +1,4 @@
-"""What this watch's own clock shows: for how long nothing came, and which attempts train at the same time."""
+"""Two attempts of one run that train at the same time: each writes the other's checkpoints over."""
 
 from __future__ import annotations
 
@@ -8,31 +8,13 @@ from dataclasses import dataclass
 
 from sentinel.judge.history import Attempt, History
 
-__all__ = ["Overlap", "Silence"]
+__all__ = ["Overlap"]
 
 _STEPS = 3
 """An older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's."""
 
 _SILENT_S = 600.0
 """Seconds without a step after which an attempt that has not said its end is over all the same."""
-
-
-class Silence:
-    """Samples carry their trainer's clock, files their server's, and a look this machine's: where one of them is set
-    an hour ahead, a job that is well looks as if it hung. What came from it while it was watched does not."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._newest: tuple[int, int] | None = None
-        self._since_s = clock()
-
-    def lasts_s(self, history: History) -> float:
-        """Seconds since a look found a new attempt or sample; since the first look where none has."""
-        latest = history.latest
-        newest = (0, 0) if latest is None else (latest.number, latest.made)
-        if newest != self._newest:
-            self._newest, self._since_s = newest, self._clock()
-        return self._clock() - self._since_s
 
 
 @dataclass(slots=True)

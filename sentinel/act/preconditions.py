@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from sentinel.act.neighbours import Launcher
+from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
 from sentinel.adapters.processes import elsewhere
 
@@ -40,6 +41,8 @@ def faults(
     if kind == "elsewhere":
         return
     yield from _of_owners(state_dir, checkpoints)
+    if (claimed := Claim(checkpoints, state_dir).problem()) is not None:
+        yield Fault(claimed)
     if source == "journal":
         yield from _of_state(state_dir, checkpoints)
     started = [newest.started] if newest is not None else []

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentinel.act.file_activity import Signs
+from sentinel.act.file_activity import Signs, matching
+from sentinel.act.silence import FileSilence, Silence
+from sentinel.adapters.announced import Announced
 from sentinel.adapters.processes import fate_of_process
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.observation import JobsSeen
@@ -29,6 +31,12 @@ class Witnessing:
     def __init__(self, state_dir: Path, checkpoints: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._signs = Signs(state_dir, checkpoints, clock=clock)
         self._clock = clock
+        self._attempts = state_dir / "attempts"
+        self._announced = Announced(state_dir)
+        self._unheard = Silence(clock)
+        self._of_readings, self._of_logs, self._of_saves = (
+            FileSilence(self._signs.now_there_unix_s, clock) for _ in range(3)
+        )
         self._ended: dict[int, tuple[float, int]] = {}
         """Attempt -> since when it is seen gone, and how many samples it had when that could still change."""
 
@@ -45,6 +53,46 @@ class Witnessing:
             return self._signs.of_journals([a.number for a in doubtful if a.fate is not None], sure_s=_LATE_S)
         sure_s = min(_LATE_S, gone_after_s) if doubtful or not attempts else math.inf
         return self._signs.look([a.number for a in attempts], logs, sure_s=sure_s)
+
+    def answers(self, history: History, spare: str | None) -> str | None:
+        """That the exporter of the newest attempt answers, as a sentence; not where it was started for `spare`."""
+        newest = history.latest
+        if newest is None or (spare is not None and newest.started is not None and newest.started.rollback == spare):
+            return None
+        return self._announced.answers_as(newest.number)
+
+    def unheard_s(self, history: History) -> float:
+        """Seconds for which this watch itself has heard nothing new of the run."""
+        return self._unheard.lasts_s(history)
+
+    def times(
+        self, history: History, source_log: Path | None, logs: Sequence[Path], *, now_unix_s: float, enough_s: float
+    ) -> dict[str, float | None]:
+        """When the run was heard of last, on the axis of `now`: see judge.verdict.Context.
+
+        The logs and checkpoints are looked at once the readings are silent for `enough_s`. A hook that can't write a
+        sample, since the disk is full, still sets its journal's modification time.
+        """
+        attempt, unheard_s = history.latest, self.unheard_s(history)
+        journal = [self._attempts / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
+        heard_s = self._of_readings.lasts_s(matching(journal if source_log is None else [source_log]))
+        written_s = heard_s
+        if heard_s is None or heard_s >= enough_s:
+            others = (self._of_logs.lasts_s(matching(logs)), self._of_saves.lasts_s(self._signs.saved()))
+            written_s = min((s for s in (heard_s, *others) if s is not None), default=None)
+        last = attempt.samples[-1].time_unix_s if attempt is not None and attempt.samples else None
+        begun = attempt.started.time_unix_s if attempt is not None and attempt.started is not None else None
+        if heard_s is not None:  # the trainer's clock is compared with itself alone
+            if begun is not None:
+                begun = now_unix_s - heard_s - max(0.0, (begun if last is None else last) - begun)
+            last = None if last is None else now_unix_s - heard_s
+        elif last is not None and self._unheard.is_known:
+            last = max(last, now_unix_s - unheard_s)
+        return {
+            "last_sample_unix_s": last,
+            "attempt_started_unix_s": begun,
+            "second_witness_unix_s": None if written_s is None else now_unix_s - written_s,
+        }
 
     def _seen(self, attempt: Attempt, jobs: JobsSeen) -> AttemptSeen:
         started = attempt.started

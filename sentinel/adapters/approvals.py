@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sentinel import bounded
 from sentinel.durable import write_atomically
 from sentinel.plan.incident import Approval
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Approvals"]
 
@@ -28,12 +30,9 @@ class Approvals:
         found = {}
         for path in sorted(self._folder.glob("*.json")):
             try:
-                data = load_object(bounded.read_text(path))
-                found[path.stem] = Approval(
-                    digest=str(data["digest"]), by=str(data["by"]), time_unix_s=float(data["time_unix_s"])
-                )
-            except (OSError, LineError, KeyError, TypeError, ValueError) as error:
-                log.warning("%s is no approval that can be read: %r", path, error)
+                found[path.stem] = bounded.read_record(path, _approval)
+            except (OSError, LineError) as error:
+                log.warning("this is no yes: %s", error)
         return found
 
     def write(self, incident: str, approval: Approval) -> None:
@@ -41,3 +40,7 @@ class Approvals:
         self._folder.mkdir(parents=True, exist_ok=True)
         data = {"digest": approval.digest, "by": approval.by, "time_unix_s": approval.time_unix_s}
         write_atomically(self._folder / f"{checked_name(incident, 'incident')}.json", dump_json(data))
+
+
+def _approval(data: Mapping[str, Any]) -> Approval:
+    return Approval(digest=str(data["digest"]), by=str(data["by"]), time_unix_s=float(data["time_unix_s"]))

@@ -38,9 +38,6 @@ class Beginning(NamedTuple):
     finished: bool
     """Whether it has reported its end."""
 
-    modified_unix_s: float
-    """When the journal was written last."""
-
     saved: bool
     """Whether these ends show that the run has saved a checkpoint; False where they do not tell."""
 
@@ -51,7 +48,7 @@ def last_beginning(state_dir: Path) -> Beginning | None:
     names = (p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else ()
     for name in sorted(names, key=lambda n: int(n[:-6]), reverse=True):
         path = folder / name
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.read(_END_BYTES)
             file.seek(max(0, path.stat().st_size - _END_BYTES))
             last = file.read(_END_BYTES)
@@ -59,7 +56,7 @@ def last_beginning(state_dir: Path) -> Beginning | None:
         started = next((r for r in head if isinstance(r, RunStarted)), None)
         if started is not None:
             finished = any(isinstance(r, RunFinished) for r in tail)
-            return Beginning(started, finished, path.stat().st_mtime, _has_saved(started, [*head, *tail]))
+            return Beginning(started, finished, _has_saved(started, [*head, *tail]))
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["OwnPins"]
 
@@ -22,8 +22,8 @@ class OwnPins:
     def read(self) -> list[str]:
         """The tags; none where the file is not there or can't be read: then they count as a person's."""
         try:
-            return [str(tag) for tag in load_object(bounded.read_text(self._path))["tags"]]
-        except (OSError, LineError, KeyError, TypeError):
+            return bounded.read_record(self._path, lambda data: [str(tag) for tag in data["tags"]])
+        except (OSError, LineError):
             return []
 
     def write(self, tags: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ end, or is being written to, it is kept whole where it is, and the cut's report 
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,12 +19,14 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.adapters.event_files import Axis, Index, Side, Spans, part
 from sentinel.durable import make_folders, sync_folder, write_atomically
-from sentinel.vocabulary.errors import QuarantineError
+from sentinel.vocabulary.errors import LineError, QuarantineError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 
 __all__ = ["CutReport", "TensorBoard"]
+
+log = logging.getLogger(__name__)
 
 _LOADED = "tfevents"
 """TensorBoard loads files whose name contains this."""
@@ -97,7 +100,6 @@ class TensorBoard:
             report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
         kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
         write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
-        sync_folder(room)
         return report
 
     def restore(self, incident: str, rollback: str) -> None:
@@ -106,17 +108,19 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             return
-        before = {_below(name, listing) for name in load_object(bounded.read_text(listing))["files"]}
+        before = bounded.read_record(
+            listing, lambda data: {_below(name, listing) for name in data["files"]}, QuarantineError
+        )
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._unfinished()]:
             name = self._name(path)
-            if name not in before or (room / _aside_name(name)).exists():  # written since, or the kept part
+            taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
+            if name not in before or taken_out:  # written since, or the kept part
                 _park(path, room / "after" / _aside_name(name))
         for name in sorted(before):
-            live = self.folder / name
             for source in (room / _aside_name(name), aside / name):
-                if source.exists() and not live.exists():
-                    _move(source, live)
+                if source.exists():
+                    _move(source, self.folder / name)
         _put_by(room, *self._matching(_PART), *aside.rglob(f"*{_PART}*"))  # of a cut that was killed
         if aside.is_dir():
             for cut_off in aside.rglob(f"*{_CUT}"):
@@ -148,8 +152,17 @@ class TensorBoard:
         """Names and inodes of the files that some cut has kept whole."""
         rooms = (self.folder.parent / ".sentinel-quarantine").glob("*/*")
         listings = [room / f"{self.folder.name}-originals" / "kept-whole.json" for room in rooms]
-        files = [load_object(bounded.read_text(p))["files"] for p in listings if p.exists()]
-        return {(name, kept["inode"]) for one in files for name, kept in one.items()}
+        found: set[tuple[str, int | None]] = set()
+        for listing in listings:
+            try:
+                found |= bounded.read_record(
+                    listing, lambda data: {(name, kept["inode"]) for name, kept in data["files"].items()}
+                )
+            except FileNotFoundError:
+                continue
+            except LineError as error:  # then these files are looked at once more, and listed anew
+                log.warning("%s", error)
+        return found
 
     def _event_files(self) -> Iterator[Path]:
         yield from (p for p in self._matching(_LOADED) if p.is_file() and not p.is_symlink())
@@ -244,7 +257,7 @@ class _Cutting:
         torn = parted.problem is not None and parted.problem.torn
         if parted.problem is not None and not torn:
             self.report.kept_whole[name] = parted.problem.what
-        elif parted.size != spans.size or not spans.is_of(path.stat()):
+        elif not spans.is_of(path.stat()):
             self.report.kept_whole[name] = _GROWS
         if name in self.report.kept_whole:
             _put_by(self.room, kept_part, cut_part)
@@ -260,8 +273,12 @@ class _Cutting:
     def _size_read(self, name: str) -> int | None:
         """The bytes of the file that the kept part was made from; None where that was not noted."""
         noted = self.room / "parted.json"
-        parted = load_object(bounded.read_text(noted)) if noted.exists() else {}
-        return parted["size"] if parted.get("name") == name else None
+        try:
+            return bounded.read_record(
+                noted, lambda data: int(data["size"]) if data["name"] == name else None, QuarantineError
+            )
+        except FileNotFoundError:
+            return None
 
 
 def _inode(path: Path) -> int | None:

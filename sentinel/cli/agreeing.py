@@ -11,7 +11,7 @@ import typer
 
 from sentinel.act.ledger import Ledger
 from sentinel.adapters.approvals import Approvals
-from sentinel.adapters.checkpoints import QUARANTINE
+from sentinel.adapters.checkpoints import QUARANTINE, Claim
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.purge import purge as delete
 from sentinel.adapters.purge import size_of
@@ -54,6 +54,8 @@ def purge(config: Config, name: str, *, yes: bool) -> int:
     """Deletes what an incident's rollbacks moved aside. There is no undo after it."""
     near = wiring.neighbours_of(config)
     incident = named(fold(near.incident_log.read()), name)
+    if (claimed := Claim(config.run.checkpoints, near.state_dir).problem()) is not None:
+        raise ConfigError(f"nothing is deleted from here: {claimed}")
     if incident.status != "closed":
         raise ConfigError(f"{incident.id} is {incident.status}: only a closed incident's quarantine is deleted")
     rooms = [folder / QUARANTINE / incident.id for folder in _keepers(config)]

@@ -36,7 +36,8 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
     """Plans, shows, asks, and carries out. 1 when it is refused."""
     wiring.insist_on_ground(config)
     lock = RunLock(wiring.state_dir_of(config))
-    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
+    own = wiring.own_of(config, lock)
+    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=own)
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         typer.echo(f"{half.id} is half done: what was begun of it is taken back first", err=True)

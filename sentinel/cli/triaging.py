@@ -97,7 +97,7 @@ def texts_in(path: Path) -> dict[int, str]:
         try:
             one = json.loads(line)
             found[int(one["position"])] = str(one["text"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ConfigError(f'{path}, line {number}: {{"position": 17, "text": "…"}} is wanted') from error
     return found
 

@@ -23,7 +23,8 @@ def undo(config: Config, incident: str | None, *, every: bool, yes: bool) -> int
         raise ConfigError(f"pass either {incident} or --all, not both")
     wiring.insist_on_ground(config)
     lock = RunLock(wiring.state_dir_of(config))
-    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=lock.renew)
+    own = wiring.own_of(config, lock)
+    parts = wiring.assemble(config, config.policy, say=lambda line: typer.echo(line, err=True), own=own)
     incidents = parts.observer.look(wiring.clock()).run.incidents
     chosen = _chosen(incidents, incident, every=every)
     for one in chosen:

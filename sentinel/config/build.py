@@ -17,6 +17,9 @@ __all__ = ["build"]
 
 T = TypeVar("T")
 
+_BITS = 64
+"""Of a whole number: the largest that any key could mean has fewer."""
+
 
 def build(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """The dataclass of a table; `where` is what errors call it, "" the whole file. ConfigError lists the right keys."""
@@ -78,6 +81,8 @@ def _either(arms: tuple[Any, ...], value: Any, key: str) -> Any:
 def _scalar(hint: type, value: Any, key: str) -> Any:
     if hint is Path and isinstance(value, str) and value:
         return Path(checked_path_text(value, key))
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise ConfigError(f"{key} should be a number of at most {_BITS} bits, and is far larger")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if hint is str and isinstance(value, str) and "\0" in value:

@@ -30,7 +30,7 @@ def load_config(path: Path) -> Config:
         data = tomllib.loads(bounded.read_text(path, _LARGEST_BYTES))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; `sentinel init` writes a commented one") from error
-    except (OSError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # of a number with too many digits Python makes none
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
         return _resolved(build(Config, data), path.resolve().parent)

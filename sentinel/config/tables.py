@@ -44,8 +44,8 @@ class Run:
     table, as `sentinel replay` reads them. 20 % above one is said as a plateau, and leads to nothing else."""
 
     planned_steps: Annotated[tuple[int, ...], AT_LEAST_0] = ()
-    """Steps at which something changes on purpose that the trainer does not report (other data, another stage): the
-    loss may rise by 25 % there before it counts."""
+    """Steps at which something changes on purpose that the trainer does not report (other data, another stage): from
+    there on the loss is compared with no earlier one."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "name")

@@ -15,7 +15,6 @@ from typing import Literal
 
 import typer
 
-from sentinel.act.file_activity import asks_all_to_stop
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
@@ -112,12 +111,10 @@ def _state_folder(config: Config) -> Iterator[Finding]:
     finally:
         shutil.rmtree(scratch)
     yield _holder(state_dir)
-    for name, there in (("PAUSED", (state_dir / "PAUSED").exists()), ("KILL", asks_all_to_stop(state_dir / "KILL"))):
-        if there:
+    for name in ("PAUSED", "KILL"):
+        if (state_dir / name).exists():
             said = f"{state_dir / name} is there: nothing is done while it is"
             yield Finding("bad", "state folder", said, passes=True)
-    if (state_dir / "KILL").exists() and not asks_all_to_stop(state_dir / "KILL"):
-        yield Finding("note", "state folder", f"sentinel asks a job to stop by {state_dir / 'KILL'}, until it is gone")
 
 
 def _holder(state_dir: Path) -> Finding:

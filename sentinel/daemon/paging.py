@@ -22,7 +22,7 @@ from sentinel.adapters.paging.outbox import Outbox
 from sentinel.durable import write_atomically
 from sentinel.plan.page import Page, ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Pager", "Paging"]
 
@@ -164,11 +164,8 @@ class Paging:
     def _read_told(self, now: int) -> dict[str, int]:
         """Channel -> how many events were turned into its pages. A channel that is new is not paged for the past."""
         try:
-            on_disk = load_object(bounded.read_text(self._folder / "followed.json"))["events"]
-            if isinstance(on_disk, int):  # one number for all channels, as older versions wrote it
-                on_disk = {pager.name: on_disk for pager in self._pagers}
-            read = {name: int(events) for name, events in on_disk.items()}
-        except (FileNotFoundError, bounded.UnfitFileError, LineError, KeyError, TypeError, ValueError, AttributeError):
+            read = bounded.read_record(self._folder / "followed.json", self._told_in)
+        except (FileNotFoundError, LineError):
             read = {}
         told = {}
         for pager in self._pagers:
@@ -176,6 +173,12 @@ class Paging:
             newest = max(known, default=self._first or 0)
             told[pager.name] = newest if newest <= now else 0  # another log stands in the place of the one followed
         return told
+
+    def _told_in(self, data: Mapping[str, Any]) -> dict[str, int]:
+        told = data["events"]
+        if isinstance(told, int):  # one number for all channels, as older versions wrote it
+            return {pager.name: told for pager in self._pagers}
+        return {name: int(events) for name, events in told.items()}
 
     def _remember(self, told: dict[str, int]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +189,7 @@ class Paging:
         """A watch that had ended is there again."""
         note = self._folder / "ended.json"
         try:
-            page = page_from_json(load_object(bounded.read_text(note)))
+            page = bounded.read_record(note, page_from_json)
             again = replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time())
             for pager in self._pagers:
                 self._put(again, pager)

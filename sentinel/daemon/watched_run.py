@@ -14,6 +14,7 @@ from time import monotonic
 from sentinel.act.pinning import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
+from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.own_pins import OwnPins
@@ -70,6 +71,7 @@ class Watched:
         self._company = company
         self._next: deque[Config] = deque(maxlen=1)
         self._lock: RunLock | None = None
+        self._claim: Claim | None = None
         self._held = ExitStack()
         self._parts: wiring.Parts | None = None
         self._watching: Watch | None = None
@@ -171,6 +173,7 @@ class Watched:
         policy = replace(config.policy, mode="observe") if company.observe else config.policy
         if policy.mode != "observe":
             insist(config)
+        self._claim = Claim(config.run.checkpoints, wiring.state_dir_of(config)) if policy.mode != "observe" else None
         parts = wiring.assemble(
             config, policy, say=company.say, own=self._own, sources=company.sources, queues=company.queues
         )
@@ -181,9 +184,11 @@ class Watched:
         return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *told), parts
 
     def _own(self) -> None:
-        """LockHeld where the run is another's by now: then nothing may be done."""
+        """LockHeld where the run is another's by now, NotOurCheckpoints where another state folder acts on them."""
         if self._lock is not None:
             self._lock.renew()
+            if self._claim is not None:
+                self._claim.keep()
 
     def _taken_up(self, parts: wiring.Parts) -> Showing:
         """It is ours from now on. LockHeld where it is another's."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.act import preconditions
+from sentinel.act.file_activity import Signs
 from sentinel.act.ledger import Ledger, Say
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
@@ -20,11 +21,12 @@ from sentinel.act.perform import Performer
 from sentinel.act.references import References
 from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
-from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
+from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals, last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
+from sentinel.adapters.lock import RunLock
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import channel_of
@@ -56,6 +58,7 @@ __all__ = [
     "log_to_stderr",
     "neighbours_of",
     "observer_of",
+    "own_of",
     "paging_of",
     "source_log_of",
     "source_of",
@@ -182,16 +185,34 @@ def faults_of(config: Config) -> list[str]:
         checkpoints=config.run.checkpoints,
         launcher=near.launcher,
         newest=newest,
-        silent_s=clock() - newest.modified_unix_s if newest is not None else 0.0,
+        silent_s=_silent_s(near, newest.started.attempt) if newest is not None else 0.0,
         gone_after_s=config.judge.gone_after_s,
     )
     return list(found)
+
+
+def _silent_s(near: Neighbours, attempt: int) -> float:
+    """How long the attempt's journal has not been written, by the clock of its filesystem."""
+    signs = Signs(near.state_dir, near.checkpoints.folder).of_journals([attempt], sure_s=0.0)
+    return signs[0].age_s if signs else 0.0
 
 
 def insist_on_ground(config: Config) -> None:
     """ConfigError with all of them."""
     if wrong := faults_of(config):
         raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
+
+
+def own_of(config: Config, lock: RunLock) -> Callable[[], None]:
+    """What is asked before each action of who holds the lock: LockHeld where the run is another's by now,
+    NotOurCheckpoints where another state folder acts on them."""
+    claim = Claim(config.run.checkpoints, state_dir_of(config))
+
+    def own() -> None:
+        lock.renew()
+        claim.keep()
+
+    return own
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

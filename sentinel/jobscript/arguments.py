@@ -10,7 +10,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from sentinel.jobscript.syntax import ARGUMENTS_OF_A_SHELL, Script, climb, conditions, from_bytes
+from sentinel.jobscript.syntax import ARGUMENTS_OF_A_SHELL, Script, climb, code_of, conditions, source_of
 from sentinel.jobscript.words import Word, command_words, word, words_of_array, words_of_string
 
 __all__ = ["ArgumentList", "Assignment", "Command", "Reached", "Reading", "read"]
@@ -126,13 +126,13 @@ def read(script: Script) -> Reading:
 def _first_calls(script: Script) -> dict[str, int]:
     """Where each function is first called; the script's end for one that never is."""
     names = {
-        from_bytes(name.text or b"")
+        code_of(name)
         for node in script.nodes()
         if node.type == "function_definition" and (name := node.child_by_field_name("name")) is not None
     }
     calls = dict.fromkeys(names, len(script.source))
     for node in script.nodes():
-        called = from_bytes(node.text or b"")
+        called = code_of(node)
         if node.type == "command_name" and called in calls:
             calls[called] = min(calls[called], node.start_byte)
     return calls
@@ -143,7 +143,7 @@ def _moment(script: Script, node: Node, calls: Mapping[str, int]) -> Moment:
     for _, above in climb(script, node):
         name = above.child_by_field_name("name") if above.type == "function_definition" else None
         if name is not None:
-            moment = max(moment, calls[from_bytes(name.text or b"")])
+            moment = max(moment, calls[code_of(name)])
     return moment, node.start_byte
 
 
@@ -152,7 +152,7 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
     parent = node.parent
     if name_node is None or parent is None or name_node.type != "variable_name":
         return None
-    name = from_bytes(name_node.text or b"")
+    name = code_of(name_node)
     written = ArgumentList(
         kind=_kind(value),
         start=node.start_byte,
@@ -168,7 +168,7 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
         start=node.start_byte,
         value=value,
         appends=any(child.type == "+=" for child in node.children) or any(w.variable == name for w in written.words),
-        integer=declared and any(re.fullmatch(rb"-\w*i\w*", child.text or b"") for child in parent.children),
+        integer=declared and any(re.fullmatch(rb"-\w*i\w*", source_of(child)) for child in parent.children),
         one_command=parent.type == "command",
         written=written,
     )

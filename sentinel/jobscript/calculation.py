@@ -6,7 +6,7 @@ import re
 
 from tree_sitter import Node
 
-from sentinel.jobscript.syntax import from_bytes, walk
+from sentinel.jobscript.syntax import code_of, from_bytes, walk
 
 __all__ = ["only_calculates"]
 
@@ -44,12 +44,12 @@ def only_calculates(expansion: Node) -> bool:
     False for all that writes a file, sets a variable, or runs a program that is not known to do neither.
     """
     for node in walk(expansion):
-        text = from_bytes(node.text or b"")
+        text = code_of(node)
         if node.type in _EFFECTS or (node.type == "unary_expression" and text[:2] in ("++", "--")):
             return False
         if node.type == "binary_expression" and any(_assigns(child.type) for child in node.children):
             return False
-        if node.type == "expansion" and re.match(r"\$\{\w+:?[=?]", text):
+        if re.match(r"\$\{\w+:?[=?]", text):
             return False
         if node.type == "command" and not _is_calculator(node):
             return False
@@ -64,7 +64,7 @@ def _is_calculator(command: Node) -> bool:
     named = command.child_by_field_name("name")
     name = from_bytes((named.text if named is not None else None) or b"")
     if name in _CALCULATORS:
-        return not (name == "printf" and "-v" in from_bytes(command.text or b"").split())
-    arguments = [from_bytes(node.text or b"") for node in command.children_by_field_name("argument")]
+        return not (name == "printf" and "-v" in code_of(command).split())
+    arguments = [code_of(node) for node in command.children_by_field_name("argument")]
     code = arguments[-1] if arguments else ""
     return bool(_PROGRAMS.fullmatch(name)) and len(arguments) <= 2 and bool(_ARITHMETIC.fullmatch(code))

@@ -13,7 +13,7 @@ from tree_sitter import Node
 from sentinel.jobscript.arguments import Reading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.json_spans import Member, insertion_point, members
-from sentinel.jobscript.syntax import conditions, from_bytes, walk
+from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of, walk
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
@@ -78,7 +78,7 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
         if node.type in _EXPANSIONS and node.start_byte >= position:
             parts += [
                 from_bytes(source[position : node.start_byte]),
-                fill(from_bytes(node.text or b""), node.start_byte),
+                fill(code_of(node), node.start_byte),
             ]
             position = node.end_byte
     return "".join([*parts, from_bytes(source[position : document.node.end_byte])])
@@ -171,11 +171,11 @@ def _documents(reading: Reading) -> Iterator[_Document]:
             continue
         opening = next((child for child in redirect.children if child.type == "heredoc_start"), None)
         body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
-        if opening is None or body is None or not (body.text or b"").lstrip().startswith(b"{"):
+        if opening is None or body is None or not source_of(body).lstrip().startswith(b"{"):
             continue
-        quoted = re.search(rb"[\"'\\]", opening.text or b"") is not None
-        if not quoted and b"\\" in (body.text or b""):
-            line = script.line(body.start_byte + (body.text or b"").index(b"\\"))
+        quoted = re.search(rb"[\"'\\]", source_of(opening)) is not None
+        if not quoted and b"\\" in source_of(body):
+            line = script.line(body.start_byte + source_of(body).index(b"\\"))
             raise ScriptRefused(line, "a backslash in a here-document is not followed")
         masked = _masked(body, quoted=quoted)
         yield _Document(
@@ -184,7 +184,7 @@ def _documents(reading: Reading) -> Iterator[_Document]:
 
 
 def _masked(body: Node, *, quoted: bool) -> str:
-    text = bytearray(body.text or b"")
+    text = bytearray(source_of(body))
     for node in walk(body) if not quoted else ():
         if node.type in _EXPANSIONS:
             text[node.start_byte - body.start_byte : node.end_byte - body.start_byte] = b"1" * (
@@ -197,7 +197,7 @@ def _destination(redirect: Node) -> str:
     above = redirect.parent
     around = [*redirect.children, *(above.children if above is not None else [])]
     targets = [child.children[-1] for child in around if child.type == "file_redirect" and child.children]
-    return from_bytes(targets[-1].text or b"") if targets else ""
+    return code_of(targets[-1]) if targets else ""
 
 
 def _configured(reading: Reading) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _bare(name: str) -> str:
 def _refuse_without_document(reading: Reading) -> None:
     script = reading.script
     for node in script.nodes():
-        if node.type == "herestring_redirect" and b"{" in (node.text or b""):
+        if node.type == "herestring_redirect" and b"{" in source_of(node):
             raise ScriptRefused(script.line(node.start_byte), "the JSON there is a here-string, which is not followed")
     raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
 

@@ -45,8 +45,7 @@ def insertion_point(text: str, start: int, inside: list[Member]) -> tuple[int, s
     """Where another member goes, and its indentation; None for an object on one line, or an empty one."""
     if not inside:
         return start + 1, None
-    line_start = text.rfind("\n", 0, inside[-1].key_start) + 1
-    indent = text[line_start : inside[-1].key_start]
+    indent = text[: inside[-1].key_start].rpartition("\n")[2]
     return inside[-1].end, indent if not indent.strip() else None
 
 

@@ -238,12 +238,12 @@ def _counted(lr: LrSchedule) -> tuple[str, int, int]:
 
 
 def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWarmup:
-    decayed = standing.lr is not None and (standing.lr.decay_unit or standing.lr.unit) == "tokens"
-    decay = standing.lr.decay_end if standing.lr is not None and decayed and standing.lr.decay_end else None
-    decay = decay_tokens(facts) if decay is None else decay
+    lr = standing.lr
+    by_tokens = lr.decay_end if lr is not None and (lr.decay_unit or lr.unit) == "tokens" else 0
+    decay = by_tokens or decay_tokens(facts)
     if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
         raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
-    unchanged = standing.lr is None or _counted(standing.lr) == _counted(own.lr)
+    unchanged = lr is None or _counted(lr) == _counted(own.lr)
     return SeqlenWarmup(
         schedule=standing.seqlen,
         train_tokens=standing.total_tokens,

@@ -7,7 +7,7 @@ import re
 from tree_sitter import Node
 
 from sentinel.jobscript.arguments import ArgumentList, Reached, Reading
-from sentinel.jobscript.syntax import from_bytes, spaced_continuation
+from sentinel.jobscript.syntax import code_of, spaced_continuation
 from sentinel.vocabulary.errors import ScriptRefused
 
 __all__ = ["refuse_other_ways_to_set", "refuse_unsure"]
@@ -49,7 +49,7 @@ def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
 
 def _sets(node: Node, name: str) -> bool:
     """Whether this is a loop over the variable, `name[1]=…`, `unset`, `((name++))`, `((name = …))` or `${name:=…}`."""
-    text = from_bytes(node.text or b"")
+    text = code_of(node)
     if node.type == "variable_assignment":
         element = node.child_by_field_name("name")
         return element is not None and element.type == "subscript" and text.startswith(f"{name}[")
@@ -61,9 +61,7 @@ def _sets(node: Node, name: str) -> bool:
     if node.type == "binary_expression":
         return re.match(rf"{name}\s*[-+*/%]?=(?!=)", text) is not None
     counts = node.type in ("postfix_expression", "unary_expression") and re.search(r"\+\+|--", text) is not None
-    return (counts or node.type == "unset_command") and any(
-        from_bytes(child.text or b"") == name for child in node.named_children
-    )
+    return (counts or node.type == "unset_command") and any(code_of(child) == name for child in node.named_children)
 
 
 def _refuse_broken(reading: Reading, written: ArgumentList) -> None:

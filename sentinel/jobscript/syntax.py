@@ -15,9 +15,11 @@ __all__ = [
     "ARGUMENTS_OF_A_SHELL",
     "Script",
     "climb",
+    "code_of",
     "conditions",
     "from_bytes",
     "parse",
+    "source_of",
     "spaced_continuation",
     "to_bytes",
     "walk",
@@ -153,12 +155,18 @@ def _run_by_a_shell(root: Node) -> Iterator[Node]:
             continue
         words = [child for child in command.children if child.is_named and child.type != "variable_assignment"]
         for first, second, third in zip(words, words[1:], words[2:], strict=False):
-            if third.type == "raw_string" and shell.fullmatch(_text(first)) and minus_c.fullmatch(_text(second)):
+            if third.type == "raw_string" and shell.fullmatch(code_of(first)) and minus_c.fullmatch(code_of(second)):
                 yield third
 
 
-def _text(node: Node) -> str:
-    return from_bytes(node.text or b"")
+def source_of(node: Node) -> bytes:
+    """What stands there, as it is written."""
+    return node.text or b""
+
+
+def code_of(node: Node) -> str:
+    """The same as text."""
+    return from_bytes(source_of(node))
 
 
 def _check(source: bytes, root: Node) -> None:
@@ -170,5 +178,5 @@ def _check(source: bytes, root: Node) -> None:
 
 
 def _runs_on(node: Node) -> bool:
-    text = (node.text or b"").lstrip(b" \t\n\\")
+    text = source_of(node).lstrip(b" \t\n\\")
     return node.type == "command_substitution" and text[:1] == b"`" and len(_BACKTICK.findall(text)) != 2

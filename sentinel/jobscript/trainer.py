@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from sentinel.jobscript.arguments import Assignment, Command, Reached, Reading
-from sentinel.jobscript.syntax import Script, climb, from_bytes, to_bytes
+from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
 __all__ = ["Launch", "refuse_unfollowed_mentions", "trainers"]
@@ -161,7 +161,7 @@ def _program(words: Sequence[Reached]) -> int | None:
         raw = reached.word.raw.strip("\"'")
         if raw.endswith(".py"):
             return index
-        module = index > 0 and interpreted and words[index - 1].word.text in ("-m", "--module")
+        module = interpreted and words[index - 1].word.text in ("-m", "--module")
         if module and raw not in _LAUNCHERS:
             return index
         interpreted = interpreted or bool(re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|deepspeed)", raw))
@@ -200,14 +200,14 @@ def _only_tells(script: Script, command: Node) -> bool:
         if above.type == "redirected_statement":
             return not any(child.type in ("file_redirect", "heredoc_redirect") for child in above.named_children)
         if above.type == "pipeline":
-            last = from_bytes(above.named_children[-1].text or b"").split()
+            last = code_of(above.named_children[-1]).split()
             return bool(last) and last[0] in {*_TELLERS, "tee"}
     return True
 
 
 def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
     """Assignments that nothing in the script reads and that no other program is given."""
-    if any(_BY_NAME.match(node.text or b"") for node in reading.script.nodes()):
+    if any(_BY_NAME.match(source_of(node)) for node in reading.script.nodes()):
         return
     for name, assignments in reading.assignments.items():
         if not _is_read(reading.script, name, assignments) and not _is_exported(reading.script, name):
@@ -218,7 +218,7 @@ def _is_read(script: Script, name: str, assignments: Sequence[Assignment]) -> bo
     own = [(a.start, a.written.end) for a in assignments]
     return any(
         node.type == "variable_name"
-        and from_bytes(node.text or b"") == name
+        and code_of(node) == name
         and not any(start <= node.start_byte < end for start, end in own)
         for node in script.nodes()
     )
@@ -227,11 +227,11 @@ def _is_read(script: Script, name: str, assignments: Sequence[Assignment]) -> bo
 def _is_exported(script: Script, name: str) -> bool:
     return any(
         node.type == "declaration_command"
-        and re.match(rb"export\b|declare\s+-\w*x", node.text or b"") is not None
-        and re.search(rb"\b" + to_bytes(name) + rb"\b", node.text or b"") is not None
+        and re.match(rb"export\b|declare\s+-\w*x", source_of(node)) is not None
+        and re.search(rb"\b" + to_bytes(name) + rb"\b", source_of(node)) is not None
         for node in script.nodes()
     ) or any(
-        node.type == "command" and re.match(rb"set\s+-\w*a|set\s+-o\s+allexport", node.text or b"") is not None
+        node.type == "command" and re.match(rb"set\s+-\w*a|set\s+-o\s+allexport", source_of(node)) is not None
         for node in script.nodes()
     )
 

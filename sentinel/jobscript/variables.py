@@ -11,6 +11,7 @@ from sentinel.jobscript.calculation import only_calculates
 from sentinel.jobscript.change import Edit, SetVariable
 from sentinel.jobscript.quoting import is_plain
 from sentinel.jobscript.surety import refuse_other_ways_to_set
+from sentinel.jobscript.syntax import source_of
 from sentinel.vocabulary.errors import ScriptRefused
 
 __all__ = ["set_variable"]
@@ -43,7 +44,7 @@ def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
 def _says(value: Node, assignment: Assignment, wanted: str) -> bool:
     """Whether the assignment already has this very value, blanks inside its quotes included."""
     words = assignment.written.words
-    unquoted = (value.text or b"").strip(b"\"'")
+    unquoted = source_of(value).strip(b"\"'")
     return len(words) == 1 and words[0].text == wanted and len(unquoted) == len(words[0].raw.strip("\"'").encode())
 
 

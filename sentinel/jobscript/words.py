@@ -9,7 +9,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from sentinel.jobscript.syntax import Script, from_bytes
+from sentinel.jobscript.syntax import Script, code_of, from_bytes
 
 __all__ = ["Word", "command_words", "word", "words_of_array", "words_of_string"]
 
@@ -174,7 +174,7 @@ def _trimmed(script: Script, node: Node) -> tuple[int, int]:
 
 
 def _literal(node: Node) -> str | None:
-    text = from_bytes(node.text or b"")
+    text = code_of(node)
     if node.type in ("word", "number") and not node.named_children:
         return _BACKSLASHED.sub(r"\1", text)
     if node.type == "raw_string":
@@ -208,12 +208,12 @@ def _spliced(node: Node | None) -> tuple[str, Splice]:
         return "", ""
     for child in inside.named_children:
         if child.type == "variable_name" and not quoted:
-            return from_bytes(child.text or b""), "words"
+            return code_of(child), "words"
         if child.type == "subscript" and (index := child.child_by_field_name("index")) and index.text in (b"@", b"*"):
             name = child.child_by_field_name("name")
             whole = quoted and index.text == b"@"
             if name is not None and (whole or not quoted):
-                return from_bytes(name.text or b""), "quoted elements" if whole else "elements"
+                return code_of(name), "quoted elements" if whole else "elements"
     return "", ""
 
 

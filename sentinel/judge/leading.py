@@ -34,8 +34,8 @@ class Leading:
         self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
         self._departed: dict[str, tuple[int, int, int, float]] = {}
         self._scale: float | None = None
-        self._halvings = 0.0
-        self._falling_since = 0
+        self._fall: tuple[int, float] | None = None
+        """The step since which the loss scale falls, and by how many halvings so far; None where it does not."""
 
     def take(self, step: int, readings: Mapping[str, float | None]) -> None:
         """One sample's readings; what is None was not measured."""
@@ -51,7 +51,7 @@ class Leading:
                 first, _, count, peak = self._departed.get(name, (step, step, 0, -math.inf))
                 self._departed[name] = (first, step, count + 1, max(peak, value))
         scale = readings["loss_scale"]
-        if scale is not None and scale != self._scale:
+        if scale is not None and scale > 0 and scale != self._scale:
             self._note_scale(step, scale)
 
     def take_quiet_block(self, blocks: Mapping[str, list[float]]) -> bool:
@@ -79,8 +79,8 @@ class Leading:
         """(signal, steps before the onset's late end) of each that departed before it, the earliest first."""
         early, late = onset_range
         moved = [(first, name) for name, (first, *_) in self._departed.items()]
-        if self._halvings >= _COLLAPSE_HALVINGS:
-            moved.append((self._falling_since, "loss_scale"))
+        if self._fall is not None and self.scale_collapsed:
+            moved.append((self._fall[0], "loss_scale"))
         ahead = [(first, name) for first, name in moved if first < late]
         return tuple(
             (name, late - first)
@@ -91,15 +91,12 @@ class Leading:
     @property
     def scale_collapsed(self) -> bool:
         """Whether the loss scale has fallen three halvings without a doubling between."""
-        return self._halvings >= _COLLAPSE_HALVINGS
+        return self._fall is not None and self._fall[1] >= _COLLAPSE_HALVINGS
 
     def _note_scale(self, step: int, scale: float) -> None:
         before, self._scale = self._scale, scale
-        if before is None or not (before > 0 and scale > 0):
+        if before is None or scale > before:
+            self._fall = None
             return
-        if scale > before:
-            self._halvings = 0.0
-            return
-        if self._halvings == 0.0:
-            self._falling_since = step
-        self._halvings += math.log2(before / scale)
+        since, halvings = self._fall or (step, 0.0)
+        self._fall = since, halvings + math.log2(before / scale)

@@ -379,8 +379,7 @@ class Series:
         if self.episode is not None and step - self.episode.onset_range[0] < self._patience_steps:
             return  # it is being waited for
         if climb is None:
-            over = self.episode is None and not self._scales.rising and not self._first.lasts(middle)
-            if self.alarm is not None and over:
+            if self.episode is None and not self._scales.rising and not self._first.lasts(middle):
                 self._findings.end_alarm(step)
         elif self.alarm is None:
             self._alarm(

@@ -67,6 +67,18 @@ class Reference:
         return self._losses[at - 1] + share * (self._losses[at] - self._losses[at - 1])
 
 
+@dataclass(slots=True, kw_only=True)
+class _Mean:
+    """One that is not complete yet."""
+
+    bucket: int
+    first_step: int
+    losses: float
+    """Their sum, nats."""
+
+    count: int
+
+
 class Trend:
     """Means of the loss, four for each doubling of the steps, and what they say together.
 
@@ -82,8 +94,7 @@ class Trend:
     def clear(self) -> None:
         """Forgets everything: what comes is not comparable with what was."""
         self._means: list[tuple[int, float]] = []
-        self._bucket: int | None = None
-        self._sum, self._count, self._first = 0.0, 0, 0
+        self._mean: _Mean | None = None
         self._behind: dict[str, int] = {}
         self.lag: Lag | None = None
         """What the last complete mean says; None where it is as it should be."""
@@ -91,15 +102,17 @@ class Trend:
     def push(self, step: int, loss: float) -> bool:
         """Takes the median of a block that ends at the step. Whether a mean is complete, and `lag` is new."""
         bucket = int(_PER_OCTAVE * math.log2(max(1, step)))
-        complete = bucket != self._bucket and self._count > 0
-        if complete:
-            self._means.append((self._first, self._sum / self._count))
-            self.lag = self._plateau() or self._behind_reference()
-        if bucket != self._bucket:
-            self._bucket, self._sum, self._count, self._first = bucket, 0.0, 0, step
-        self._sum += loss
-        self._count += 1
-        return complete
+        mean = self._mean
+        if mean is not None and mean.bucket == bucket:
+            mean.losses += loss
+            mean.count += 1
+            return False
+        self._mean = _Mean(bucket=bucket, first_step=step, losses=loss, count=1)
+        if mean is None:
+            return False
+        self._means.append((mean.first_step, mean.losses / mean.count))
+        self.lag = self._plateau() or self._behind_reference()
+        return True
 
     def _plateau(self) -> Lag | None:
         if len(self._means) < _FITTED + _PER_OCTAVE:

@@ -57,12 +57,15 @@ class Context:
     """How the newest attempt ended, "finished" only at its planned end; None while it has not said that it ended."""
 
     last_sample_unix_s: float | None = None
-    """When the newest attempt's last sample was made; None before its first, nan where its source has no clock."""
+    """When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
+    the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's clock.
+    None before its first, nan where its source has no clock."""
 
     attempt_started_unix_s: float | None = None
+    """When the newest attempt began, by the same reckoning."""
 
     second_witness_unix_s: float | None = None
-    """The last sign of life besides the journal: the log's or a checkpoint's modification time."""
+    """When a log, a checkpoint or the journal was written last, by the same reckoning; None where there is none."""
 
     warmup_end_step: int | None = None
     """The step at which the newest attempt's warmups and curricula have come to their ends."""
@@ -154,6 +157,8 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
         return verdict(VerdictKind.BLIND, unheard)
     if context.elsewhere and context.attempt is None:
         return verdict(VerdictKind.PENDING, "no attempt has begun")
+    if context.attempt is None and context.why_unknown is not None:
+        return verdict(VerdictKind.PENDING, f"no attempt has begun; {context.why_unknown}")
     if context.why_unknown is not None and _unheard(context, thresholds) is not None:
         return verdict(VerdictKind.BLIND, context.why_unknown)
     if context.last_sample_unix_s is None:

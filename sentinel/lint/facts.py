@@ -7,12 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import LARGEST_WHOLE
 
 __all__ = ["BatchRamp", "Curriculum", "DeepSpeedJson", "Facts"]
 
 
 class _Checked:
-    """Numbers in it are finite and not negative, sizes not 0: no formula divides by what can't be."""
+    """Numbers in it are finite, not negative, whole ones at most 2^53, sizes not 0: every formula has a value."""
 
     __slots__ = ()
 
@@ -23,6 +24,8 @@ class _Checked:
             value = getattr(self, f.name)
             if not isinstance(value, int | float) or isinstance(value, bool):
                 continue
+            if isinstance(value, int) and value > LARGEST_WHOLE:
+                raise ConfigError(f"{f.name} should be a number of at most 2^53, and is larger")
             if not math.isfinite(value) or value < 0 or (value == 0 and f.name not in self.may_be_zero):
                 raise ConfigError(f"{f.name} should be a positive number, not {value}")
 

@@ -17,9 +17,10 @@ __all__ = ["given_by_log", "is_megatron_log", "measured"]
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
 _PREFIX = re.compile(r"^(?:\s*(?:\[default\d+\]|\d+|slurm_procid \d+ )\s*:)?")
-_STEP = re.compile(r"elapsed time per iteration \((ms|s)\): ([\d.]+).*?global batch size:\s*(\d+)")
-_VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
-_SAVE = re.compile(r"\bsave-checkpoint[ .]*:\s*\(?([\d.]+)(?:,\s*([\d.]+)\))?")
+_DECIMAL = r"(\d{1,15}(?:\.\d{0,15})?)"
+_STEP = re.compile(rf"elapsed time per iteration \((ms|s)\): {_DECIMAL}.*?global batch size:\s*(\d{{1,15}})")
+_VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,15})\) with \d+ dummy tokens \(new size: (\d{1,15})\)")
+_SAVE = re.compile(rf"\bsave-checkpoint[ .]*:\s*\(?{_DECIMAL}(?:,\s*{_DECIMAL}\))?")
 
 
 def is_megatron_log(text: str) -> bool:

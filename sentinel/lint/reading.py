@@ -154,7 +154,7 @@ def _from_slurm(given: Given, known: Known, unread: list[Unread]) -> None:
         if per_node_only is not None:
             known.setdefault("gpus_per_node", per_node_only)
         return
-    gpus = re.search(r"(?:^|:)(\d+)$", said.get("--gpus-per-node") or said.get("--gres", ""))
+    gpus = re.search(r"(?:^|:)(\d{1,9})$", said.get("--gpus-per-node") or said.get("--gres", ""))
     if per_node is not None:
         known.setdefault("gpus_per_node", per_node)
     elif gpus is not None and int(gpus[1]):

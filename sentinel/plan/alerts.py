@@ -9,6 +9,7 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident_events import Event, event
 from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.look import Look, Memory, Turn
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
 from sentinel.plan.witnesses import Life
@@ -97,11 +98,19 @@ def _unknown(look: Look, policy: Policy) -> Alert:
     In mode observe the job may be another account's.
     """
     run, why = look.run, None
-    if run.jobs.known and policy.mode == "observe":
+    if not run.jobs.known or _before_its_first_attempt(run):
+        pass
+    elif policy.mode == "observe":
         known = life_of(run)
         why = known.sentence if known.life is Life.UNKNOWN else None
-    elif run.jobs.known:
+    else:
         why = hindered(run)
     due = run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
     severity: Severity = "warning" if policy.mode == "observe" else "critical"
     return Alert(topic="unknown", reason=why, severity=severity, within_s=0.0 if due else _UNKNOWN_S)
+
+
+def _before_its_first_attempt(run: RunState) -> bool:
+    """Whether sentinel was attached to a run whose job waits or has yet to be submitted: its checkpoints are old."""
+    theirs = any(writer.foreign for writer in run.jobs.writers)
+    return not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.plan.known_options import argument
 from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
 
-__all__ = ["FIRST_STEPS", "Evidence", "Finding", "find", "same"]
+__all__ = ["CLIPPING", "FIRST_STEPS", "Evidence", "Finding", "find", "same"]
 
 FIRST_STEPS = 3
 """Steps of a new attempt that the proof of its changes waits for."""
+
+CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
+"""DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit."""
 
 _PRINTED = 1e-3
 """Logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it."""
@@ -85,7 +88,7 @@ def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
 
 def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
     """Whether two numbers are equal, to so small a part of the larger."""
-    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+    return math.isclose(one, other, rel_tol=tolerance)
 
 
 def _lr(wanted: float, evidence: Evidence) -> Finding:
@@ -147,6 +150,11 @@ def _at_most(name: str) -> Callable[[float, Evidence], Finding]:
     return look
 
 
+def _clip_grad(wanted: float, evidence: Evidence) -> Finding:
+    found = _equal(wanted, evidence.reported("gradient_clipping"))
+    return replace(found, why=CLIPPING) if found.answer is Proof.NOT_VERIFIED else found
+
+
 def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
     seen = next((s.lr_warmup_steps for s in evidence.samples if s.lr_warmup_steps is not None), None)
     schedule = evidence.reported("lr_schedule") or {}
@@ -180,6 +188,7 @@ _REPORTED_AS: Mapping[str, str] = {
 
 _MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
     **{setting: _reported(name) for setting, name in _REPORTED_AS.items()},
+    "clip_grad": _clip_grad,
     "lr": _lr,
     "min_lr": _min_lr,
     "lr_warmup_steps": _lr_warmup,

@@ -95,8 +95,8 @@ def _coming(step: int, decision: Rollback, run: RunState, counted: _Counted) -> 
 def _lr(schedule: LrSchedule | None, step: int, counted: _Counted) -> float | None:
     if schedule is None:
         return None
-    consumed = {"tokens": counted.tokens, "samples": counted.consumed_samples}
-    if any(consumed.get(unit, 0) is None for unit in (schedule.unit, schedule.decay_unit or schedule.unit)):
+    known = {"steps": step, "tokens": counted.tokens, "samples": counted.consumed_samples}
+    if any(known[unit] is None for unit in (schedule.unit, schedule.decay_unit or schedule.unit)):
         return None
     return schedule.lr(step=step, consumed_tokens=counted.tokens or 0, consumed_samples=counted.consumed_samples or 0)
 

@@ -71,8 +71,6 @@ def wanted_number(value: str) -> float | None:
 def argument(setting: str, arguments: Mapping[str, Any]) -> float | None:
     """The setting's value among a trainer's arguments, by any of its names; None where none of them is a number."""
     for name, value in arguments.items():
-        if setting_of(name) == setting and not isinstance(value, bool) and isinstance(value, int | float | str):
-            number = wanted_number(str(value))
-            if number is not None:
-                return number
+        if setting_of(name) == setting and (number := wanted_number(str(value))) is not None:
+            return number
     return None

@@ -35,8 +35,9 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
     """Whether anything of the run may write, but what was started for the rollback `spare`.
 
     Alive: the launcher sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended,
-    or the process is seen dead on its own machine, or nothing was written for `run.gone_after_s`. All else is unknown:
-    a fresh file without a visible job, an attempt that grows after its job has ended.
+    or the process is seen dead on its own machine, or an attempt's files were silent for `run.gone_after_s`. All else
+    is unknown: a fresh file without a visible job, an attempt that grows after its job has ended, and a checkpoint or
+    a log of any age where no attempt is known, since a save can take its time and the journal may lie elsewhere.
     """
     jobs = run.jobs
     if not jobs.known:
@@ -53,6 +54,13 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
         )
     if running:
         return Known(Life.ALIVE, " and ".join(running))
+    if (sign := _unreported(run, spare)) is not None:
+        what, age_s = sign.what, max(0.0, sign.age_s)
+        return Known(
+            Life.UNKNOWN,
+            f"job state unknown: {what} was written {age_s:.0f} s ago, and no attempt has reported itself; [run] "
+            "state_dir should name the folder that the trainer writes its journal to",
+        )
     newest = next(iter(_of_others(run, spare)), None)
     why = newest.fate.sentence if newest is not None and newest.fate is not None else "no job of the run is seen"
     return Known(Life.GONE, why)
@@ -113,8 +121,17 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
             later = [s for s in anybodys if s.checkpoint and s.age_s + _SAVED_LATER_S < own[0].age_s]
             yield from _fresh(later, _settle_s(run), f"attempt {attempt.number} wrote its journal long before that")
     last = run.jobs.fates.get(None)
-    if not attempts and (last is None or last.life is not Life.GONE):
-        yield from _fresh(anybodys, run.gone_after_s, "no attempt has reported a job, and none is seen")
+    if not attempts and last is not None and last.life is Life.GONE:
+        yield from _fresh(anybodys, _settle_s(run), last.sentence)
+
+
+def _unreported(run: RunState, spare: str | None) -> Sign | None:
+    """The newest file of a trainer that has never reported itself: its silence is no evidence of its end."""
+    last = run.jobs.fates.get(None)
+    ours = spare is not None and any(w.rollback == spare for w in run.jobs.writers)
+    if run.attempts or ours or (last is not None and last.life is Life.GONE):
+        return None
+    return min(run.signs, key=lambda sign: sign.age_s, default=None)
 
 
 def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:

@@ -195,7 +195,7 @@ class RunState:
     """Incident -> a person's yes to what was proposed."""
 
     kill_file: bool = False
-    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops. Sentinel's own is for one job."""
+    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops."""
 
     paused: bool = False
     """Whether a person has said `pause`: watch, speak, do not act."""

@@ -120,7 +120,7 @@ def position_at(anchor: Anchor, baseline: Baseline) -> Position:
         anchor.consumed_tokens,
     )
     unit = baseline.lr.unit if baseline.lr is not None else "steps"
-    if batch is None or full is None or {"samples": samples, "tokens": tokens}.get(unit, 0) is None:
+    if batch is None or full is None or {"steps": 0, "samples": samples, "tokens": tokens}[unit] is None:
         raise ConfigError(f"the LR warmup can't be re-sized: the target's consumed_{unit} is not known")
     if samples is None:
         samples = Track(full=full, batch=batch).reach(Position(), step=anchor.global_step).samples

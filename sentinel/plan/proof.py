@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import Evidence, find
+from sentinel.plan.evidence import CLIPPING, Evidence, find, same
 from sentinel.plan.first_steps import of_first_steps
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import named_settings, setting_of, wanted_number
@@ -47,7 +47,7 @@ class Check:
             return Proof.NOT_VERIFIED
         equal = self.expected == self.reported
         if isinstance(self.expected, float) and isinstance(self.reported, int | float):
-            equal = abs(self.expected - self.reported) <= 1e-9 * max(abs(self.expected), abs(self.reported))
+            equal = same(self.expected, self.reported)
         return Proof.CONFIRMED if equal else Proof.CONTRADICTED
 
     def to_json(self) -> dict[str, Any]:
@@ -267,6 +267,10 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     for schedule, first in (("lr_schedule", "lr of the first step"), ("seqlen_schedule", "seqlen of the first step")):
         if schedule in said:
             said[first] = said[schedule]
+    for what in said:
+        if what == _REPORTED_AS["clip_grad"] or what.endswith(" (clip_grad)"):
+            named, _, why = said[what].partition(": ")
+            said[what] = f"{named}: {CLIPPING}; {why}"
     return said
 
 

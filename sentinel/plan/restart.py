@@ -35,7 +35,7 @@ def hang_turn(look: Look, policy: Policy) -> Turn:
     why = look.verdict.reason
     if policy.mode != "act":
         return Turn(reason=why, message=why)
-    if look.silent_s < look.stalled_after_s:  # by the clocks it hangs, and one of them may be wrong
+    if look.silent_s < look.stalled_after_s:  # Prometheus's clock may be wrong
         message = f"{why}; it is stopped once this watch has itself waited for as long"
         return Turn(reason=message, message=message)
     return _turn(plan_hang(look.run, policy, restarts_spent=fruitless_starts(look)), look)

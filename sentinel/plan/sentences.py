@@ -60,8 +60,8 @@ def _opened(event: Mapping[str, Any]) -> str:
 
 def _shadow(event: Mapping[str, Any]) -> str:
     if event.get("refusal"):
-        return f"mode is observe: would have done nothing: {event['refusal']}"
-    return f"mode is observe: would have applied {_decision(event)}"
+        return f"would have done nothing: {event['refusal']}"
+    return f"would have applied {_decision(event)}"
 
 
 def _proof(event: Mapping[str, Any]) -> str:

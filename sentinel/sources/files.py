@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Self, cast
 
@@ -62,11 +62,11 @@ class Bytes:
 
     def read_up_to(self, size: int) -> bytes:
         """As many bytes, fewer only where the file ends."""
-        parts = []
-        while size > 0 and (data := self.read(size)):
-            parts.append(data)
+        gathered = BytesIO()  # hands out its bytes without a copy of them
+        while size > 0 and (data := self.read(min(size, _READ_BYTES))):
+            gathered.write(data)
             size -= len(data)
-        return b"".join(parts)
+        return gathered.getvalue()
 
     def push_back(self, data: bytes) -> None:
         """What was read will be read once more."""

@@ -90,7 +90,8 @@ def _history(path: Path) -> tuple[str, list[Entry]] | None:
         alone = _ARRAY.match(start) is not None
         if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
-        text = start + file.read_up_to(_LARGEST_BYTES)
+        file.push_back(start)
+        text = file.read_up_to(_LARGEST_BYTES)
         goes_on = file.read(1) != b""
     if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None

@@ -17,13 +17,12 @@
     └── PermanentError       sentinel stops acting and asks for a person; exit code 4
         ├── CheckpointError      a checkpoint that is not whole, or not where it should be
         ├── FilesystemRefused    a filesystem that answers, and says no: permissions, or it is read-only
+        ├── NotOurCheckpoints    another state folder acts on these checkpoints
         ├── QuarantineError      a move that could overwrite something, or would cross filesystems
         ├── IncidentLogError     an incident log that can't be read
         ├── ScriptRefused        a job script that can't be changed with certainty
         └── SlurmRefused         Slurm answers, and says no to a submission
             └── NotOurJob            the job is another user's: only they and operators may cancel it
-
-`exit_code_of(error)` gives the exit code of a command that ends with it.
 
 A line of a journal that can't be read is a `LineError`: it is counted and shown, and reading goes on.
 """
@@ -41,6 +40,7 @@ __all__ = [
     "JobStillAlive",
     "LineError",
     "LockHeld",
+    "NotOurCheckpoints",
     "NotOurJob",
     "OverridesError",
     "PagerError",
@@ -156,6 +156,10 @@ class CheckpointError(PermanentError):
 
 class FilesystemRefused(PermanentError):  # noqa: N818 - reads as what it says
     """A file that may not be read or written. What was decided stands: it is taken up once a person has mended that."""
+
+
+class NotOurCheckpoints(PermanentError):  # noqa: N818 - reads as what it says
+    """The save folder records another state folder as the one that acts on it."""
 
 
 class QuarantineError(PermanentError):

@@ -216,6 +216,9 @@ def test_hugging_face_resumes_from_the_newest_so_a_newer_torn_one_is_moved(tmp_p
         (megatron_lm, "10", "iter_0000010"),
         (deepspeed, "15", "iter_0000015"),
         (deepspeed, "ten", "ten"),
+        (deepspeed, "\u00b2", "\u00b2"),  # a digit, and no number
+        (deepspeed, "\u0661\u0660", "\u0661\u0660"),  # 10, which no trainer writes like this
+        (megatron_lm, "release", "release"),
         (deepspeed, None, None),  # DeepSpeed without `latest` resumes from nothing
         (megatron_lm, None, None),
         (hugging_face, None, "checkpoint-20"),
@@ -234,7 +237,11 @@ def test_what_is_resumed_from_where_there_is_no_latest(
 
 def test_of_a_tracker_no_more_is_read_than_a_name_can_have(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("x" * 5000)
-    assert Checkpoints(tmp_path).latest() == "x" * 4096
+    seen = Checkpoints(tmp_path)
+    assert seen.latest() == "x" * 4096
+    seen.point_latest(None, 0, **WHERE)
+    seen.restore(**WHERE)
+    assert (tmp_path / "latest").read_text() == "x" * 4096
 
 
 def test_the_released_weights_are_the_state_before_the_first_step(tmp_path: Path) -> None:
@@ -277,6 +284,11 @@ def test_a_universal_tracker_is_taken_away_where_the_target_has_no_universal_che
         ({"latest": "global_step2"}, "latest says global_step2, and there is no such checkpoint"),
         ({"latest": "../x\n; rm"}, "latest says '../x\\n; rm', and there is no such checkpoint"),
         ({"latest_checkpointed_iteration.txt": "7"}, "latest_checkpointed_iteration.txt says 7, and there is no such"),
+        ({"latest": "20"}, "latest says 20, and there is no such checkpoint"),
+        ({"latest_checkpointed_iteration.txt": "\u00b2"}, "latest_checkpointed_iteration.txt says "),
+        ({"latest_checkpointed_iteration.txt": "\u0661\u0660"}, "latest_checkpointed_iteration.txt says "),
+        ({"latest_checkpointed_iteration.txt": "global_step20"}, None),
+        ({"latest": "global_step10", "latest_universal": "global_step20"}, "the trackers disagree: latest says"),
     ],
 )
 def test_trackers_that_contradict_are_told(tmp_path: Path, trackers: dict[str, str], says: str | None) -> None:
@@ -293,6 +305,85 @@ def test_trackers_of_a_run_that_resumes_from_a_universal_checkpoint_agree(tmp_pa
     (tmp_path / "latest").write_text("global_step20_universal")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
     assert Checkpoints(tmp_path).disagreement() is None
+
+
+LATEST, NUMBER, CONVERTED = "latest", "latest_checkpointed_iteration.txt", "latest_universal"
+
+
+@pytest.mark.parametrize(
+    ("tag", "there", "after"),
+    [
+        ("global_step10", {}, {LATEST: "global_step10"}),
+        ("global_step10", {NUMBER: "30"}, {LATEST: "global_step10", NUMBER: "10"}),
+        (
+            "global_step10",
+            {LATEST: "x", CONVERTED: "x"},
+            {LATEST: "global_step10", CONVERTED: "global_step10_universal"},
+        ),
+        ("global_step20", {LATEST: "x", CONVERTED: "x"}, {LATEST: "global_step20"}),
+        ("global_step10_universal", {}, {LATEST: "global_step10_universal"}),
+        (
+            "global_step10_universal",
+            {NUMBER: "30", CONVERTED: "x"},
+            {LATEST: "global_step10_universal", NUMBER: "10", CONVERTED: "global_step10_universal"},
+        ),
+        ("iter_0000010", {}, {NUMBER: "10"}),
+        ("iter_0000010", {LATEST: "x", CONVERTED: "x"}, {NUMBER: "10"}),
+        ("release", {NUMBER: "30"}, {NUMBER: "release"}),
+        ("checkpoint-10", {LATEST: "x", NUMBER: "30", CONVERTED: "x"}, {}),
+        (None, {LATEST: "x", NUMBER: "30", CONVERTED: "x"}, {}),
+        (None, {}, {}),
+    ],
+)
+def test_each_tracker_names_the_target_in_its_own_words_and_undo_makes_them_what_they_were(
+    tmp_path: Path, tag: str | None, there: dict[str, str], after: dict[str, str]
+) -> None:
+    """A trainer goes by its own: one that is missing is written, one that it has no word for is taken away."""
+
+    def told() -> dict[str, str]:
+        return {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+
+    for name in ("global_step10", "global_step10_universal", "global_step20"):
+        (tmp_path / name).mkdir()
+    for name, text in there.items():
+        (tmp_path / name).write_text(text)
+    seen = Checkpoints(tmp_path)
+    for _ in range(2):
+        seen.point_latest(
+            tag, 0 if tag in (None, "release") else int(tag.strip("_abcdefghijklmnopqrstuvwxyz-")), **WHERE
+        )
+        assert told() == after
+    room = tmp_path / QUARANTINE / "incident-1" / "incident-1-r1"
+    assert {p.name: p.read_text() for p in room.glob("*.taken-away")} == {
+        f"{name}.taken-away": text for name, text in there.items() if name not in after
+    }
+    seen.restore(**WHERE)
+    assert told() == there
+    assert {p.name: p.read_text() for p in room.glob("*.after")} == {
+        f"{name}.after": text for name, text in after.items() if name not in there
+    }
+
+
+def test_of_two_trainers_checkpoints_only_those_of_the_targets_kind_are_newer_than_it(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        hugging_face(tmp_path, step)
+    deepspeed(tmp_path, 40)
+    seen = Checkpoints(tmp_path)
+    seen.point_latest("checkpoint-20", 20, **WHERE)
+    assert seen.quarantined(**WHERE) == ("checkpoint-30",)
+    assert [c.tag for c in seen.list()] == ["checkpoint-10", "checkpoint-20", "global_step40"]
+    assert seen.quarantined_incidents() == frozenset({"incident-1"})
+    assert seen.quarantined("incident-1", "incident-1-r2") == ()
+    assert Checkpoints(tmp_path / "nowhere").quarantined_incidents() == frozenset()
+
+
+def test_the_number_that_megatron_left_means_the_plain_checkpoint_of_that_step(tmp_path: Path) -> None:
+    deepspeed(tmp_path, 10)
+    deepspeed(tmp_path, 20)
+    universal(tmp_path, 20)
+    hugging_face(tmp_path, 20)
+    (tmp_path / NUMBER).write_text("20")
+    assert Checkpoints(tmp_path).latest() == "global_step20"
 
 
 def test_latest_is_written_after_the_trackers_that_follow_it(tmp_path: Path) -> None:
@@ -354,11 +445,20 @@ def test_a_folders_name_may_hold_anything(tmp_path: Path, name: str) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
-def test_a_quarantine_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_checkpoints_may_be_a_link_itself(tmp_path: Path) -> None:
+    deepspeed(tmp_path / "scratch", 10)
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "scratch")
+    Checkpoints(tmp_path / "checkpoints").quarantine(["global_step10"], **WHERE)
+    assert Checkpoints(tmp_path / "scratch").quarantined(**WHERE) == ("global_step10",)
+
+
+@pytest.mark.parametrize("link", ["", "incident-1", "incident-1/incident-1-r1"])
+def test_a_quarantine_that_is_a_link_is_refused(tmp_path: Path, link: str) -> None:
     folder, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
     deepspeed(folder, 10)
     elsewhere.mkdir()
-    (folder / QUARANTINE).symlink_to(elsewhere)
+    (folder / QUARANTINE / link).parent.mkdir(parents=True, exist_ok=True)
+    (folder / QUARANTINE / link).symlink_to(elsewhere)
     with pytest.raises(QuarantineError, match="is a link"):
         Checkpoints(folder).quarantine(["global_step10"], **WHERE)
     assert list(elsewhere.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,11 @@ def test_a_pin_takes_no_space_while_its_checkpoint_is_there(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("links_before_the_crash", range(4))
+@pytest.mark.parametrize("make", [deepspeed, megatron_lm])
 def test_a_pin_that_was_cut_short_is_taken_up_and_never_seen_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links_before_the_crash: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, int], Path], links_before_the_crash: int
 ) -> None:
-    tag = deepspeed(tmp_path, 10).name
+    tag = make(tmp_path, 10).name
     pins, link, made = Checkpoints(tmp_path).pins, os.link, []
 
     def dies(*arguments: object, **more: object) -> None:
@@ -158,10 +160,105 @@ def test_room_is_asked_of_the_real_filesystem(tmp_path: Path) -> None:
 
 def test_room_for_saves_is_asked_for_by_the_newest_checkpoints_size(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).room_for_saves(2) is None
-    deepspeed(tmp_path, 10)
+    deepspeed(tmp_path, 5)
+    newest = deepspeed(tmp_path, 10, data=3)
     room = Checkpoints(tmp_path).room_for_saves(2)
     assert room is not None
     assert room.problem is None
+    sizes = [path.stat().st_size for path in newest.iterdir()]
+    assert (room.needed_bytes, room.needed_files) == (2 * sum(sizes), 2 * len(sizes))
     too_many = Checkpoints(tmp_path).room_for_saves(1 << 50)
     assert too_many is not None
     assert too_many.problem is not None
+
+
+def test_a_pin_is_let_go_where_every_file_has_another_name_and_no_sooner(tmp_path: Path) -> None:
+    tag = megatron_lm(tmp_path, 10)
+    pins, before = Checkpoints(tmp_path).pins, digests(tmp_path)
+    assert pins.let_go(tag.name)  # it is not pinned
+    for _ in range(2):
+        pins.pin(tag.name)
+        assert pins.let_go(tag.name)
+        assert pins.tags() == ()
+        assert list((tmp_path / PINNED).iterdir()) == []
+        assert digests(tmp_path) == before
+    pins.pin(tag.name)
+    next(path for path in sorted(tag.rglob("*")) if path.is_file()).unlink()
+    assert not pins.let_go(tag.name)
+    assert pins.tags() == (tag.name,)
+    shutil.rmtree(tag)
+    assert not pins.let_go(tag.name)
+    pins.restore(tag.name)
+    assert digests(tmp_path) == before
+
+
+def test_letting_go_that_was_cut_short_is_taken_up_and_loses_nothing(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    pins, before = Checkpoints(tmp_path).pins, digests(tmp_path)
+    going = tmp_path / PINNED / f".{tag.name}.going"
+    pins.pin(tag.name)
+    (tmp_path / PINNED / tag.name).rename(going)
+    next(going.iterdir()).unlink()
+    assert pins.let_go(tag.name)
+    assert not going.exists()
+    assert digests(tmp_path) == before
+    pins.pin(tag.name)
+    (tmp_path / PINNED / tag.name).rename(going)
+    shutil.rmtree(tag)
+    assert not pins.let_go(tag.name)
+    assert len(list(going.iterdir())) == 3
+
+
+def test_pins_are_told_by_step_with_the_step_that_each_stands_for(tmp_path: Path) -> None:
+    pins = Checkpoints(tmp_path).pins
+    assert pins.tags() == ()
+    for step in (100, 9, 20):
+        pins.pin(deepspeed(tmp_path, step).name)
+    assert pins.tags() == ("global_step9", "global_step20", "global_step100")
+    assert [pins.step_of(tag) for tag in pins.tags()] == [9, 20, 100]
+    shutil.rmtree(tmp_path / "global_step9")
+    with pytest.raises(QuarantineError, match="pinned are global_step9, global_step20, global_step100"):
+        pins.restore("global_step8")
+    with pytest.raises(QuarantineError, match="'latest' is not the name of a checkpoint"):
+        pins.step_of("latest")
+
+
+def test_a_pin_whose_checkpoint_has_a_file_more_or_less_is_another_one(tmp_path: Path) -> None:
+    tag = deepspeed(tmp_path, 10)
+    pins = Checkpoints(tmp_path).pins
+    pins.pin(tag.name)
+    save(tag / "more.pt", tensors(1))
+    with pytest.raises(QuarantineError, match="holds another global_step10: unpin it first"):
+        pins.pin(tag.name)
+    (tag / "more.pt").unlink()
+    pins.pin(tag.name)
+    next(tag.iterdir()).unlink()
+    with pytest.raises(QuarantineError, match="would overwrite it"):
+        pins.restore(tag.name)
+
+
+def test_a_file_that_can_not_be_linked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tag = deepspeed(tmp_path, 10).name
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.link", refuses)
+    with pytest.raises(QuarantineError, match=r"can't be linked to .*: Input/output error"):
+        Checkpoints(tmp_path).pins.pin(tag)
+
+
+@pytest.mark.parametrize("error", [errno.EXDEV, errno.EIO])
+def test_what_can_not_be_renamed_is_where_it_was_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    tag = deepspeed(tmp_path, 10)
+    before = digests(tmp_path)
+
+    def refuses(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(Path, "rename", refuses)
+    with pytest.raises(QuarantineError if error == errno.EXDEV else OSError, match=r"filesystem than|Input/output"):
+        Checkpoints(tmp_path).quarantine([tag.name], incident="incident-1", rollback="incident-1-r1")
+    assert digests(tmp_path) == before

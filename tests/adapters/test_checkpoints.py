@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import zipfile
 from pathlib import Path
@@ -216,3 +217,124 @@ def test_a_torn_latest_reads_as_empty_and_is_kept_for_undo(folder: Path) -> None
     seen.point_latest("global_step20", 20, **WHERE)
     seen.restore(**WHERE)
     assert (folder / "latest").read_text() == ""
+
+
+def test_a_manifest_that_goes_and_comes_back_is_as_old_as_it_was(folder: Path) -> None:
+    """By its age a verification tells what was saved again under its name."""
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    live = write_manifest(folder, "global_step100", folder)
+    kept = folder / QUARANTINE / "incident-1" / "incident-1-r1" / "manifests" / live.name
+    before = live.read_bytes(), 10**18 + 7
+    os.utime(live, ns=(0, before[1]))
+    seen.quarantine(["global_step100", "global_step20"], **WHERE)
+    assert ((kept.read_bytes(), kept.stat().st_mtime_ns), live.exists()) == (before, False)
+    seen.restore(**WHERE)
+    assert ((live.read_bytes(), live.stat().st_mtime_ns), kept.exists()) == (before, False)
+
+
+def test_the_manifest_of_a_checkpoint_that_was_saved_since_is_kept_beside_the_one_that_comes_back(folder: Path) -> None:
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    live = write_manifest(folder, "global_step100", folder)
+    before = live.read_text()
+    seen.quarantine(["global_step100"], **WHERE)
+    checkpoint(folder, 100, ranks=3)
+    since = write_manifest(folder, "global_step100", folder).read_text()
+    (folder / "global_step100").rename(folder / "by-hand")
+    seen.restore(**WHERE)
+    assert live.read_text() == before != since
+    kept = folder / QUARANTINE / "incident-1" / "incident-1-r1" / "manifests"
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {"global_step100.after.json": since}
+
+
+def test_a_checkpoint_moves_without_a_manifest_where_none_was_written(folder: Path) -> None:
+    for manifests in (None, folder / "manifests"):
+        seen, before = Checkpoints(folder, manifests=manifests), inventory(folder)
+        seen.quarantine(["global_step100", "global_step30"], **WHERE)  # the second is not there, as if moved before
+        assert seen.quarantined(**WHERE) == ("global_step100",)
+        assert not (folder / QUARANTINE / "incident-1" / "incident-1-r1" / "manifests").exists()
+        seen.restore(**WHERE)
+        assert inventory(folder) == before
+
+
+def test_what_trackers_said_is_kept_of_before_the_first_change_of_a_rollback(folder: Path) -> None:
+    """Also where keeping it was cut short."""
+    kept = folder / QUARANTINE / "incident-1" / "incident-1-r1" / "latest-before"
+    torn = kept.with_name("latest-before.unfinished")
+    torn.mkdir(parents=True)
+    (torn / "latest_universal").write_text("torn")
+    seen = Checkpoints(folder)
+    for tag, step in (("global_step20", 20), ("global_step10", 10)):
+        seen.point_latest(tag, step, **WHERE)
+        assert {path.name: path.read_text() for path in kept.iterdir()} == {
+            "latest": "global_step100",
+            "latest_checkpointed_iteration.txt": "100",
+        }
+        assert not torn.exists()
+
+
+def test_quarantined_checkpoints_are_told_by_step(folder: Path) -> None:
+    seen = Checkpoints(folder)
+    seen.quarantine(["global_step100", "global_step20"], **WHERE)
+    (folder / QUARANTINE / "incident-1" / "incident-1-r1" / "notes").touch()
+    assert seen.quarantined(**WHERE) == ("global_step20", "global_step100")
+
+
+@pytest.mark.parametrize(
+    ("gone", "untrusted", "sibling"),
+    [
+        ((), (), 20),
+        ((20,), (), 10),
+        ((10, 20), (), 100),  # none earlier
+        ((), (20,), 100),  # not the one before that: the run has changed since
+        ((10, 20, 100), (), 200),
+        ((), (20, 100), None),
+    ],
+)
+def test_a_checkpoint_is_compared_with_the_nearest_earlier_one_that_can_be_trusted_else_the_nearest_later_one(
+    folder: Path, gone: tuple[int, ...], untrusted: tuple[int, ...], sibling: int | None
+) -> None:
+    for step in (10, 20, 50, 100, 200):
+        shard(folder / f"global_step{step}" / "mp_rank_00_model_states.pt", b"w" * (10 if step == 50 else 9000 + step))
+        for rank in (0, 1):
+            shard(folder / f"global_step{step}" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    (folder / "checkpoint-40").mkdir()  # another trainer's
+    for step in gone:
+        (folder / f"global_step{step}").rename(folder / f"gone{step}")
+    for step in untrusted:
+        (folder / f"global_step{step}" / "extra.pt").symlink_to("/etc/passwd")
+    problem = Checkpoints(folder).verify("global_step50").problem
+    if sibling is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert problem.endswith(f" in global_step{sibling}")
+
+
+def test_a_checkpoint_without_its_manifest_readable_is_complete_and_not_verified(folder: Path) -> None:
+    seen = Checkpoints(folder, manifests=folder / "manifests")
+    write_manifest(folder, "global_step20", folder).write_text("{")
+    found = seen.verify("global_step20")
+    assert (found.complete, found.verified) == (True, False)
+    assert found.problem is not None
+
+
+def test_a_checkpoint_that_is_not_there_has_no_size_and_the_last_five_are_named(folder: Path) -> None:
+    for step in (200, 300, 400):
+        checkpoint(folder, step)
+    near = ", ".join(f"global_step{step}" for step in (20, 100, 200, 300, 400))
+    with pytest.raises(CheckpointError, match=f"has no checkpoint 'global_step30'; the last ones are {near}$"):
+        Checkpoints(folder).size_of("global_step30")
+    with pytest.raises(CheckpointError, match=r"the last ones are none$"):
+        Checkpoints(folder / "nowhere").size_of("global_step30")
+
+
+def test_a_manifest_is_of_every_file_and_only_of_a_whole_checkpoint(folder: Path) -> None:
+    manifest = Checkpoints(folder).digest("global_step20")
+    files = sorted((folder / "global_step20").iterdir())
+    assert (manifest.tag, manifest.global_step) == ("global_step20", 20)
+    assert [(f.name, f.size_bytes, f.sha256) for f in manifest.files] == [
+        (p.name, p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files
+    ]
+    files[0].unlink()
+    with pytest.raises(CheckpointError, match="global_step20 gets no manifest, because it is not whole"):
+        Checkpoints(folder).digest("global_step20")

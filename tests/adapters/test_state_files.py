@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel import durable
 from sentinel.adapters import incident_log
 from sentinel.adapters import lock as run_lock
 from sentinel.adapters.incident_log import IncidentLog
@@ -277,6 +278,16 @@ def test_a_write_that_fails_or_was_killed_leaves_the_old_content_and_no_file_for
     assert (path.read_text(), sorted(tmp_path.iterdir())) == ("new", [p for p in before if p != ours])
 
 
+def test_a_temporary_file_is_a_leftover_once_it_is_older_than_an_hour_and_not_sooner(tmp_path: Path) -> None:
+    now_ns, hour_ns = 10**18, 3600 * 10**9
+    leftover = tmp_path / ".file.0123456789abcdef.new"
+    for age_ns, stays in ((-hour_ns, True), (0, True), (hour_ns, True), (hour_ns + 1, False)):
+        leftover.touch()
+        os.utime(leftover, ns=(now_ns - age_ns, now_ns - age_ns))
+        durable._remove_leftovers(tmp_path / "file", now_ns)
+        assert leftover.exists() == stays
+
+
 def test_a_write_whose_temporary_file_was_taken_for_a_leftover_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +324,20 @@ def test_folders_are_made_with_those_above_them_and_are_on_the_disk(tmp_path: Pa
         with synced(tmp_path):
             make_folders(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def test_a_folder_that_another_process_makes_at_the_same_moment_is_there_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def beaten(folder: Path, mode: int = 0o777, *, parents: bool = False, exist_ok: bool = False) -> None:
+        mkdir(folder)
+        mkdir(folder, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", beaten)
+    make_folders(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_a_daemon_that_writes_for_months_does_not_run_out_of_descriptors(tmp_path: Path) -> None:
@@ -463,9 +488,63 @@ def test_each_of_many_locks_is_renewed_as_often_as_one_alone(tmp_path: Path, mon
     assert period_s < took_s < 20 * period_s
 
 
-def test_a_lease_outlasts_three_renewals_that_are_lost() -> None:
+def test_a_lease_outlasts_three_renewals_that_are_lost(tmp_path: Path) -> None:
     lease_s = inspect.signature(RunLock).parameters["lease_s"].default
-    assert lease_s >= 4 * run_lock._RENEW_S
+    with RunLock(tmp_path):
+        assert lease_s >= 4 * run_lock._RENEW_S
+
+
+def test_a_lock_is_renewed_again_when_there_are_threads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on processes may be reached for a while."""
+    monkeypatch.setattr("sentinel.adapters.lock._RENEW_S", 0.02)
+    start, refused = threading.Thread.start, []
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == "sentinel-lock" and len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    with RunLock(tmp_path):
+        until((tmp_path / "lock.lives").exists)
+    assert len(refused) == 3
+
+
+def test_a_lock_that_a_crash_has_left_empty_is_nobodys_to_who_looks_and_held_for_a_lease(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    assert RunLock(tmp_path).held_by() is None
+    with pytest.raises(LockHeld), RunLock(tmp_path):
+        pass
+    os.utime(tmp_path / "lock", (0, 0))
+    with RunLock(tmp_path) as lock:
+        lock.renew()
+
+
+@pytest.mark.parametrize(("silent_s", "held"), [(59, True), (60, False)])
+def test_a_lease_is_over_with_its_last_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: int, held: bool
+) -> None:
+    (tmp_path / "lock").write_text(dump_json({"host": "elsewhere", "pid": 1, "token": "away"}))
+    os.utime(tmp_path / "lock", (10**9, 10**9))
+    monkeypatch.setattr(time, "time", lambda: float(10**9 + silent_s))
+    assert (RunLock(tmp_path, lease_s=60).held_by() is not None) is held
+
+
+def test_a_lock_that_others_take_again_and_again_is_given_up_after_three_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def beaten(source: Path, destination: Path) -> None:
+        asked.append(source)
+        raise FileExistsError(errno.EEXIST, "File exists", str(destination))
+
+    monkeypatch.setattr(os, "link", beaten)
+    with pytest.raises(LockHeld, match="it changes hands faster than it can be taken"), RunLock(tmp_path):
+        pass
+    assert len(asked) == 3
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_many_that_find_a_stale_lock_one_gets_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.event_files import spans
+from sentinel.adapters.event_files.frames import EventFile
 from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.vocabulary.errors import QuarantineError
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
-from tests.adapters.boards import AT, TAG, WHERE, axes, inventory, read, scalar, three, write, write_file
+from tests.adapters.boards import AT, TAG, WHERE, Event, axes, inventory, read, scalar, three, write, write_file
 from tests.adapters.synced import synced
 
 
@@ -299,3 +303,160 @@ def test_a_file_that_another_one_replaced_is_read_from_its_beginning(tmp_path: P
     steps = (90, *range(1, 31))
     write_file(tmp_path / "new", [scalar(TAG, step) for step in steps]).replace(live)
     assert board.last_step() == 90
+
+
+def test_a_rename_of_a_cut_is_on_the_disk_before_the_next_one_in_another_folder_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of the machine leaves what a kill between two renames leaves."""
+    write(folder / "validation", range(21, 41), ".d")
+    pending: set[int] = set()
+    real, fsync = Path.rename, os.fsync
+
+    def renaming(self: Path, target: Path) -> Path:
+        here = {place.stat().st_ino for place in (self.parent, Path(target).parent)}
+        assert pending <= here, self
+        moved = real(self, target)
+        pending.update(here)
+        return moved
+
+    def syncing(descriptor: int) -> None:
+        fsync(descriptor)
+        pending.discard(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(Path, "rename", renaming)
+    monkeypatch.setattr(os, "fsync", syncing)
+    report = TensorBoard(folder).cut(AT, **WHERE)
+    assert (len(report.cut), len(report.moved)) == (2, 1)
+    assert not pending
+
+
+def test_a_cut_tells_which_files_it_cut_and_which_it_moved(folder: Path) -> None:
+    write(folder / "validation", range(21, 41), ".d")
+    report = TensorBoard(folder).cut(AT, **WHERE)
+    names = [sorted(name.rpartition(".")[2] for name in part) for part in (report.cut, report.moved)]
+    assert names == [["b", "d"], ["c"]]
+    assert [name.partition("/")[0] for name in report.cut if name.endswith(".d")] == ["validation"]
+    assert (report.kept_whole, report.remarks, report.sentences()) == ({}, [], [])
+    aside = folder.with_name("tb-incident-1-r1")
+    assert sorted(p.name.rpartition(".tfevents.")[0] for p in aside.rglob("*tfevents*")) == ["events.out"] * 3
+    assert len(list(aside.rglob("*.cut-off"))) == 2
+    room = folder.parent / ".sentinel-quarantine" / "incident-1" / "incident-1-r1" / "tb-originals"
+    assert len(list(room.rglob("*tf-events*"))) == 2
+    assert not list(room.rglob("*tfevents*"))  # TensorBoard would load it
+
+
+def test_undo_brings_a_file_back_whose_name_was_taken_since(folder: Path) -> None:
+    """What lies in its place was written after the cut: it goes aside."""
+    before, board = inventory(folder), TensorBoard(folder)
+    report = board.cut(AT, **WHERE)
+    for name in (*report.cut, *report.moved):
+        write_file(folder / name, [scalar("retrained", 31)])
+    board.restore(**WHERE)
+    assert inventory(folder) == before
+    after = folder.parent / ".sentinel-quarantine" / "incident-1" / "incident-1-r1" / "tb-originals" / "after"
+    assert len([p for p in after.iterdir() if b"retrained" in p.read_bytes()]) == 2
+
+
+def test_what_was_there_is_listed_by_the_first_cut_of_a_rollback_alone(folder: Path) -> None:
+    before, board = inventory(folder), TensorBoard(folder)
+    board.cut(AT, **WHERE)
+    write(folder, range(31, 50), ".retrained")
+    board.cut(AT, **WHERE)  # taken up once more
+    board.restore(**WHERE)
+    assert inventory(folder) == before
+
+
+def test_an_undo_that_is_done_is_not_done_again(folder: Path) -> None:
+    board = TensorBoard(folder)
+    board.cut(AT, **WHERE)
+    board.restore(**WHERE)
+    write(folder, range(61, 70), ".since")
+    after = inventory(folder)
+    board.restore(**WHERE)
+    assert inventory(folder) == after
+
+
+def test_what_undo_puts_aside_has_a_place_of_its_own_each_time(folder: Path) -> None:
+    board, name = TensorBoard(folder), "events.out.tfevents.9.since"
+    for step in (31, 32, 33):
+        board.cut(AT, **WHERE)
+        write_file(folder / name, [scalar("since", step)])
+        board.restore(**WHERE)
+    after = folder.parent / ".sentinel-quarantine" / "incident-1" / "incident-1-r1" / "tb-originals" / "after"
+    parked = {p.name.partition(".since")[2]: p for p in after.iterdir() if ".since" in p.name}
+    assert sorted(parked) == ["", ".1", ".2"]
+    assert all("tfevents" not in p.name for p in after.iterdir())
+    steps = []
+    for suffix in ("", ".1", ".2"):
+        (found,) = {event.step for event in map(Event.FromString, raw_records(parked[suffix])) if event.summary.value}
+        steps.append(found)
+    assert steps == [31, 32, 33]
+
+
+def raw_records(path: Path) -> list[bytes]:
+    """Of a file, whatever its name is."""
+    with path.open("rb") as file:
+        return [
+            stretch.data[a + 12 : b - 4]
+            for stretch in EventFile(file).stretches()
+            for a, b in zip(stretch.starts.tolist(), stretch.ends.tolist(), strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    "link", ["", "incident-1", "incident-1/incident-1-r1", "incident-1/incident-1-r1/tb-originals"]
+)
+def test_a_quarantine_that_is_a_link_is_refused(folder: Path, tmp_path: Path, link: str) -> None:
+    before = inventory(folder)
+    (tmp_path / "elsewhere").mkdir()
+    place = folder.parent / ".sentinel-quarantine" / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(tmp_path / "elsewhere")
+    for call in (lambda: TensorBoard(folder).cut(AT, **WHERE), lambda: TensorBoard(folder).restore(**WHERE)):
+        with pytest.raises(QuarantineError, match="is a link: what is moved there could end anywhere"):
+            call()
+    assert inventory(folder) == before
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_above_the_folder_is_the_users_own_affair(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "project").symlink_to(folder.parent)
+    assert TensorBoard(tmp_path / "project" / "tb").cut(AT, **WHERE).cut
+    assert read(folder) == axes(range(1, 31))
+
+
+@pytest.mark.parametrize("name", [7, None, "", "/etc/passwd", "a\0b", "../x", "a/../../x", ".."])
+def test_a_listing_that_names_a_file_elsewhere_is_refused(folder: Path, name: object) -> None:
+    board = TensorBoard(folder)
+    board.cut(AT, **WHERE)
+    content = inventory(folder)
+    listing = folder.parent / ".sentinel-quarantine" / "incident-1" / "incident-1-r1" / "tb-originals" / "files.json"
+    listing.write_text(dump_json({"files": [name]}))
+    with pytest.raises(QuarantineError, match="which is no file below the folder"):
+        board.restore(**WHERE)
+    assert inventory(folder) == content
+    listing.write_text(dump_json({"files": ["a..b/events.out.tfevents.1", "..a"]}))
+    board.restore(**WHERE)
+
+
+def test_a_cut_that_is_unfinished_is_as_long_as_can_be(folder: Path) -> None:
+    board = TensorBoard(folder)
+    assert (board.last_step(), board.last_samples()) == (60, 960)
+    (folder / "events.out.sentinel-kept.1").touch()
+    assert (board.last_step(), board.last_samples()) == (sys.maxsize, sys.maxsize)
+
+
+def test_a_file_that_was_kept_whole_counts_again_once_another_has_taken_its_name(folder: Path) -> None:
+    last = next(folder.glob("*.b"))
+    last.write_bytes(last.read_bytes() + b"garbage of some length")
+    board = TensorBoard(folder)
+    assert list(board.cut(AT, **WHERE).kept_whole) == [last.name]
+    assert board.last_step() == 20
+    other = write_file(folder / "new", [scalar(TAG, 45)])
+    other.replace(last)
+    assert board.last_step() == 45
+    last.unlink()
+    assert board.last_step() == 20
+    board.cut(AT, incident="incident-1", rollback="incident-1-r2")  # a listing of a file that is gone does no harm
+    assert TensorBoard(folder).last_step() == 20

@@ -12,6 +12,7 @@ from sentinel.adapters.event_files import Spans
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.overrides import Anchor
 from tests.adapters.boards import AT, TAG, WHERE, RecordWriter, axes, inventory, read, three, write, write_file
+from tests.adapters.synced import synced
 
 Damage = Callable[[bytes], bytes]
 
@@ -69,6 +70,7 @@ def test_a_file_that_spans_the_cut_and_is_corrupt_is_kept_whole_and_told(folder:
     assert list(report.kept_whole) == [spanning(folder).name]
     assert why in report.sentences()[0]
     assert inventory(folder) == {n: h for n, h in before.items() if ".3." not in n}
+    assert not [p for place in folder.parent.glob("tb*") for p in place.rglob("*.sentinel-*")]  # of parts begun
     assert read(folder.with_name("tb-incident-1-r1")) == axes(range(41, 61))  # the others are cut all the same
     board.restore(**WHERE)
     assert inventory(folder) == before
@@ -100,6 +102,16 @@ def test_corrupt_files_that_do_not_span_the_cut_lie_where_they_lay(folder: Path)
     assert inventory(folder) == before
 
 
+def test_a_torn_end_of_a_file_that_does_not_span_the_cut_is_nothing_to_tell(folder: Path) -> None:
+    """As every trainer leaves it that was killed."""
+    first, last = folder / "events.out.tfevents.1.a", folder / "events.out.tfevents.3.c"
+    for path in (first, last):
+        path.write_bytes(path.read_bytes()[:-7])
+    report = TensorBoard(folder).cut(AT, **WHERE)
+    assert (report.cut, report.moved) == ([spanning(folder).name], [last.name])
+    assert report.sentences() == []
+
+
 def test_a_torn_last_record_is_told_and_kept_with_what_is_cut_off(folder: Path) -> None:
     whole = spanning(folder).read_bytes()
     spanning(folder).write_bytes(whole[:-7])
@@ -125,7 +137,8 @@ def test_a_file_that_is_written_to_while_it_is_read_is_kept_whole(
 
     before = spanning(folder).read_bytes()
     monkeypatch.setattr(tensorboard, "part", reading)
-    report = TensorBoard(folder).cut(AT, **WHERE)
+    with synced(folder.parent):
+        report = TensorBoard(folder).cut(AT, **WHERE)
     assert report.kept_whole == {spanning(folder).name: "it is being written to"}
     assert spanning(folder).read_bytes() == before + more
     monkeypatch.undo()

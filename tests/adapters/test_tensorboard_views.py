@@ -155,3 +155,18 @@ def test_what_a_file_begins_with_on_an_unknown_axis_goes_with_its_first_iteratio
     write_file(tmp_path / "tb" / "events.out.tfevents.1.a", written)
     TensorBoard(tmp_path / "tb").cut(Anchor(global_step=30), **WHERE)
     assert read(tmp_path / "tb") == {TAG: list(range(20, 25)), "x vs gigaflos": [20]}
+
+
+@pytest.mark.parametrize("stretch_bytes", [50, 1 << 20])
+def test_what_follows_a_start_from_scratch_on_an_unknown_axis_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch_bytes: int
+) -> None:
+    """A trainer that went back to iteration 0 in the same file, or forward from it."""
+    monkeypatch.setattr(frames, "_STRETCH_BYTES", stretch_bytes)
+    written = [scalar(TAG, 40), scalar("x vs gigaflos", 400), scalar(TAG, 0), scalar("x vs gigaflos", 1)]
+    for number, events in enumerate((written, written[2:] + written[:2])):
+        folder = tmp_path / str(number) / "tb"
+        write_file(folder / "events.out.tfevents.1.a", events)
+        TensorBoard(folder).cut(Anchor(global_step=30), **WHERE)
+        assert read(folder) == {TAG: [0], "x vs gigaflos": [1]}
+        assert read(folder.with_name("tb-incident-1-r1")) == {TAG: [40], "x vs gigaflos": [400]}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from sentinel.act.file_activity import Signs
 from sentinel.act.observe import Observer
-from sentinel.act.overlap import Silence
+from sentinel.act.silence import FileSilence, Silence
 from sentinel.adapters.local import LocalJobs
+from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
 from sentinel.plan.look import Look
@@ -54,8 +57,32 @@ def test_after_a_look_that_hung_nothing_is_done_before_another_one(
     ours.leave(1.0)
 
 
-def test_a_job_is_not_stopped_for_a_clock_that_was_set_an_hour_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_are_silent_by_their_filesystems_clock_and_then_by_the_monotonic_one(tmp_path: Path) -> None:
+    now_s, there_unix_s, one, two = [0.0], [5000.0], tmp_path / "1", tmp_path / "2"
+    silence = FileSilence(lambda: there_unix_s[0], lambda: now_s[0])
+    assert silence.lasts_s([one]) is None
+    one.touch()
+    os.utime(one, (4900.0, 4900.0))
+    assert silence.lasts_s([one]) == 100.0
+    now_s[0], there_unix_s[0] = 30.0, 90000.0  # a clock that is set does not move what is known
+    assert silence.lasts_s([one]) == 130.0
+    two.touch()
+    os.utime(two, (4950.0, 4950.0))
+    assert silence.lasts_s([one, two]) == 30.0  # it came since the last look but one, whatever its time says
+    now_s[0] = 40.0
+    assert silence.lasts_s([one, two]) == 40.0
+
+
+@pytest.mark.parametrize("off_s", [-10800.0, 10800.0])
+def test_the_filesystems_clock_is_read_off_a_file_made_there(tmp_path: Path, off_s: float) -> None:
+    signs = Signs(tmp_path, tmp_path / "none", now=lambda: time.time() + off_s)
+    assert abs(signs.now_there_unix_s() - time.time()) < 5.0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("off_s", [-10800.0, 10800.0])
+def test_a_clock_that_is_hours_off_calls_no_job_stalled_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float
 ) -> None:
     config = diverged_run(tmp_path, "restart_on_hang = true", "[judge]", "stalled_after_s = 600.0")
     journal = tmp_path / "s" / "attempts" / "0001.jsonl"
@@ -70,18 +97,22 @@ def test_a_job_is_not_stopped_for_a_clock_that_was_set_an_hour_ahead(
     try:
         ours, look, found = watched(config, tmp_path), Observer.look, list[Look]()
 
-        def an_hour_ahead(observer: Observer, now_unix_s: float) -> Look:
-            found.append(look(observer, now_unix_s + 3600.0))
+        def hours_off(observer: Observer, now_unix_s: float) -> Look:
+            found.append(look(observer, now_unix_s + off_s))
             return found[-1]
 
-        monkeypatch.setattr(Observer, "look", an_hour_ahead)
+        monkeypatch.setattr(Observer, "look", hours_off)
         for step in range(100, 103):
             with journal.open("a") as file:
                 file.write(encode(sample(step)) + "\n")
             assert ours.turn(0.0)
-        assert [one.verdict.kind for one in found] == ["stalled"] * 3  # which is said, and paged
+        assert "stalled" not in [one.verdict.kind for one in found]
         assert len(jobs.writers()) == 1
-        assert '"stop_job"' not in (tmp_path / "s" / "incidents.jsonl").read_text()
+        log = tmp_path / "s" / "incidents.jsonl"
+        assert not log.exists() or not {'"stop_job"', '"stalled"'} & set(log.read_text().split())
+        for path in (journal, tmp_path / "s" / "job.log", *(tmp_path / "c").rglob("*")):
+            os.utime(path, (time.time() - 601.0, time.time() - 601.0))
+        assert Observer(wiring.neighbours_of(config), config.judge).look(time.time()).verdict.kind == "stalled"
         ours.leave(1.0)
     finally:
         jobs.stop(grace_s=1)

@@ -16,6 +16,7 @@ LIKELY = Fate(life=Life.GONE, sentence="process 12 of attempt 1 on n1 is not the
 UNSEEN = Fate(life=Life.UNKNOWN, sentence="Slurm does not know job 7")
 JOB = WriterSeen(id="job 7")
 NO_JOB = JobsSeen()
+LAST_ENDED = JobsSeen(fates={None: ENDED})
 
 
 def journal(age_s: float, attempt: int = 1) -> Sign:
@@ -59,8 +60,13 @@ def seen(jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_t
         (seen(NO_JOB, one(UNSEEN), journal(3601), saved(5)), Life.UNKNOWN),
         (seen(NO_JOB, one(UNSEEN), journal(3601), Sign(what="job.log", age_s=5)), Life.UNKNOWN),
         (seen(NO_JOB, one(), journal(-7200)), Life.UNKNOWN),  # a file of the future
+        # no attempt that has reported itself: a save can take longer than any silence
         (seen(NO_JOB, (), saved(5)), Life.UNKNOWN),
+        (seen(NO_JOB, (), saved(90000)), Life.UNKNOWN),
+        (seen(NO_JOB, (), Sign(what="job.log", age_s=90000)), Life.UNKNOWN),
         (seen(NO_JOB, ()), Life.GONE),
+        (seen(LAST_ENDED, (), saved(59)), Life.UNKNOWN),
+        (seen(LAST_ENDED, (), saved(61)), Life.GONE),
         # what contradicts the evidence
         (seen(NO_JOB, one(ALIVE), journal(5000)), Life.UNKNOWN),  # alive, and out of the launcher's reach
         (seen(NO_JOB, one(ENDED, grew_after_end=True), journal(61)), Life.UNKNOWN),
@@ -80,6 +86,13 @@ def test_the_sentence_names_the_contradiction_and_how_long_it_lasts() -> None:
     assert life_of(seen(NO_JOB, one(UNSEEN), journal(4))).sentence == (
         "job state unknown: attempts/0001.jsonl was written 4 s ago, but Slurm does not know job 7; nothing is "
         "done until that is resolved, or no file is written for 3600 s"
+    )
+
+
+def test_a_checkpoint_of_a_trainer_that_has_never_reported_itself_is_named_with_what_to_do() -> None:
+    assert life_of(seen(NO_JOB, (), saved(7200))).sentence == (
+        "job state unknown: global_step10/shard was written 7200 s ago, and no attempt has reported itself; [run] "
+        "state_dir should name the folder that the trainer writes its journal to"
     )
 
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.cli import main
 from sentinel.judge.analysis.comparison import compare
 from sentinel.judge.analysis.smoothing import smoothed
+from sentinel.judge.descent import descent
 from sentinel.judge.readings import Readings
 from sentinel.judge.trend import Reference
 from sentinel.vocabulary.sample import Sample, encode
@@ -61,6 +64,68 @@ def test_who_leads_is_who_has_led_at_every_place_since() -> None:
     even = compare([first, Reference("c", [(s, 4.01) for s in range(1, 1001)])])
     assert (even.leader, even.leads_since) == (None, None)
     assert compare([first, Reference("d", [(s, 4.0) for s in range(5000, 5010)])]).rows == ()
+
+
+POINTS = st.lists(
+    st.tuples(st.integers(1, 300), st.sampled_from((1.0, 1.001, 1.2, 0.0))), max_size=6, unique_by=lambda p: p[0]
+)
+
+
+@given(st.lists(POINTS, min_size=1, max_size=4))
+def test_a_comparison_has_each_place_that_two_runs_know_and_who_leads_there(
+    points: list[list[tuple[int, float]]],
+) -> None:
+    runs = [Reference(name, sorted(p)) for name, p in zip("abcd", points, strict=False)]
+    found = compare(runs)
+    ends = [run.ends[1] for run in runs if run.ends]
+    grid = {n * 10**k for k in range(3) for n in (1, 2, 3, 5, 7) if ends and n * 10**k <= max(ends)}
+    places = sorted(grid | ({min(ends)} if ends else set()))
+    assert [row.at for row in found.rows] == [at for at in places if sum(r.loss(at) is not None for r in runs) >= 2]
+    for row in found.rows:
+        assert row.losses == tuple(run.loss(row.at) for run in runs)
+        best, second, *_ = sorted(
+            (loss, run.name) for run, loss in zip(runs, row.losses, strict=True) if loss is not None
+        )
+        assert row.leader == (best[1] if second[0] - best[0] > 0.005 * second[0] else None)
+        first = row.losses[0]
+        assert row.ratios == tuple(None if not first or loss is None else loss / first for loss in row.losses)
+    whole = [row for row in found.rows if None not in row.losses]
+    assert found.leader == (whole[-1].leader if whole else None)
+    led = [row.leader == found.leader and row.leader is not None for row in whole]
+    since = next((n for n in range(len(led)) if all(led[n:])), None)
+    assert found.leads_since == (None if since is None else whole[since].at)
+
+
+@given(n=st.integers(0, 90), samples=st.integers(1, 16), cut=st.integers(1, 90))
+def test_each_point_is_the_mean_of_so_many_samples_and_stands_in_their_middle(n: int, samples: int, cut: int) -> None:
+    losses = [float(s * s % 17) for s in range(1, n + 1)]
+    whole = stretch(1, n, lambda s: losses[s - 1])
+    blocks = [list(range(at, min(at + samples, n))) for at in range(0, n, samples)]
+    expected = [
+        (block[len(block) // 2] + 1, pytest.approx(sum(losses[i] for i in block) / len(block)))
+        for block in blocks
+        if 2 * len(block) >= samples
+    ]
+    assert smoothed("a", [whole], samples=samples).points == expected
+    parts = [stretch(1, min(cut, n), lambda s: losses[s - 1]), stretch(cut + 1, n, lambda s: losses[s - 1])]
+    assert smoothed("a", [p for p in parts if len(p)], samples=samples).points == expected
+
+
+def test_what_would_be_too_many_points_is_thinned_out_by_two() -> None:
+    points = smoothed("a", [stretch(1, 4097, float)], samples=1).points
+    assert points == [*((2 * n + 1, 2 * n + 1.5) for n in range(2048)), (4097, 4097.0)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 12)), max_size=6))
+def test_of_what_was_done_twice_the_last_counts(parts: list[tuple[int, int]]) -> None:
+    made = [stretch(first, first + n - 1, lambda _: 2.0, attempt=k) for k, (first, n) in enumerate(parts, 1)]
+    line: list[tuple[int, int]] = []
+    for readings in made:
+        steps = readings.steps.tolist()
+        line = [(a, s) for a, s in line if not steps or s < steps[0]] + [(readings.attempt, s) for s in steps]
+    kept = descent(made)
+    assert [(r.attempt, s) for r in kept for s in r.steps.tolist()] == line
+    assert all(len(r) for r in kept)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from sentinel.vocabulary.pacing import (
     curriculum_learning,
     data_efficiency,
 )
+from sentinel.vocabulary.pacing.deepspeed_keys import text, whole, wholes
 
 TUTORIAL = {
     "enabled": True,
@@ -169,7 +171,9 @@ LTD = "data_routing.random_ltd"
         ("data_sampling", [], "data_efficiency.data_sampling should be an object, not []"),
         ("data_sampling.workers", 3, "data_sampling has no key 'workers'; the right ones are curriculum_learning"),
         ("data_sampling.dynamic_batching", {"enabled": True}, "dynamic_batching is another way"),
+        ("data_sampling.dynamic_batching", True, "dynamic_batching is another way"),
         (METRICS, {}, "should name at least one metric"),
+        (METRICS, ["voc"], "should name at least one metric, not ['voc']"),
         (f"{METRICS}.seqlen", {}, "paces the sequence length twice: seqlen_reshape and seqlen"),
         (
             f"{METRICS}.voc.clustering",
@@ -231,3 +235,192 @@ def test_a_key_of_the_tutorials_block_that_is_wrong_is_named(change: dict[str, A
     with pytest.raises(ConfigError) as caught:
         curriculum_learning({"curriculum_learning": TUTORIAL | change})
     assert says in str(caught.value)
+
+
+SEQLEN_ALONE = {
+    "enabled": True,
+    "curriculum_metrics": {
+        "seqlen": EFFICIENCY["data_sampling"]["curriculum_learning"]["curriculum_metrics"]["seqlen_reshape"]
+    },
+}
+
+
+def test_what_a_block_leaves_out_is_as_deepspeed_has_it() -> None:
+    assert data_efficiency({"data_efficiency": {"enabled": True}}) == DataEfficiency(seed=1234, num_epochs=1000)
+    for left_out in ("seed", "data_sampling.num_epochs", "data_sampling.curriculum_learning.data_cluster_path"):
+        read, whole = (
+            data_efficiency({"data_efficiency": document})
+            for document in (changed(EFFICIENCY, left_out, None), EFFICIENCY)
+        )
+        assert read is not None
+        assert whole is not None
+        told = {"seed": 1234, "num_epochs": 1000, "data_cluster_path": None}
+        field = left_out.rpartition(".")[2]
+        assert read == replace(whole, **{field: told[field]})
+    untyped = {key: value for key, value in TUTORIAL.items() if key != "curriculum_type"}
+    assert curriculum_learning({"curriculum_learning": untyped}) == curriculum_learning(
+        {"curriculum_learning": TUTORIAL}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shorten"), [("seqlen", "truncate"), ("seqlen_truncate", "truncate"), ("seqlen_reshape", "reshape")]
+)
+@pytest.mark.parametrize("voc", [True, False])
+def test_the_sequence_length_is_no_metric_of_the_data(name: str, shorten: str, voc: bool) -> None:
+    length = SEQLEN_ALONE["curriculum_metrics"]["seqlen"]
+    read = data_efficiency(
+        {"data_efficiency": changed(EFFICIENCY, METRICS, {name: length} | ({"voc": VOC} if voc else {}))}
+    )
+    assert read is not None
+    assert read.seqlen == FixedLinear(start=80, full=2048, total_steps=110000)
+    assert read.shorten == shorten
+    assert list(read.metrics) == (["voc"] if voc else [])
+    assert read.data_cluster_path == "/clusters"
+
+
+def test_metrics_without_a_sequence_length_leave_it_as_it_is() -> None:
+    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, METRICS, {"voc": VOC})})
+    assert read is not None
+    assert (read.seqlen, read.shorten, list(read.metrics), read.num_epochs) == (None, None, ["voc"], 1)
+    assert read.data_cluster_path == "/clusters"
+
+
+@pytest.mark.parametrize(
+    ("kind", "clustering", "paths"),
+    [
+        ("value", "schedule_based", ("/indexes/voc_percentile_to_sample", "/indexes/voc_to_metric")),
+        ("percentile", "schedule_based", ("/indexes/voc_percentile_to_sample", None)),
+        ("value", "single_cluster", (None, None)),
+        ("percentile", "single_cluster", (None, None)),
+    ],
+)
+def test_a_metric_names_the_indexes_that_it_needs(
+    kind: str, clustering: str, paths: tuple[str | None, str | None]
+) -> None:
+    voc = VOC | {"difficulty_type": kind, "clustering_type": clustering}
+    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, METRICS, {"voc": voc})})
+    assert read is not None
+    found = read.metrics["voc"]
+    assert (found.index_to_sample_path, found.index_to_metric_path) == paths
+    assert (found.clustering_type, found.difficulty.kind) == (clustering, kind)
+    for key, path in zip(("index_to_sample_path", "index_to_metric_path"), paths, strict=True):
+        document = changed(EFFICIENCY, METRICS, {"voc": {k: v for k, v in voc.items() if k != key}})
+        if path is None:
+            assert data_efficiency({"data_efficiency": document}) is not None
+        else:
+            with pytest.raises(ConfigError, match=f"{key} should be a string, not None"):
+                data_efficiency({"data_efficiency": document})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "config", "read"),
+    [
+        ("fixed_linear", {"total_curriculum_step": 9, "difficulty_step": 3}, {"total_steps": 9, "multiple": 3}),
+        (
+            "fixed_root",
+            {"total_curriculum_step": 9, "difficulty_step": 3, "root_degree": 2.5},
+            {"total_steps": 9, "multiple": 3, "root_degree": 2.5},
+        ),
+        ("fixed_discrete", {"difficulty": [1, 50], "max_step": [5]}, {"difficulties": (1, 50), "max_steps": (5,)}),
+    ],
+)
+def test_a_metric_is_paced_as_its_schedule_says(schedule: str, config: dict[str, Any], read: dict[str, Any]) -> None:
+    voc = VOC | {"schedule_type": schedule, "schedule_config": config}
+    found = data_efficiency({"data_efficiency": changed(EFFICIENCY, f"{METRICS}.voc", voc)})
+    assert found is not None
+    assert found.metrics["voc"].difficulty == DifficultySchedule(kind="percentile", start=1, full=100, **read)
+
+
+@pytest.mark.parametrize(("step", "multiple"), [({}, 8), ({"difficulty_step": 16}, 16)])
+def test_a_function_of_the_users_may_say_its_multiple(step: dict[str, int], multiple: int) -> None:
+    block = TUTORIAL | {"schedule_type": "custom", "schedule_config": {"function": "a:b"} | step}
+    assert curriculum_learning({"curriculum_learning": block}) == Custom(
+        start=8, full=1024, function="a:b", multiple=multiple
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [(12, 12), (12.0, 12), (0, 0), (12.5, None), (True, None), (False, None), ("12", None), (None, None)],
+)
+def test_a_whole_number_may_be_written_as_a_float_and_is_no_bool(value: Any, read: int | None) -> None:
+    if read is None:
+        with pytest.raises(ConfigError, match=f"where.key should be a whole number, not {value!r}"):
+            whole({"key": value}, "key", "where")
+    else:
+        found = whole({"key": value}, "key", "where")
+        assert (found, type(found)) == (read, int)
+
+
+@pytest.mark.parametrize("value", [(1, 2), [1, True], [1, 2.0], ["1"], 1, None])
+def test_a_list_of_whole_numbers_holds_nothing_else(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"where\.key should be a list of whole numbers, not"):
+        wholes({"key": value}, "key", "where")
+    assert wholes({"key": [3, 1]}, "key", "where") == (3, 1)
+    assert wholes({"key": []}, "key", "where") == ()
+
+
+def test_a_word_is_one_of_those_that_there_are() -> None:
+    assert text({"key": "a"}, "key", "where") == "a"
+    assert text({"key": "a"}, "key", "where", ("a", "b")) == "a"
+    for value in ("", 3, None):
+        with pytest.raises(ConfigError, match=f"where.key should be a string, not {value!r}"):
+            text({"key": value}, "key", "where")
+    for value in ("", "c", ["a"]):
+        with pytest.raises(ConfigError, match=r"where\.key should be one of a, b, not"):
+            text({"key": value}, "key", "where", ("a", "b"))
+
+
+@pytest.mark.parametrize(("value", "read"), [(2, 2.0), (0.5, 0.5), (True, None), ("2", None), (None, None)])
+def test_a_degree_is_a_number(value: Any, read: float | None) -> None:
+    told = changed(EFFICIENCY, f"{METRICS}.voc.schedule_config", VOC["schedule_config"] | {"root_degree": value})
+    if read is None:
+        with pytest.raises(ConfigError, match="root_degree should be a number, not"):
+            data_efficiency({"data_efficiency": told})
+    else:
+        found = data_efficiency({"data_efficiency": told})
+        assert found is not None
+        assert found.metrics["voc"].difficulty.root_degree == read
+
+
+@pytest.mark.parametrize("batching", [{}, {"enabled": False}, {"lr_scaling_method": "linear"}])
+def test_dynamic_batching_that_is_off_is_left_alone(batching: dict[str, Any]) -> None:
+    document = changed(EFFICIENCY, "data_sampling.dynamic_batching", batching)
+    assert data_efficiency({"data_efficiency": document}) == data_efficiency({"data_efficiency": EFFICIENCY})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{LTD}.layer_token_lr_schedule", {"enabled": False, "total_layer_tokens": 9}),
+        (f"{LTD}.random_ltd_layer_id", [*range(22, 0, -1)]),  # in any order
+        (f"{LTD}.total_layer_num", 23),
+    ],
+)
+def test_random_ltd_is_the_same_however_its_layers_are_told(path: str, value: Any) -> None:
+    document = changed(EFFICIENCY, path, value)
+    assert data_efficiency({"data_efficiency": document}) == data_efficiency({"data_efficiency": EFFICIENCY})
+
+
+def test_random_ltd_is_what_its_block_says_or_nothing() -> None:
+    no_layer = changed(changed(EFFICIENCY, f"{LTD}.random_ltd_layer_id", []), f"{LTD}.random_ltd_layer_num", 0)
+    eights = changed(no_layer, f"{LTD}.random_ltd_schedule.schedule_config", {"require_steps": 9, "seq_per_step": 8})
+    read = data_efficiency({"data_efficiency": eights})
+    assert read is not None
+    assert read.random_ltd == RandomLtdSchedule(start=128, full=2048, total_steps=9, multiple=8, layers=())
+    for off in ("data_routing.enabled", f"{LTD}.enabled"):
+        read = data_efficiency({"data_efficiency": changed(EFFICIENCY, off, value=False)})
+        assert read is not None
+        assert read.random_ltd is None
+        assert read.metrics
+        assert data_efficiency({"data_efficiency": changed(EFFICIENCY, off, None)}) == read
+
+
+@pytest.mark.parametrize("off", ["data_sampling.enabled", "data_sampling.curriculum_learning.enabled"])
+def test_sampling_that_is_off_paces_nothing(off: str) -> None:
+    read = data_efficiency({"data_efficiency": changed(EFFICIENCY, off, value=False)})
+    assert read is not None
+    assert (read.metrics, read.seqlen, read.data_cluster_path) == ({}, None, None)
+    assert read.random_ltd is not None
+    assert read.num_epochs == (1 if "learning" in off else 1000)

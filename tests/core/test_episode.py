@@ -53,6 +53,21 @@ def test_what_stands_for_long_needs_to_stand_less_high(standard_errors: float, p
     assert episode.stands(THRESHOLDS, step, PATIENCE) is stands
 
 
+@pytest.mark.parametrize(("above", "stands"), [(1.0, False), (1.001, True)])
+def test_a_loss_that_noise_explains_does_not_stand_above_however_long(above: float, stands: bool) -> None:
+    """Three standard errors of a median of eight are the tolerance: at it the loss is back, just above it is not."""
+    of_8 = 1.2533 * SIGMA / math.sqrt(8)
+    episode = stood(above * 3 * of_8 / STANDARD_ERROR, 3.5)
+    assert episode.stands(THRESHOLDS, 1000 + int(3.5 * PATIENCE), PATIENCE) is stands
+
+
+@pytest.mark.parametrize(("loss", "outside"), [(LEVEL + 6 * SIGMA, 1), (LEVEL + 6.01 * SIGMA, 2)])
+def test_the_edge_of_the_band_is_inside_it(loss: float, outside: int) -> None:
+    episode = stood(0.0, 0.0)
+    episode.push(1001, loss)
+    assert (episode.outside, episode.back_step) == (outside, 1001 if outside == 1 else None)
+
+
 def test_its_age_counts_from_the_early_end_of_its_onset() -> None:
     episode = stood(6.5, 1.0)
     assert not episode.stands(THRESHOLDS, 999 + PATIENCE, PATIENCE)

@@ -26,7 +26,7 @@ from sentinel.lint.restart import RESTART_RULES
 from sentinel.vocabulary.errors import ConfigError
 from tests.core.published_runs import PUBLISHED, SLW, TR8, TR8B
 
-PAGE = Path(__file__).parents[2] / "docs" / "LINT.md"
+PAGE = Path(__file__).parents[2] / "docs" / "LINT_RULES.md"
 
 
 def said(facts: Facts, what: str) -> list[Finding]:

@@ -389,3 +389,24 @@ def test_a_size_on_the_command_line(said: str, size: float) -> None:
 )
 def test_slurm_s_time_limits(limit: str, wanted: float | None) -> None:
     assert minutes(limit) == wanted
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "#SBATCH --time=" + "9" * 400 + ":00\nsrun python pretrain_gpt.py --seq-length 32\n",
+        "#SBATCH --gpus-per-node=" + "9" * 5000 + "\nsrun python pretrain_gpt.py --seq-length 32\n",
+        "srun python pretrain_gpt.py --seq-length 32 --hidden-size 1" + "0" * 400 + "\n",
+    ],
+)
+def test_a_number_of_hundreds_of_digits_is_no_fact(script: str) -> None:
+    read = read_text("#!/bin/bash\n" + script)
+    assert (read.facts.seq_length, read.facts.hidden_size, read.facts.time_limit_min) == (32, None, None)
+
+
+def test_what_a_log_prints_in_place_of_a_time_is_not_measured() -> None:
+    lines = "elapsed time per iteration (ms): 1.2.3 | global batch size: " + "9" * 5000 + "\n> save-checkpoint: 1.2.3\n"
+    read_text(
+        "------------------------ arguments ------------------------\n  seq_length ......... 32\n"
+        "-------------------- end of arguments ---------------------\n" + lines
+    )

@@ -469,6 +469,31 @@ def test_a_longer_warmup_of_megatron_is_longer_at_every_step(
         assert at >= longer.warmup or at == 0 or lr == pytest.approx(own.peak * at / (factor * warmup), rel=1 / warmup)
 
 
+@pytest.mark.parametrize(
+    ("unit", "decay_unit", "at_a_step"),
+    [
+        ("steps", "tokens", False),
+        ("tokens", "tokens", False),
+        ("samples", "samples", False),
+        ("samples", "tokens", True),
+    ],
+)
+def test_only_a_warmup_in_samples_before_a_decay_in_tokens_ends_with_a_step(
+    unit: str, decay_unit: str, at_a_step: bool
+) -> None:
+    own = LrSchedule(peak=6e-5, warmup=1001, decay_start=1001, decay_end=10**9, unit=unit, decay_unit=decay_unit)
+    batch = BatchSizeSchedule(start=64, full=64, increment=1, ramp_samples=0)
+    of_script = replace(BASELINE, lr=own, lr_from_start=True, batch_size=batch, full_seqlen=2048)
+    at = Anchor(global_step=10, consumed_samples=640, consumed_tokens=640)
+    longer = made(of_script, at, lr_warmup_factor=3).standing.lr
+    assert longer is not None
+    assert longer.warmup == (3008 if at_a_step else 3003)
+    for unknown in ("batch_size", "full_seqlen"):
+        plain = made(replace(of_script, **{unknown: None}), at, lr_warmup_factor=3).standing.lr  # type: ignore[arg-type]
+        assert plain is not None
+        assert plain.warmup == 3003
+
+
 def test_a_run_without_a_warmup_has_none_to_make_longer() -> None:
     none = replace(BASELINE, lr=LrSchedule(peak=6e-5, warmup=0, decay_end=0))
     with pytest.raises(ConfigError, match="makes the LR warmup longer, and the run has none"):

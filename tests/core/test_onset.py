@@ -258,3 +258,28 @@ def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_a
     assert overflows.take(10, True, None, None, 9)
     overflows.unseen(14, 3, skipped)
     assert (overflows.run, overflows.onset_range) == (row, onset)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "loss", "scale_before", "scale", "counted"),
+    [
+        (True, 2.0, None, None, True),  # it says so
+        (False, math.inf, 8.0, 4.0, True),  # its loss scale does
+        (False, None, 8.0, 4.0, True),
+        (False, 2.0, 8.0, 4.0, False),  # lowered by hand
+        (False, math.nan, 8.0, 8.0, False),  # a nan that nobody has skipped
+        (False, math.nan, 4.0, 8.0, False),
+        (False, math.nan, None, 8.0, False),
+        (False, math.nan, 8.0, None, False),
+    ],
+)
+def test_an_update_was_skipped_if_it_says_so_or_its_loss_scale_fell_at_a_loss_that_is_none(
+    skipped: bool, loss: float | None, scale_before: float | None, scale: float | None, counted: bool
+) -> None:
+    overflows = Overflows(Thresholds(skipped_run_steps=2))
+    overflows.take(10, True, 2.0, scale_before, 9)
+    assert overflows.take(20, skipped, loss, scale, 10) is counted
+    assert (overflows.run, overflows.onset_range) == ((2, (10, 10)) if counted else (0, None))
+    assert overflows.too_many is counted
+    overflows.unseen(31, 10, 9 if counted else 10)
+    assert (overflows.run, overflows.onset_range) == ((0, None) if counted else (10, (21, 21)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
-from sentinel.plan.proof_value import Proof
+from sentinel.plan.proof_value import Proof, failure
 from sentinel.plan.reported import baseline_of
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
@@ -460,3 +461,37 @@ def test_the_plan_says_beforehand_which_settings_only_an_argument_shows() -> Non
     assert said["--clip-grad (clip_grad)"].endswith("and a checkpoint can bring the old value back")
     assert unreported(replace(overrides, standing=Standing(adam_beta2=0.999)), told) == {}
     assert Baseline.from_json(load_object(dump_json(told.to_json()))) == told
+
+
+CLIPPING_ALONE = Overrides(
+    incident="incident-2", rollback=ID, anchor=Anchor(global_step=40), standing=Standing(clip_grad=0.3)
+)
+SENTENCE = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
+
+
+@pytest.mark.parametrize("norms", [(0.1, 0.2, 0.29), (0.3, 0.3, 0.3), (0.3, 4.0, 70.0)])
+@pytest.mark.parametrize("told", [{}, {"gradient_clipping": 0.3, "from_arguments": ("gradient_clipping",)}])
+@pytest.mark.parametrize("free", [False, True])
+def test_no_gradient_norm_confirms_or_contradicts_clipping_and_the_rung_stays_unverified(
+    norms: tuple[float, ...], told: dict[str, Any], free: bool
+) -> None:
+    standing = Standing(free=Free(options=("--clip-grad=0.3",))) if free else CLIPPING_ALONE.standing
+    decision = replace(DECISION, overrides=replace(CLIPPING_ALONE, standing=standing))
+    samples = tuple(
+        Sample(attempt=2, global_step=40 + n, time_unix_s=10.0 + n, loss=3.0, grad_norm=norm)
+        for n, norm in enumerate(norms, 1)
+    )
+    started = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback=ID, settings={"clip_grad": 0.3}, **told)
+    checks = prove(decision, Evidence(started=started, samples=samples), Baseline(clip_grad=1.0))
+    doubted = [check for check in checks if check.changed and check.answer is Proof.NOT_VERIFIED]
+    assert [check.why for check in doubted] == [SENTENCE]
+    assert outcome(checks) is Proof.NOT_VERIFIED
+    assert "did not help" not in failure("it diverged again", outcome(checks), [check.what for check in doubted])
+    said = unreported(decision.overrides, Baseline(clip_grad=1.0, from_arguments=("clip_grad",)))
+    assert [SENTENCE in sentence for sentence in said.values()] == [True]
+    assert unreported(decision.overrides, Baseline(clip_grad=1.0)) == {}
+
+
+def test_the_ladder_page_says_what_can_show_clipping() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "LADDER.md").read_text().split())
+    assert SENTENCE[1:] in page

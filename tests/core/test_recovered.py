@@ -6,9 +6,11 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sentinel.judge.before import comparable
 from sentinel.judge.recovery_check import Answer, Danger, best_mean, recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -118,6 +120,27 @@ def test_late_in_a_run_the_old_trend_counts() -> None:
     assert answer(on_trend, danger, before=before).answer is Answer.RECOVERED
     above = samples(lambda s: late(s) * 1.02, range(19_900, 20_400), noise=0.002)
     assert answer(above, danger, before=before).answer is Answer.NOT_YET
+
+
+@pytest.mark.parametrize(
+    ("told", "compares"),
+    [
+        ({}, True),
+        ({"seqlen": 128, "kept_tokens": 128, "curriculum_share": 1.0}, True),
+        ({"seqlen": 256, "kept_tokens": 300}, True),
+        ({"seqlen": 127}, False),
+        ({"seqlen": 128, "kept_tokens": 127}, False),
+        ({"kept_tokens": 128}, False),  # of how many, nobody has said
+        ({"curriculum_share": 0.99}, False),
+        ({"skipped": True}, False),
+        ({"loss": math.inf}, False),
+        ({"loss": math.nan}, False),
+    ],
+)
+def test_only_a_number_of_all_data_and_all_tokens_at_full_length_compares(told: dict[str, Any], compares: bool) -> None:
+    sample = replace(Sample(attempt=1, global_step=1, time_unix_s=0.0, loss=3.0), **told)
+    assert comparable(sample, 128) is compares
+    assert comparable(sample, None) is (compares or told == {"seqlen": 127})
 
 
 @pytest.mark.parametrize(("count", "expected"), [(19, None), (20, 3.0)])

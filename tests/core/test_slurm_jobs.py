@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from sentinel.jobscript.slurm_jobs import (
     resubmission,
     with_own_head,
 )
-from sentinel.jobscript.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")
@@ -96,6 +98,50 @@ def test_a_throttle_that_slurm_has_not_taken_is_a_difference() -> None:
     assert asked.differences(came) == ("array_throttle is None, not 1",)
     assert asked.differences(came, asked=["--array=1-4"]) == ()
     assert not [word for word in asked.arguments() if "array" in word]  # --array has it beside the indices
+
+
+WORDS = st.sampled_from(("", "long", "gres:gpu:8", "gres/gpu:a100:4,cpu:3"))
+NUMBERS = st.none() | st.integers(0, 9)
+PROPERTIES = st.builds(
+    JobProperties,
+    **dict.fromkeys(
+        (
+            *("name", "partition", "account", "qos", "reservation", "features", "tres_per_node", "required_nodes"),
+            *("excluded_nodes", "licenses", "working_directory"),
+        ),
+        WORDS,
+    ),
+    **dict.fromkeys(("nodes", "tasks", "cpus_per_task", "memory_per_node_mb", "memory_per_cpu_mb"), NUMBERS),
+    time_limit_min=st.sampled_from((None, UNLIMITED, 30)),
+    requeue=st.booleans(),
+    array_throttle=NUMBERS,
+)
+
+
+@given(PROPERTIES)
+def test_a_stand_in_is_asked_to_be_what_the_job_was(job: JobProperties) -> None:
+    asked = dict(word.partition("=")[::2] for word in job.arguments())
+    same = {"job-name": job.name, "partition": job.partition, "account": job.account, "qos": job.qos}
+    same |= {"reservation": job.reservation, "constraint": job.features, "licenses": job.licenses}
+    same |= {"nodelist": job.required_nodes, "exclude": job.excluded_nodes, "chdir": job.working_directory}
+    numbers = {"nodes": job.nodes, "ntasks": job.tasks, "cpus-per-task": job.cpus_per_task}
+    numbers |= {"time": "UNLIMITED" if job.time_limit_min == UNLIMITED else job.time_limit_min}
+    memory = {"mem": job.memory_per_node_mb, "mem-per-cpu": job.memory_per_cpu_mb}
+    gres = {"": "", "long": "", "gres:gpu:8": "gpu:8", "gres/gpu:a100:4,cpu:3": "gpu:a100:4"}[job.tres_per_node]
+    wanted = {option: word for option, word in same.items() if word}
+    wanted |= {option: str(number) for option, number in numbers.items() if number is not None}
+    wanted |= {option: f"{number}M" for option, number in memory.items() if number is not None}
+    wanted |= {"gres": gres} if gres else {}
+    assert asked == {f"--{o}": v for o, v in wanted.items()} | {"--requeue" if job.requeue else "--no-requeue": ""}
+
+
+@given(PROPERTIES, PROPERTIES)
+def test_every_property_that_came_out_otherwise_is_named(asked: JobProperties, came: JobProperties) -> None:
+    named = {said.partition(" is ")[0] for said in asked.differences(came)}
+    other = {f.name for f in fields(asked) if getattr(asked, f.name) != getattr(came, f.name)}
+    assert named == other - ({"time_limit_min"} if asked.time_limit_min is None else set())
+    by_hand = asked.differences(came, asked=["--partition=long", "--mem-per-cpu=3G", "--no-requeue"])
+    assert {said.partition(" is ")[0] for said in by_hand} == named - {"partition", "memory_per_cpu_mb", "requeue"}
 
 
 def test_a_chain_is_submitted_again_in_its_order_with_its_conditions() -> None:

@@ -45,9 +45,10 @@ saves = folder / "checkpoints"
 step = 20
 while not (folder / "end").exists():
     step += 1
-    tell("sample", global_step=step, loss=3.0)
+    tell("sample", global_step=step, loss="nan" if (folder / f"nan{number}").exists() else 3.0 + 0.01 * (step % 7))
     if step % 20 == 0:
-        shutil.copytree(saves / "global_step10", saves / f"global_step{step}", copy_function=shutil.copyfile)
+        save = saves / f"global_step{step}"
+        shutil.copytree(saves / "global_step10", save, copy_function=shutil.copyfile, dirs_exist_ok=True)
         (saves / "latest").write_text(f"global_step{step}")
         tell("checkpoint_saved", global_step=step, tag=f"global_step{step}")
     time.sleep(0.05)

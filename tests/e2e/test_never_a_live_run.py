@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,3 +203,66 @@ def test_a_state_folder_that_is_not_the_trainers_says_nothing_of_the_run(run: Pa
             assert "[run] state_dir should name the folder that the trainer writes its journal to" in ran.stderr
         assert there <= files(run)
         assert trainer.poll() is None
+
+
+def test_a_second_and_a_copied_state_folder_do_not_act_on_the_same_checkpoints(run: Path) -> None:
+    """Each has a lock of its own: two watches in mode act would stop, move and start against one another."""
+    configure(run, local(run), mode="observe")
+    sentinel(run, "watch", "--once")
+    record = run / "checkpoints" / ".sentinel-quarantine" / "state-folder.json"
+    assert not record.exists()
+    configure(run, local(run))
+    text = (run / "live.toml").read_text()
+    with training(run) as trainer:
+        assert sentinel(run, "watch", "--once").returncode == 0
+        assert record.exists()
+        there = files(run)
+        shutil.copytree(run / "state", run / "copy")
+        (run / "second" / "attempts").mkdir(parents=True)
+        for other in ("copy", "second"):
+            (run / "live.toml").write_text(text.replace('"state"', f'"{other}"'))
+            for words in (("watch",), ("rollback", "--to", "global_step20", "--yes"), ("undo", "--yes"), ("doctor",)):
+                ran = sentinel(run, *words, within_s=10)
+                assert ran.returncode == (1 if words == ("doctor",) else 2), ran.stderr
+                assert f"acted on from the state folder {run / 'state'} " in ran.stdout + ran.stderr
+                assert f"this one is {run / other}: " in ran.stdout + ran.stderr
+        assert there <= files(run)
+        assert trainer.poll() is None
+    (run / "state").rename(run / "moved")
+    (run / "live.toml").write_text(text.replace('"state"', '"moved"'))
+    assert "acted on from" not in sentinel(run, "doctor").stdout
+    record.unlink()
+    (run / "live.toml").write_text(text.replace('"state"', '"copy"'))
+    assert "acted on from" not in sentinel(run, "doctor").stdout
+
+
+def test_nothing_is_stopped_or_started_while_two_attempts_of_the_run_train(run: Path) -> None:
+    """The newest diverges, and would be rolled back and started again, were it alone."""
+    configure(run, local(run))
+    (run / "live.toml").write_text(
+        (run / "live.toml").read_text()
+        + 'margin_steps = 1\n[[policy.ladder]]\nname = "again"\nhypothesis = "it was chance"\noptions = ["--again"]\n'
+    )
+    line = [sys.executable, "-m", "sentinel", "watch", "--run", str(run / "live.toml")]
+    with training(run) as first, training(run) as second:
+        until(lambda: attempts(run) == 2)
+        watch = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        try:
+            until(lambda: any(e["event"] == "troubled" and e["topic"] == "overlap" for e in events(run)))
+            (run / "nan2").touch()
+            until(lambda: any(e["event"] == "opened" for e in events(run)))
+            time.sleep(5.0)
+            there = files(run)
+            assert watch.poll() is None
+        finally:
+            watch.terminate()
+            said = watch.communicate(timeout=60)[1]
+        assert (first.poll(), second.poll()) == (None, None), said
+    (page,) = [e for e in events(run) if e["event"] == "troubled" and e["topic"] == "overlap"]
+    assert page["severity"] == "critical"
+    assert "attempts 1 (process " in page["reason"]
+    assert "nothing is started while two attempts train" in said
+    done = [e["action"]["kind"] for e in events(run) if e["event"] == "intent"]
+    assert set(done) <= {"verify_checkpoint"}, done
+    assert attempts(run) == 2
+    assert there <= files(run)

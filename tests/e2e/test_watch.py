@@ -65,8 +65,12 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def inventory(folder: Path, *parts: str) -> dict[str, str]:
-    """Digest of every file below the parts of the run that a rollback touches."""
+    """Digest of every file below the parts of the run that a rollback touches.
+
+    Without the record of the state folder that acts on the checkpoints, which every watch but an observing one leaves.
+    """
     files = [p for part in parts or ("checkpoints", "tensorboard") for p in (folder / part).rglob("*") if p.is_file()]
+    files = [p for p in files if p.name != "state-folder.json"]
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
@@ -77,7 +81,8 @@ def live(files: dict[str, str]) -> dict[str, str]:
 def test_in_mode_observe_all_is_said_and_nothing_is_done(run: Path) -> None:
     before = inventory(run)
     watched = sentinel(run, "watch", "--observe", expect=1)
-    assert "mode is observe: would have applied 'reseed' from global_step" in watched.stderr
+    assert not (run / "checkpoints" / ".sentinel-quarantine").exists()
+    assert "would have applied 'reseed' from global_step" in watched.stderr
     assert inventory(run) == before
     assert not (run / "state" / "overrides.json").exists()
     (incident,) = fold(IncidentLog(run / "state" / "incidents.jsonl").read())

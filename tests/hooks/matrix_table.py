@@ -1,4 +1,4 @@
-"""Writes docs/READINGS.md: on what the hook's readings were checked, and how near to the reference they came.
+"""Writes benchmarks/results/readings.txt: on what the hook's readings were checked, and how near they came.
 
 `python -m tests.hooks.matrix_table` runs all combinations on 1, 2 and 4 ranks (a quarter of an hour) and writes it.
 """
@@ -14,7 +14,7 @@ from tests.hooks.compiled import compile_adams
 from tests.hooks.matrix import ADAMS, DTYPES, STEPS, ZEROS
 from tests.hooks.torchrun import lines_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "READINGS.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "readings.txt"
 RANKS = (1, 2, 4)
 
 PER_STEP = ("loss", "adam_variance_l1", "adam_variance_max", "grad_norm", "layer l1", "layer max")

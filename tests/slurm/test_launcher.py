@@ -14,7 +14,6 @@ from sentinel.adapters.slurm.client import Answer, run_command
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
-from sentinel.vocabulary.kill_file import decode_stop_order
 from sentinel.vocabulary.sample import RunStarted
 from tests.slurm.cluster import Cluster, until
 
@@ -390,58 +389,16 @@ def test_a_run_that_slurm_never_saw_needs_a_script(run: Run) -> None:
     assert run.jobs("%Z") == [str(run.folder)]
 
 
-def test_another_users_job_is_asked_to_stop_by_the_kill_file(run: Run) -> None:
-    """A trainer of somebody else's looks at the KILL file; only they may cancel the job itself."""
-    kill = run.state / "KILL"
-    run.write(f"until [ -e '{kill}' ]; do sleep 0.2; done; cat '{kill}' > {run.folder}/seen")
+def test_another_users_job_is_not_stopped_and_slurms_words_are_passed_on(run: Run) -> None:
     job = run.submit()
     running(run, job)
 
     def as_somebody_else(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
         return run_command(_as_nobody(command) if command[0] == "scancel" else command, environment, timeout_s)
 
-    run.another(run=as_somebody_else).stop(started(job), None)
-    assert run.jobs() == []
-    order = decode_stop_order((run.folder / "seen").read_text())
-    assert order is not None
-    assert (order.attempt, order.job, order.reason) == (1, job, f"job {job} has to stop, and only root can cancel it")
-    assert not kill.exists()
-    assert [p.name for p in (run.state / "kill-files").iterdir()] == [f"{order.time_unix_s:.3f}-{job}.json"]
-    waiting = run.submit("--hold")
-    with pytest.raises(NotOurJob, match=f"job {waiting} is another user's"):
-        run.another(run=as_somebody_else).stop(started(waiting), None)
-    assert not kill.exists()
-
-
-@pytest.mark.parametrize("then", ["keep", "start"])
-def test_a_kill_file_of_a_stop_that_timed_out_goes_with_its_job_and_a_persons_stays(run: Run, then: str) -> None:
-    kill, end = run.state / "KILL", run.folder / "end"
-    run.write(f"until [ -e '{end}' ]; do sleep 0.2; done")  # it looks at KILL too late
-    job = run.submit("--job-name=tr8")
-    running(run, job)
-
-    def as_somebody_else(command: Sequence[str], environment: Any, timeout_s: float) -> Answer:
-        return run_command(_as_nobody(command) if command[0] == "scancel" else command, environment, timeout_s)
-
-    stopping = run.another(run=as_somebody_else, stop_grace_s=0.5)
-    with pytest.raises(JobStillAlive):
-        stopping.stop(started(job), None)
-    stopping.look(started(job))
-    stopping.keep(started(job))
-    assert decode_stop_order(kill.read_text()) is not None  # its job is alive: it goes on asking
-    end.touch()
-    until(lambda: not run.jobs())
-    if then == "keep":
-        run.launcher.look(started(job))
-        run.launcher.keep(started(job))
-    else:
-        run.launcher.start(None, None, started(job), follow_up=False)
-    assert not kill.exists()
-    assert len(list((run.state / "kill-files").iterdir())) == 1
-    kill.touch()
-    run.launcher.look(started(job))
-    run.launcher.keep(started(job))
-    assert kill.exists()
+    with pytest.raises(NotOurJob, match=f"job {job} is another user's"):
+        run.another(run=as_somebody_else).stop(started(job), None)
+    assert run.jobs() == [job]
 
 
 def test_a_job_whose_script_can_not_be_had_is_watched_and_stopped_and_not_prepared_for(

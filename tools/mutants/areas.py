@@ -17,16 +17,39 @@ class Area:
     """Patterns of files, relative to the root."""
 
     tests: tuple[str, ...]
-    """How the paths of tests begin that run within pytest's own process, or in processes that they start."""
+    """How the paths of its tests begin; they run within pytest's own process, or in processes that they start."""
+
+
+def _core(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/core/test_{name}" for name in names)
 
 
 AREAS: tuple[Area, ...] = (
-    Area(name="judge", code=("sentinel/judge/*.py", "sentinel/judge/detectors/*.py"), tests=("tests/core",)),
-    Area(name="plan", code=("sentinel/plan/*.py",), tests=("tests/core", "tests/plan")),
+    Area(
+        name="judge",
+        code=("sentinel/judge/*.py", "sentinel/judge/*/*.py"),
+        tests=_core(
+            *("judged_", "series", "regime", "episode", "onset", "compared", "replay", "first_moved", "references"),
+            *("events_hold_together", "scheduled_runs", "recovered", "following", "end_of_a_run", "compare_command"),
+            *("planned_", "hostile_records"),
+        ),
+    ),
+    Area(
+        name="plan",
+        code=("sentinel/plan/*.py",),
+        tests=(
+            "tests/plan",
+            *_core(
+                *("planned_", "told_", "recovery_plan", "alive", "applying", "coming", "price", "mitigations"),
+                *("incident", "marks", "overlays", "page", "proof", "slurm_jobs", "onset", "bell"),
+                *("script_changes", "written_", "megatron_options", "events_hold_together"),
+            ),
+        ),
+    ),
     Area(
         name="job script",
         code=("sentinel/jobscript/*.py",),
-        tests=("tests/core",),
+        tests=_core("job_script", "written_", "megatron_options", "script_changes", "lint_reading", "lint_command"),
     ),
     Area(
         name="lock",
@@ -50,7 +73,16 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="pacing and schedules",
         code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/gpt/decided.py"),
-        tests=("tests/core", "tests/hooks/test_deepspeed_pacing.py", "tests/hooks/test_gpt_schedules.py"),
+        tests=(
+            "tests/core/test_pacing.py",
+            "tests/core/test_deepspeed_blocks.py",
+            "tests/core/test_overrides.py",
+            "tests/core/test_price.py",
+            "tests/core/test_coming.py",
+            "tests/hooks/test_custom_pacing.py",
+            "tests/hooks/test_deepspeed_pacing.py",
+            "tests/hooks/test_gpt_settings.py",
+        ),
     ),
 )
 

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
-from sentinel.vocabulary.kill_file import stops
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, Standing
 from sentinel.vocabulary.sample import Sample
@@ -277,21 +276,9 @@ class Trainer:
     def _ask_to_stop(self, *_: object) -> None:
         self.stop_asked = True
 
-    def _kill_file_stops(self) -> bool:
-        """Whether KILL is there, a person's or for this attempt: one for an earlier attempt may be left behind."""
-        path = self.settings.state_dir / "KILL"
-        if not path.exists():
-            return False
-        try:
-            return stops(path.read_text(encoding="utf-8", errors="replace"), self.hook.attempt)
-        except FileNotFoundError:  # taken away meanwhile
-            return False
-        except OSError:  # it is there, and can't be read: a person's has no content either
-            return True
-
     def _asked_to_stop(self) -> str | None:
         """Whether any rank was asked to stop; all ranks get the same answer after the same step."""
-        asked = 2 * self.stop_asked or int(self.rank == 0 and self._kill_file_stops())
+        asked = 2 * self.stop_asked or int(self.rank == 0 and (self.settings.state_dir / "KILL").exists())
         flag = torch.tensor([asked], device=self.engine.device)
         if self.world > 1:
             dist.all_reduce(flag, dist.ReduceOp.MAX)

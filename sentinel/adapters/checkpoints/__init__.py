@@ -2,13 +2,14 @@
 
 The way of the data: a name (`layouts`) → a cheap look (`looks`: `shards`) → of a target everything (`walk`, `declared`,
 `reading`: `members`, `archive`, `pickled`) → a judgement (`verify`, `manifest_file`) → moves (`trackers`, `quarantine`,
-`pins`). `folder` puts them behind one class.
+`pins`, and `claim`: by one state folder alone). `folder` puts them behind one class.
 """
 
+from sentinel.adapters.checkpoints.claim import Claim
 from sentinel.adapters.checkpoints.folder import Checkpoints, write_manifest
 from sentinel.adapters.checkpoints.manifest_file import MANIFESTS
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE
 from sentinel.adapters.checkpoints.room import Room, room_for
 
-__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Room", "room_for", "write_manifest"]
+__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Claim", "Room", "room_for", "write_manifest"]

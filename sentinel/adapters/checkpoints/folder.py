@@ -172,7 +172,7 @@ class Checkpoints:
 
     def _sibling(self, named: Named) -> Sibling | None:
         """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
-        alike = [n for n in self._named() if n.layout is named.layout and n.tag != named.tag]
+        alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
         for other in (*earlier[-1:], *later[:1]):

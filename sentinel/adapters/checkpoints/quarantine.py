@@ -69,7 +69,7 @@ class Quarantine:
     def incidents(self) -> frozenset[str]:
         """Names of the incidents' folders; none where there is no quarantine."""
         try:
-            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir())
+            return frozenset(path.name for path in (self._folder / QUARANTINE).iterdir() if path.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return frozenset()
 
@@ -97,14 +97,14 @@ class Quarantine:
         sync_folder(room)
 
     def _path(self, incident: str, rollback: str) -> Path:
-        path = self._folder / QUARANTINE
         for name in (incident, rollback):
             if (why := why_not_a_name(name)) is not None:
                 raise QuarantineError(f"{name[:60]!a} can't name a folder of the quarantine: it {why}")
+        room = self._folder / QUARANTINE / incident / rollback
+        for path in (room, *room.parents[:2]):
             if path.is_symlink():
                 raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
-            path = path / name
-        return path
+        return room
 
     def _trackers_back(self, room: Path) -> None:
         before = room / "latest-before"

@@ -106,7 +106,7 @@ class Trackers:
 
     def _by_number(self, text: str) -> str:
         """The tag that Megatron's tracker means, among those that are there; else what Megatron-LM would call it."""
-        if text == RELEASE or not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit()):
             return text
         of_step = [n for n in self._listed() if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)]
         return of_step[-1].tag if of_step else f"iter_{int(text):07d}"

@@ -206,7 +206,7 @@ def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.i
     stop = stops & (~stops + np.uint64(1))  # the top bit of the last byte, alone
     kept = words & (stop | (stop - np.uint64(1)))
     values = np.zeros(len(words), np.uint64)
-    for place in range(8):
+    for place in range(words.itemsize):
         values |= (kept >> np.uint64(place)) & np.uint64(0x7F << 7 * place)
     return values.astype(np.int64), np.frexp(stop.astype(np.float64))[1].astype(np.int64) // 8
 

@@ -28,8 +28,6 @@ _FOOTER_BYTES = 4
 _FRAME_BYTES = HEADER_BYTES + _FOOTER_BYTES
 _HEADER = struct.Struct("<QI")
 _STRETCH_BYTES = 1 << 20
-_BY_PATTERN = 1 << 24
-"""Longer records, and empty ones, are found by walking."""
 _MAX_RECORD_BYTES = 1 << 26
 """A longer record is not taken into memory: the file counts as one that can't be read. Images have a few megabytes."""
 
@@ -63,9 +61,9 @@ class Stretch:
     def first_bad_checksum(self) -> int | None:
         """The number of the first record whose data are not what was written; None when all are."""
         data, value = self.data, google_crc32c.value
-        spans = zip((self.starts + HEADER_BYTES).tolist(), (self.ends - _FOOTER_BYTES).tolist(), strict=True)
+        spans = np.column_stack((self.starts + HEADER_BYTES, self.ends - _FOOTER_BYTES)).tolist()
         found = np.fromiter((value(data[a:b]) for a, b in spans), np.uint32, len(self.starts))
-        said = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))[self.ends - _FOOTER_BYTES]
+        said = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))[self.ends - _FOOTER_BYTES]
         bad = np.flatnonzero(_masked(found) != said)
         return int(bad[0]) if len(bad) else None
 
@@ -92,13 +90,15 @@ class EventFile:
                 yield Stretch(data=data, starts=starts, ends=ends, at=self.at)
                 self.at += whole
                 data = data[whole:]
-            if (problem := self._at_a_header(data)) is not None:
-                self.problem = problem
-                return
-            lacks = _length(data) + _FRAME_BYTES - len(data) if len(data) >= HEADER_BYTES else 0
-            if lacks > _STRETCH_BYTES and lacks > self._left():
-                break  # the record claims more than there is of the file: memory for it is not asked for
-            wanted = max(_STRETCH_BYTES, lacks)
+            wanted = _STRETCH_BYTES
+            if len(data) >= HEADER_BYTES:
+                if (problem := self._at_a_header(data)) is not None:
+                    self.problem = problem
+                    return
+                lacks = _HEADER.unpack_from(data)[0] + _FRAME_BYTES - len(data)
+                if lacks > self._left():
+                    break  # the record claims more than there is of the file: memory for it is not asked for
+                wanted = max(wanted, lacks)
         if data:
             there = len(data) + self._left()
             self.problem = Problem(at=self.at, what=f"it ends within a record, {there} bytes of it", torn=True)
@@ -111,11 +111,9 @@ class EventFile:
         return left
 
     def _at_a_header(self, data: bytes) -> Problem | None:
-        if len(data) < HEADER_BYTES:
-            return None
         length, said = _HEADER.unpack_from(data)
         if _checksum(data[:8]) != said:
-            zeros = " (zeros: as a crash of the machine leaves it)" if not any(data[:4096]) else ""
+            zeros = " (zeros: as a crash of the machine leaves it)" if not any(data[:HEADER_BYTES]) else ""
             return Problem(at=self.at, what=f"there is no record at byte {self.at}{zeros}")
         if length > _MAX_RECORD_BYTES:
             return Problem(
@@ -123,10 +121,6 @@ class EventFile:
                 what=f"the record at byte {self.at} has {length} bytes: the limit is {_MAX_RECORD_BYTES >> 20} MiB",
             )
         return None
-
-
-def _length(data: bytes) -> int:
-    return int(_HEADER.unpack_from(data)[0]) if len(data) >= HEADER_BYTES else 0
 
 
 Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -143,8 +137,6 @@ def _by_pattern(data: bytes) -> Bounds | None:
     starts = np.flatnonzero(is_zero[4 : len(data) - 7])
     halves = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one that begins at each byte
     lengths = halves[starts]
-    starts = starts[lengths - np.uint32(1) < np.uint32(_BY_PATTERN - 1)]
-    lengths = halves[starts]
     are_headers = _checksums_of_lengths(lengths) == halves[starts + 8]
     starts, lengths = starts[are_headers], lengths[are_headers].astype(np.int64)
     ends = starts + lengths + _FRAME_BYTES
@@ -157,7 +149,7 @@ def _by_pattern(data: bytes) -> Bounds | None:
 
 def _by_walking(data: bytes) -> Bounds:
     starts, ends, at = [], [], 0
-    while at + HEADER_BYTES <= len(data):
+    while at + _FRAME_BYTES <= len(data):
         length, said = _HEADER.unpack_from(data, at)
         end = at + length + _FRAME_BYTES
         if end > len(data) or _checksum(data[at : at + 8]) != said:
@@ -177,16 +169,16 @@ def _checksum(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-_OF_ZERO = google_crc32c.value(bytes(8))
 _BYTE_TABLES = [
-    np.array([google_crc32c.value((byte << 8 * place).to_bytes(8, "little")) ^ _OF_ZERO for byte in range(256)], "u4")
+    np.array([google_crc32c.value((byte << 8 * place).to_bytes(8, "little")) for byte in range(256)], "u4")
     for place in range(3)
 ]
-"""What each of a length's three low bytes adds to its checksum: a CRC is linear."""
+"""The checksum of a length that is one byte alone, by its place. A CRC is linear but for a constant, which the sum of
+three has once: the checksum of a length of three bytes is that sum."""
 
 
 def _checksums_of_lengths(lengths: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    checksums = np.full(len(lengths), _OF_ZERO, np.uint32)
+    checksums = np.zeros(len(lengths), np.uint32)
     for place, table in enumerate(_BYTE_TABLES):
         checksums ^= table[(lengths >> np.uint32(8 * place)) & np.uint32(0xFF)]
     return _masked(checksums)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -41,7 +40,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         sorting = _Sorting(at, spans)
         for stretch in opened.stretches():
             events, problem = read_events(stretch)
-            if (bad := stretch.first_bad_checksum()) is not None and bad < len(events.steps):
+            if (bad := stretch.first_bad_checksum()) is not None and bad <= len(events.steps):
                 where = stretch.at + int(stretch.starts[bad])
                 problem = Problem(
                     at=where, what=f"the record at byte {where} does not have the checksum written with it"
@@ -87,19 +86,14 @@ class _Sorting:
 
     def _carried(self, iterations: NDArray[np.int64]) -> NDArray[np.int64]:
         """Each event's iteration: its own, or that of the last event before it that says one."""
-        places = np.maximum.accumulate(np.where(iterations >= 0, np.arange(len(iterations)), -1))
-        carried = np.where(places >= 0, iterations[places], self._iteration)
-        if len(carried):
-            self._iteration = int(carried[-1])
-        return carried
+        said = np.concatenate(([self._iteration], iterations))
+        carried = said[np.maximum.accumulate(np.where(said >= 0, np.arange(len(said)), 0))]
+        self._iteration = int(carried[-1])
+        return carried[1:]
 
 
 def _copy(stretch: Stretch, wanted: NDArray[np.bool_], to: BinaryIO) -> None:
     data = memoryview(stretch.data)
-    to.writelines(data[stretch.starts[first] : stretch.ends[last]] for first, last in _runs(wanted))
-
-
-def _runs(wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """First and last place of each unbroken run of True."""
-    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
-    return zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))  # of each unbroken run of True
+    runs = edges.reshape(-1, 2).tolist()
+    to.writelines(data[stretch.starts[first] : stretch.ends[after - 1]] for first, after in runs)

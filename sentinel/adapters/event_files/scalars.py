@@ -61,24 +61,25 @@ class ScalarFile:
     def stretches(self) -> Iterator[Scalars]:
         """All scalars of the file, to its end or to the first frame that is not whole."""
         for stretch in self._file.stretches():
-            yield self._scalars(self._whole(stretch))
+            yield self._scalars(*self._whole(stretch))
             self.records += len(stretch.starts)
 
-    def _whole(self, stretch: Stretch) -> Stretch:
-        """The stretch without the records whose checksums do not hold."""
+    def _whole(self, stretch: Stretch) -> tuple[Stretch, NDArray[np.int64]]:
+        """The stretch without the records whose checksums do not hold, and the numbers of those that are left."""
+        numbers = self.records + np.arange(1, len(stretch.starts) + 1)
         damaged = []
         rest, passed = stretch, 0
         while (bad := rest.first_bad_checksum()) is not None:
             damaged.append(passed + bad)
-            self.bad.append((self.records + passed + bad + 1, "its checksum does not hold"))
+            self.bad.append((int(numbers[passed + bad]), "its checksum does not hold"))
             passed += bad + 1
             rest = Stretch(data=stretch.data, starts=stretch.starts[passed:], ends=stretch.ends[passed:], at=stretch.at)
         if not damaged:
-            return stretch
+            return stretch, numbers
         starts, ends = np.delete(stretch.starts, damaged), np.delete(stretch.ends, damaged)
-        return Stretch(data=stretch.data, starts=starts, ends=ends, at=stretch.at)
+        return Stretch(data=stretch.data, starts=starts, ends=ends, at=stretch.at), np.delete(numbers, damaged)
 
-    def _scalars(self, stretch: Stretch) -> Scalars:
+    def _scalars(self, stretch: Stretch, numbers: NDArray[np.int64]) -> Scalars:
         if not len(stretch.starts):
             return _none()
         short = short_scalars(stretch)
@@ -90,7 +91,7 @@ class ScalarFile:
         places = np.flatnonzero(plain)
         bits = ((heads[places] >> np.uint64(8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
         data, number = stretch.data, self._number
-        spans = zip(short.tags_at[places].tolist(), value_at[places].tolist(), strict=True)
+        spans = np.column_stack((short.tags_at[places], value_at[places])).tolist()
         found = Scalars(
             tags=np.fromiter((number(data[a:b]) for a, b in spans), np.int64, len(places)),
             steps=short.steps[places],
@@ -98,10 +99,15 @@ class ScalarFile:
             values=bits.view(np.float32).astype(np.float64),
         )
         others = np.flatnonzero(~plain)
-        return self._with_walked(stretch, places, found, others) if len(others) else found
+        return self._with_walked(stretch, numbers, places, found, others) if len(others) else found
 
     def _with_walked(
-        self, stretch: Stretch, places: NDArray[np.int64], found: Scalars, others: NDArray[np.int64]
+        self,
+        stretch: Stretch,
+        numbers: NDArray[np.int64],
+        places: NDArray[np.int64],
+        found: Scalars,
+        others: NDArray[np.int64],
     ) -> Scalars:
         """Those that were found at once and those of the other records, in the order of the file."""
         at, tags, steps, times, values = [], [], [], [], []
@@ -110,7 +116,7 @@ class ScalarFile:
             try:
                 time, step, scalars = _walked(data)
             except (IndexError, ValueError, struct.error):
-                self.bad.append((self.records + place + 1, "it holds no event"))
+                self.bad.append((int(numbers[place]), "it holds no event"))
                 continue
             for tag, value in scalars:
                 at.append(place)

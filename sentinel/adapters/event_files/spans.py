@@ -74,7 +74,8 @@ class Spans:
 
     def last(self, axis: Axis) -> int:
         """Largest step on the axis, 0 for none."""
-        return max(0, self.reached.get(axis, (0, 0))[1])
+        reached: tuple[int, ...] = self.reached.get(axis, ())
+        return max((0, *reached))
 
     def is_of(self, stat: os.stat_result) -> bool:
         """Whether this is the file, with nothing written to it since."""
@@ -135,11 +136,11 @@ class Index:
         known = self._spans.get(name)
         if known is not None and known.is_of(stat):
             return known
-        new = Spans(inode=stat.st_ino, size=0, mtime_ns=0)
-        if known is None or known.inode != stat.st_ino or stat.st_size < known.size:
+        new = Spans(inode=stat.st_ino, size=stat.st_size, mtime_ns=stat.st_mtime_ns)
+        if known is None or known.inode != stat.st_ino or stat.st_size <= known.size:  # not merely appended to
             known = new
         spans = known.extended(path)
-        was_whole = known.read > 0 and (known.problem is None or known.problem.torn)
+        was_whole = known is not new and (known.problem is None or known.problem.torn)
         if was_whole and spans.read == known.read and spans.problem is not None and not spans.problem.torn:
             spans = new.extended(path)  # no record where one has to begin: the file was written anew in its place
         self._spans[name] = spans

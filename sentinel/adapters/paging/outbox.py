@@ -9,7 +9,7 @@ from sentinel import bounded
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.plan.page import Page, page_from_json
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Outbox"]
 
@@ -32,10 +32,10 @@ class Outbox:
         found = []
         for path in self._files():
             try:
-                found.append(page_from_json(load_object(bounded.read_text(path))))
+                found.append(bounded.read_record(path, page_from_json))
             except FileNotFoundError:  # another sentinel of this run has delivered it
                 continue
-            except (LineError, bounded.UnfitFileError) as error:
+            except LineError as error:
                 log.error("%s is no page that can be read (%s); it is kept in given-up", path, error)
                 self._set_aside(path.name)
         return found

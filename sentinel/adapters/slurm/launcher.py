@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
-from sentinel.adapters.slurm.kill_file import KillFile
 from sentinel.adapters.slurm.named import (
     NamedJobs,
     fate_of_group,
@@ -32,8 +31,7 @@ from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, 
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.witnesses import Fate
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, NotOurJob, SlurmRefused, SlurmUnavailable
-from sentinel.vocabulary.kill_file import StopOrder
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
@@ -62,7 +60,6 @@ class SlurmLauncher:
         self._records = JobRecords(settings.state_dir / "jobs")
         self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
-        self._kill_file = KillFile(settings.state_dir)
         self._recording = Recording(client, self._shared, self._records, self._failures)
         self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
@@ -123,7 +120,6 @@ class SlurmLauncher:
         if isinstance(self._queue, SlurmUnavailable):
             return
         queue = self._queue
-        self._kill_file.withdraw(_alive(queue))
         self._recording.note_failed_nodes([job for job in queue if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
@@ -207,30 +203,12 @@ class SlurmLauncher:
         self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
         self._shapes.note(left)
         for group in _waiting_first(left):
-            self._cancel([job for job in left if job.group == group], started)
+            log.info("cancelling %s", ", ".join(job.shown for job in left if job.group == group))
+            self._client.cancel(group)
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
         while not self._is_gone(started, spare, or_raise=self._clock() > end):
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
-        self._kill_file.withdraw(_alive(self._fresh_queue()))
-
-    def _cancel(self, group: Sequence[SlurmJob], started: Sequence[RunStarted]) -> None:
-        """Cancels a job or an array. Another user's is asked to stop by the KILL file, which its trainer looks at."""
-        log.info("cancelling %s", ", ".join(job.shown for job in group))
-        try:
-            self._client.cancel(group[0].group)
-        except NotOurJob:
-            if any(job.waits for job in group):
-                raise  # it would begin as soon as the KILL file is taken away
-            log.warning("job %s is %s's: it is asked to stop by the KILL file", group[0].shown, group[0].user)
-            self._kill_file.ask(
-                StopOrder(
-                    time_unix_s=time.time(),
-                    attempt=started[-1].attempt if started else None,
-                    job=group[0].group,
-                    reason=f"job {group[0].shown} has to stop, and only {group[0].user} can cancel it",
-                )
-            )
 
     def _is_gone(self, started: Sequence[RunStarted], spare: str | None, *, or_raise: bool) -> bool:
         try:
@@ -251,7 +229,6 @@ class SlurmLauncher:
         Looks before each submission: sbatch may have submitted and lost its reply.
         """
         label = self._label_to_start(rollback, started)
-        self._kill_file.withdraw(_alive(self._fresh_queue()))
         here = self._marked(self._fresh_queue(), label)
         before = self._submissions.submitted(label) if here else {}  # all gone: the whole of it again
         extra = {"SENTINEL_STATE_DIR": str(self._settings.state_dir)}
@@ -332,10 +309,6 @@ def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
     """Jobs and whole arrays in the order to cancel them: none begins because the one before it has ended."""
     groups = dict.fromkeys(job.group for job in jobs)
     return sorted(groups, key=lambda group: any(not job.waits for job in jobs if job.group == group))
-
-
-def _alive(queue: Iterable[SlurmJob]) -> set[str]:
-    return {job.group for job in queue if not job.ended}
 
 
 def _label(job: SlurmJob) -> str | None:

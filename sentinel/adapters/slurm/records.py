@@ -14,9 +14,9 @@ from sentinel.adapters.slurm.client import Recorded
 from sentinel.durable import sync_folder, write_atomically
 from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, array_of
 from sentinel.jobscript.slurm_properties import JobProperties
-from sentinel.vocabulary.errors import LineError, SlurmRefused
+from sentinel.vocabulary.errors import SlurmRefused
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["JobRecords", "NodeFailures", "Prepared", "Submissions"]
 
@@ -57,8 +57,9 @@ class JobRecords:
 
     def array(self, group: str) -> str:
         """All tasks of the array that were there when it was recorded, with their throttle; "" for no array."""
-        data = load_object(bounded.read_text(self._path(group, ".json")))
-        return str(data.get("array", data["tasks"]))
+        return bounded.read_record(
+            self._path(group, ".json"), lambda data: str(data.get("array", data["tasks"])), SlurmRefused
+        )
 
     def throttle(self, group: str) -> int | None:
         """How many tasks of the array may run at once, as it was when it was recorded; None for no limit."""
@@ -66,27 +67,22 @@ class JobRecords:
 
     def recorded(self, group: str) -> tuple[Recorded, str]:
         """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
-        path = self._path(group, ".json")
-        try:
-            data = load_object(bounded.read_text(path))
-            tasks = data.pop("tasks")
-            data.pop("array", None)
-            return _recorded(data), tasks
-        except (LineError, bounded.UnfitFileError, KeyError, TypeError, ValueError) as error:
-            raise SlurmRefused(f"{path} can't be read: {error}") from error
+        return bounded.read_record(self._path(group, ".json"), _recorded, SlurmRefused)
 
     def _path(self, group: str, suffix: str) -> Path:
         return self._folder / f"{checked_name(group, 'a job id')}{suffix}"
 
 
-def _recorded(data: dict[str, Any]) -> Recorded:
-    return Recorded(
-        **data
+def _recorded(data: dict[str, Any]) -> tuple[Recorded, str]:
+    own = {name: value for name, value in data.items() if name not in ("tasks", "array")}
+    recorded = Recorded(
+        **own
         | {
             "properties": JobProperties(**data["properties"]),
             "script_arguments": tuple(data["script_arguments"]),
         }
     )
+    return recorded, data["tasks"]
 
 
 class NodeFailures:
@@ -98,11 +94,11 @@ class NodeFailures:
     def read(self) -> dict[str, list[str]]:
         """Node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
         try:
-            return {node: list(jobs) for node, jobs in load_object(bounded.read_text(self._path)).items()}
+            return bounded.read_record(
+                self._path, lambda data: {node: list(jobs) for node, jobs in data.items()}, SlurmRefused
+            )
         except FileNotFoundError:
             return {}
-        except (LineError, bounded.UnfitFileError, TypeError) as error:
-            raise SlurmRefused(f"{self._path} can't be read: {error}") from error
 
     def knows(self, job: str) -> bool:
         """Whether the job's failure has been noted."""
@@ -177,20 +173,21 @@ class Submissions:
         """What was prepared. SlurmRefused when it can't be read."""
         path = self._room_of(label) / "plan.json"
         try:
-            rows = load_object(bounded.read_text(path))["submissions"]
-            return tuple(_prepared(row, path.parent) for row in rows)
-        except (LineError, KeyError, TypeError, ValueError, OSError) as error:
+            return bounded.read_record(
+                path, lambda data: tuple(_prepared(row, path.parent) for row in data["submissions"]), SlurmRefused
+            )
+        except OSError as error:
             raise SlurmRefused(f"{path} can't be read: {error}") from error
 
     def shape(self, label: str) -> tuple[Submission, ...]:
         """The shape of the jobs that the label's stand in for; empty where it was not recorded."""
         path = self._room_of(label) / "plan.json"
         try:
-            return tuple(Submission(**row) for row in load_object(bounded.read_text(path)).get("shape", ()))
+            return bounded.read_record(
+                path, lambda data: tuple(Submission(**row) for row in data.get("shape", ())), SlurmRefused
+            )
         except FileNotFoundError:
             return ()
-        except (LineError, bounded.UnfitFileError, TypeError) as error:
-            raise SlurmRefused(f"{path} can't be read: {error}") from error
 
     def original_file(self, label: str, number: int) -> Path | None:
         """Where the run's own script is that a rollback's was made from; None where that was not changed."""
@@ -210,13 +207,13 @@ class Submissions:
     def submitted(self, label: str) -> dict[int, str]:
         """Number -> job id, of what was handed in the last time."""
         try:
-            text = bounded.read_text(self._room_of(label) / "submitted.json")
+            return bounded.read_record(
+                self._room_of(label) / "submitted.json",
+                lambda data: {int(number): checked_name(job, "a job id") for number, job in data.items()},
+                SlurmRefused,
+            )
         except FileNotFoundError:
             return {}
-        try:
-            return {int(number): checked_name(job, "a job id") for number, job in load_object(text).items()}
-        except (LineError, ValueError) as error:
-            raise SlurmRefused(f"{self._room_of(label) / 'submitted.json'} can't be read: {error}") from error
 
     def note(self, label: str, submitted: Mapping[int, str]) -> None:
         """Writes down what has been handed in."""

@@ -15,8 +15,8 @@ from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.records import JobRecords, Submissions
 from sentinel.durable import write_atomically
 from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, resubmission
-from sentinel.vocabulary.errors import LineError, SlurmRefused
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.errors import SlurmRefused
+from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Shapes"]
@@ -58,9 +58,10 @@ class Shapes:
 
     def _read(self) -> tuple[list[str], tuple[Submission, ...]]:
         try:
-            document = load_object(bounded.read_text(self._path))
-            return list(document["groups"]), tuple(Submission(**row) for row in document["shape"])
+            return bounded.read_record(
+                self._path,
+                lambda data: (list(data["groups"]), tuple(Submission(**row) for row in data["shape"])),
+                SlurmRefused,
+            )
         except FileNotFoundError:
             return [], ()
-        except (LineError, bounded.UnfitFileError, KeyError, TypeError) as error:
-            raise SlurmRefused(f"{self._path} can't be read: {error}") from error

@@ -213,8 +213,8 @@ def _departure(
     if first is None:
         return None
     place, side = first
-    while place > 0 and window[place - 1] and side * deviations[place - 1] > edge:
-        place -= 1  # that it has left is known by then; when it left is a smaller question
+    inside = np.flatnonzero(~(window & (side * deviations > edge))[:place])
+    place = inside[-1] + 1 if len(inside) else 0  # that it has left is known; when it left is a smaller question
     reach = side * float(np.max(side * deviations[until & (steps >= steps[place])]))
     return Departure(
         signal=name,

@@ -57,7 +57,7 @@ class BatchSizeSchedule(Described):
         if multiple_of < 1 or self.full % multiple_of:
             raise ConfigError(f"a global batch of {self.full} does not divide over {multiple_of} samples at a time")
         consumed = max(consumed_samples - self.anchor_samples, 0)
-        if consumed >= self.ramp_samples or self.start == self.full:
+        if consumed >= self.ramp_samples:
             return self.full
         increments = (self.full - self.start) // self.increment
         batch = self.start + self.increment * (consumed * increments // self.ramp_samples)

@@ -100,7 +100,7 @@ def _data_sampling(told: Block, where: str) -> dict[str, Any]:
     if not switched_on(sampling, where):
         return {}
     batching = sampling.get("dynamic_batching", {})
-    if isinstance(batching, Mapping) and batching.get("enabled"):
+    if not isinstance(batching, Mapping) or batching.get("enabled"):
         raise ConfigError(f"{where}.dynamic_batching is another way to size batches, and is not performed here")
     epochs = {"num_epochs": whole(sampling, "num_epochs", where)} if "num_epochs" in sampling else {}
     learning = block(sampling, "curriculum_learning", _LEARNING, where=where)

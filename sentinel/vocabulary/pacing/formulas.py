@@ -17,9 +17,9 @@ def root(elapsed: int, total: int, *, start: int, full: int, degree: float = 1.0
     (arXiv:2108.06084, section 4) and Li et al. 2022 (arXiv:2212.03597, section 4.1) print (t / T)^r and (t / T)^2 where
     they speak of a root.
     """
-    if not total or elapsed >= total:
+    if not total:
         return full
-    share: float = (max(elapsed, 0) / total) ** (1.0 / degree)
+    share: float = min(max(elapsed, 0) / total, 1.0) ** (1.0 / degree)
     return math.floor(share * (full - start) + start)
 
 

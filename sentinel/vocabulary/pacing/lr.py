@@ -90,8 +90,7 @@ class LrSchedule(Described):
     def _decay(self, position: int) -> float:
         if not self.decay_end or not self.peak or position <= self.decay_start:
             return 1.0
-        span = self.decay_end - self.decay_start
-        progress = min(1.0, (position - self.decay_start) / span) if span > 0 else 1.0
+        progress = min(1.0, (position - self.decay_start) / max(self.decay_end - self.decay_start, 1))
         floor = self.minimum / self.peak
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 

@@ -51,7 +51,7 @@ class RandomLtdSchedule(Described):
         if self.total_steps < 0 or self.multiple < 1:
             raise ConfigError("random-LTD total_steps may not be negative, and multiple not below 1")
         if self.layers is not None and (
-            list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0
+            list(self.layers) != sorted(set(self.layers)) or any(layer < 0 for layer in self.layers)
         ):
             raise ConfigError(f"random-LTD layers should be numbers from 0, each once and rising: {list(self.layers)}")
 

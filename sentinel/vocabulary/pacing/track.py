@@ -86,8 +86,7 @@ class Track:
     def tokens_at(self, at: Position, samples: int) -> int:
         """Tokens consumed when exactly so many samples are, also within a step."""
         end = self.reach(at, samples=samples)
-        over = end.samples - samples
-        return end.tokens - (over * self._layer_tokens(end.step) // self.layers if over > 0 else 0)
+        return end.tokens - (end.samples - samples) * self._layer_tokens(end.step) // self.layers
 
     def _length(self, step: int) -> int:
         if self.seqlen is None:

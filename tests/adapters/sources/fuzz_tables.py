@@ -20,9 +20,11 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["sentinel"]):
+    from sentinel.sources import parquet_table
     from sentinel.sources.tables import open_columns
     from sentinel.vocabulary.errors import SentinelError
     from sentinel.vocabulary.sample import Sample, encode
+    from tests.adapters.sources.readings import unpacked_here
 
 import google_crc32c
 import pyarrow as pa
@@ -84,4 +86,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("ARROW_NUM_THREADS", "1")
+    parquet_table._batches = unpacked_here
     main()

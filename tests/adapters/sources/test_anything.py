@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sentinel.sources import parquet_table
 from sentinel.sources.tables import open_columns
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import to_json
-from tests.adapters.sources.readings import NAN, only, told
+from tests.adapters.sources.readings import NAN, only, told, unpacked_here
 
 NAMES = (
     "a",
@@ -43,6 +45,13 @@ HEADS = (
 )
 FUZZER = Path(__file__).with_name("fuzz_tables.py")
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_a_process_for_each_table() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_table, "_batches", unpacked_here)
+        yield
 
 
 @settings(deadline=None)  # files are written

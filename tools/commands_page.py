@@ -1,0 +1,69 @@
+"""Writes docs/COMMANDS.md: every command of `sentinel` with its arguments and options, from the command line itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer.main
+
+from sentinel.cli.commands import app
+
+__all__ = ["page"]
+
+HEAD = """# Commands
+
+Every command of `sentinel`. `--run NAME` is a file under `--config-dir`, or a path to a TOML file; it may be left out
+where there is one run. `--json` prints one JSON document on stdout and nothing else there; logs go to stderr.
+
+Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; 3 a neighbour could not be reached, try again;
+4 a person is needed ([Runbook](RUNBOOK.md)).
+
+This page is made from the code by `tools/commands_page.py` (`make pages`).
+"""
+TABLE = """| option | value | default | meaning |
+|---|---|---|---|"""
+
+WORDS = {Path: "path", float: "number", int: "whole number", str: "string"}
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group
+    return "\n".join((HEAD, *("\n".join(_section(name, command)) for name, command in commands.items())))
+
+
+def _section(name: str, command: Any) -> Iterator[str]:
+    yield f"## sentinel {name}\n"
+    yield _plain(inspect.cleandoc(command.help or ""))
+    yield ""
+    rows = [_row(parameter) for parameter in command.params if parameter.name != "help"]
+    if rows:
+        yield from (TABLE, *rows, "")
+
+
+def _row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = f"`{parameter.name.upper()}{'…' if parameter.nargs == -1 else ''}`"
+    else:
+        name = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
+    default = "" if parameter.default in (None, False) else f"`{parameter.default}`"
+    return f"| {name} | {_value(parameter)} | {default} | {_plain(' '.join((parameter.help or '').split()))} |"
+
+
+def _value(parameter: Any) -> str:
+    """What an option takes, in words."""
+    hint = parameter.type_descriptor.annotation
+    several = get_origin(hint) is list
+    inner = get_args(hint)[0] if several else hint
+    if inner is bool:
+        return ""
+    kind = ", ".join(f"`{one}`" for one in get_args(inner)) if get_origin(inner) is Literal else WORDS[inner]
+    return f"{kind}; may be repeated" if several else kind
+
+
+def _plain(text: str) -> str:
+    """What Markdown or typer would take for its own, as the sign that it is."""
+    return text.replace("\\[", "[").replace("<", "&lt;").replace("|", "\\|")

@@ -1,0 +1,27 @@
+"""Writes the pages of docs/ that are made from the code: `python -m tools.pages`, or `make pages`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import commands_page, configuration_page, lint_page, metrics_page
+
+__all__ = ["DOCS", "PAGES"]
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES: dict[str, Callable[[], str]] = {
+    "COMMANDS.md": commands_page.page,
+    "CONFIGURATION.md": configuration_page.page,
+    "LINT_RULES.md": lint_page.page,
+    "METRICS.md": metrics_page.page,
+}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
