@@ -4,114 +4,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any
 
-from sentinel.act.attribution import rollback_of
 from sentinel.act.following import Following
+from sentinel.act.neighbours import Neighbours
 from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
-from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
-from sentinel.act.sample_cache import Retold
-from sentinel.act.source import RereadSource, Source
+from sentinel.act.sample_cache import SampleCache
+from sentinel.act.source import RereadSource
 from sentinel.act.witnesses import Witnessing
-from sentinel.adapters.approvals import Approvals
-from sentinel.adapters.checkpoints import Checkpoints
-from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.verdict import Context, Verdict, judge
-from sentinel.plan.incident import Incident, fold
-from sentinel.plan.liveness import life_of
+from sentinel.judge.verdict import Context, judge
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
+from sentinel.plan.liveness import life_of, rollback_of
+from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
+from sentinel.plan.reported import baseline_of, filled, step_time_s, warmup_end
 from sentinel.plan.witnesses import Life
-from sentinel.vocabulary.errors import JobStillAlive, ScrapeError
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Launcher", "Look", "Neighbours", "Observer"]
+__all__ = ["Observer"]
 
 log = logging.getLogger(__name__)
-
-
-class Launcher(Protocol):
-    """How the run's job is found, stopped and started; `started` is what its attempts reported, the newest last."""
-
-    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        """What is there of the job, now. Does not raise when nobody can say: it says so."""
-        ...
-
-    def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records what a later start will need and what its neighbour will have forgotten by then."""
-        ...
-
-    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
-        ...
-
-    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
-        """Makes ready, and has checked, what `start` will submit. SlurmRefused, ScriptRefused, ConfigError."""
-        ...
-
-    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
-        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
-        ...
-
-    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
-        """What a person types to start the job again, one line each; empty where that is not known."""
-        ...
-
-    def keep_stacks(self, folder: Path) -> None:
-        """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
-        ...
-
-    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
-
-        JobStillAlive when it is not.
-        """
-        ...
-
-    def start(
-        self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
-    ) -> None:
-        """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """The adapters that a watch looks at and acts through."""
-
-    state_dir: Path
-    source: Source
-    incident_log: IncidentLog
-    checkpoints: Checkpoints
-    launcher: Launcher
-    overrides: OverridesFile
-    approvals: Approvals
-    tensorboard: TensorBoard | None
-    job_log: Path
-    source_log: Path | None = None
-    """The log that the readings come from, or a pattern; None where they come from journals."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look found."""
-
-    history: History
-    series: Series
-    run: RunState
-    verdict: Verdict
-    events: tuple[Mapping[str, Any], ...]
-    """The incident log, as it stands."""
 
 
 class Observer:
@@ -134,7 +58,7 @@ class Observer:
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
         source = neighbours.source
-        self._source = source if isinstance(source, RereadSource) else Retold(source)
+        self._source = source if isinstance(source, RereadSource) else SampleCache(source)
         self._history = History(again=self._source.again)
         self._has_read = False
         self._references = references or References()
@@ -149,28 +73,13 @@ class Observer:
         attempts = self._history.attempts
         return tuple(s for number in sorted(attempts) if (s := attempts[number].started) is not None)
 
-    @property
-    def newest_attempt(self) -> int | None:
-        """Number of the newest attempt that the last look found; None before the first."""
-        return max(self._history.attempts, default=None)
-
-    @property
-    def stalled_after_s(self) -> float:
-        """See Thresholds."""
-        return self._thresholds.stalled_after_s
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds for which this observer itself has heard nothing new of the run."""
-        return self._witnessing.unheard_s(self._history)
-
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
         """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
 
         `room` asks for the free space as well, which is else counted while an incident is open.
         """
-        self._asked_for_room = room
+        began_s, self._asked_for_room = monotonic(), room
         self._following.compare_with(self._references.at(now_unix_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
             self._following.expect(c.global_step for c in self._near.checkpoints.list())
@@ -182,7 +91,16 @@ class Observer:
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(series, self._context(attempt, run, readable), self._thresholds)
-        return Look(history=self._history, series=series, run=run, verdict=verdict, events=events)
+        return Look(
+            history=self._history,
+            series=series,
+            run=run,
+            verdict=verdict,
+            events=events,
+            took_s=monotonic() - began_s,
+            silent_s=self._witnessing.unheard_s(self._history),
+            stalled_after_s=self._thresholds.stalled_after_s,
+        )
 
     def fenced(self, spare: str | None) -> None:
         """Asks all witnesses afresh; JobStillAlive unless all but what was started for the rollback `spare` is gone."""
@@ -213,9 +131,13 @@ class Observer:
         """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)
 
-    def preview(self, overrides: Overrides) -> str | None:
-        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
-        return self._near.launcher.preview(self.started, overrides)
+    def script_refusal(self, overrides: Overrides) -> str | None:
+        """Why the job script can't carry these changes, as a sentence; None where it can."""
+        try:
+            self._near.launcher.preview(self.started, overrides)
+        except (ConfigError, ScriptRefused) as error:
+            return str(error)
+        return None
 
     def verified(self, checkpoint: Checkpoint) -> None:
         """Remembers what reading a checkpoint whole has shown, until the daemon ends."""
@@ -249,7 +171,7 @@ class Observer:
             now_unix_s=now_unix_s,
             minute_of_day=_minute_of_day(now_unix_s),
             **self._witnesses(jobs),
-            overlap=self._overlap.told(self._history),
+            overlap=self._overlap.sentence(self._history),
             starts_unix_s=_starts(events),
             checkpoints=checkpoints,
             latest_tag=near.checkpoints.latest(),

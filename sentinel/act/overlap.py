@@ -18,7 +18,7 @@ _SILENT_S = 600.0
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Seen:
     """What an older attempt had made when the newest was first seen, and has now."""
 
     before: int
@@ -33,9 +33,9 @@ class Overlap:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._newest = 0
-        self._heard: dict[int, _Heard] = {}
+        self._seen: dict[int, _Seen] = {}
 
-    def told(self, history: History) -> str | None:
+    def sentence(self, history: History) -> str | None:
         """What a person has to know of it; None when one attempt at most trains.
 
         Steps that were found since the newest attempt was, and that carry a later time than its start: a clock that is
@@ -47,17 +47,17 @@ class Overlap:
         older = [attempt for number, attempt in history.attempts.items() if number != newest.number]
         if newest.number != self._newest:
             self._newest = newest.number
-            self._heard = {a.number: _Heard(before=a.made, made=a.made, at_s=now_s) for a in older}
+            self._seen = {a.number: _Seen(before=a.made, made=a.made, at_s=now_s) for a in older}
         for attempt in older:
-            heard = self._heard.setdefault(attempt.number, _Heard(before=0, made=0, at_s=now_s))
-            if attempt.made != heard.made:
-                heard.made, heard.at_s = attempt.made, now_s
-        beside = [a for a in older if self._goes_on(a, newest) and now_s - self._heard[a.number].at_s < _SILENT_S]
+            seen = self._seen.setdefault(attempt.number, _Seen(before=0, made=0, at_s=now_s))
+            if attempt.made != seen.made:
+                seen.made, seen.at_s = attempt.made, now_s
+        beside = [a for a in older if self._goes_on(a, newest) and now_s - self._seen[a.number].at_s < _SILENT_S]
         return _sentence(beside[-1], newest) if beside else None
 
     def _goes_on(self, attempt: Attempt, newest: Attempt) -> bool:
-        heard = self._heard[attempt.number]
-        if heard.made - heard.before < _STEPS or newest.started is None or attempt.finished is not None:
+        seen = self._seen[attempt.number]
+        if seen.made - seen.before < _STEPS or newest.started is None or attempt.finished is not None:
             return False
         return attempt.samples[-1].time_unix_s > newest.started.time_unix_s
 

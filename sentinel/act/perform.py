@@ -1,4 +1,4 @@
-"""Does one action through the adapters, and returns when its effect has been seen.
+"""Does one action through the adapters, with events of the incident log around it.
 
 Before anything is moved it is looked once more whether the job is gone, and the run still ours: the plan was made a
 moment ago, or an hour, where a filesystem hung.
@@ -6,11 +6,15 @@ moment ago, or an hour, where a filesystem hung.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import assert_never
 
-from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.ledger import Ledger
+from sentinel.act.neighbours import Neighbours
+from sentinel.act.observe import Observer
+from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,
     CutTensorBoard,
@@ -22,15 +26,29 @@ from sentinel.plan.actions import (
     StopJob,
     VerifyCheckpoint,
     WriteOverrides,
+    describe,
+    to_json,
 )
+from sentinel.plan.incident import Rollback
+from sentinel.plan.incident_events import event
+from sentinel.plan.look import Turn
+from sentinel.plan.policy import Policy
+from sentinel.plan.rollback import plan_rollback
+from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
 
-__all__ = ["Performer"]
+__all__ = ["Perform", "Performer", "carry_out", "execute"]
+
+Perform = Callable[[Action], None]
+"""Does one action and returns when its effect has been seen; raises a SentinelError when it was not."""
+
+_MOST_ACTIONS = 50
+"""A plan has at most seven actions; more turns than this mean that an effect is not seen."""
 
 log = logging.getLogger(__name__)
 
 
 class Performer:
-    """The hands of a watch; `__call__` is a `Perform`."""
+    """`__call__` is a `Perform`."""
 
     def __init__(self, neighbours: Neighbours, observer: Observer, own: Callable[[], None] = lambda: None) -> None:
         """`own` raises LockHeld where another sentinel has the run by now."""
@@ -79,3 +97,47 @@ class Performer:
             report = self._near.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
             for sentence in report.sentences():
                 log.warning("TensorBoard: %s", sentence)
+
+
+def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger) -> None:
+    """Performs the turn's action, recorded before and after, and raises what it raised.
+
+    `newest_attempt` is the last that was known: what a later one does has come after the action, by whatever clock.
+    """
+    for action in turn.actions:
+        if not turn.on_record:
+            with os_errors_named("a file of the run"):
+                act(action)
+            continue
+        ledger.say(describe(action))
+        facts = {"incident": turn.incident, "rollback": turn.rollback, "action": to_json(action)}
+        ledger.record({"event": "intent", **facts, "newest_attempt": newest_attempt})
+        try:
+            with os_errors_named("a file of the run"):
+                act(action)
+        except Exception as error:
+            # Also what nobody foresaw: an intent without an end would look like a daemon that was killed.
+            reason = str(error) if isinstance(error, SentinelError) else repr(error)
+            with contextlib.suppress(SentinelError):  # a full disk has no room for the log either: say what came first
+                ledger.record({"event": "failed", **facts, "reason": reason})
+            raise
+        ledger.record({"event": "done", **facts})
+
+
+def carry_out(
+    rollback: Rollback, observer: Observer, act: Perform, policy: Policy, ledger: Ledger, now_unix_s: float
+) -> None:
+    """Carries a person's own rollback out to its end, action by action. PermanentError with the refusal."""
+    for _ in range(_MOST_ACTIONS):
+        look = observer.look(now_unix_s)
+        recorded = next((r for i in look.run.incidents for r in i.rollbacks if r.id == rollback.id), rollback)
+        plan = plan_rollback(recorded, look.run, policy)
+        if plan.refusal is not None:
+            raise TemporaryError(plan.refusal) if plan.waits else PermanentError(plan.refusal)
+        if not plan.actions:
+            ledger.record(event("applied", rollback.overrides.incident, rollback=rollback.id))
+            return
+        incident, action = rollback.overrides.incident, plan.actions[:1]
+        turn = Turn(reason=plan.reason, actions=action, incident=incident, rollback=rollback.id)
+        execute(turn, look.newest_attempt, act, ledger)
+    raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

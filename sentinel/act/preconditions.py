@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from sentinel.act.observe import Launcher
+from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
 from sentinel.adapters.processes import elsewhere

@@ -12,7 +12,7 @@ import msgspec
 from sentinel.act.source import Source, StreamedSource
 from sentinel.vocabulary.sample import Record, Sample
 
-__all__ = ["Retold"]
+__all__ = ["SampleCache"]
 
 _BLOCK_SAMPLES = 256
 
@@ -29,7 +29,7 @@ class _Block(NamedTuple):
     """Packed; as they are where a number of them is beyond 64 bits, which no real one is."""
 
 
-class Retold:
+class SampleCache:
     """A trainer's log is rotated and cut, a Prometheus forgets: neither can be relied on to tell the same again.
 
     So their samples are kept: compressed, 25 to 100 bytes each where the object takes some 900. Of a source that is

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Neighbours, Observer
+from sentinel.act.neighbours import Neighbours
+from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident_events import closed
 from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
-__all__ = ["held_by", "settle", "take_back", "undo_incident", "undoable"]
+__all__ = ["quarantine_of", "settle", "take_back", "undo_incident", "undoable"]
 
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
@@ -39,7 +42,7 @@ def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incide
     raise ConfigError(f"{wanted} can't be undone before {there[0].id}, which is newer; `sentinel undo --all` does both")
 
 
-def held_by(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
+def quarantine_of(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ...]:
     """The checkpoints that the incident's rollbacks have moved into the quarantine and that undo would bring back."""
     rooms = [checkpoints.quarantined(incident.id, r.id) for r in incident.rollbacks if not r.taken_back]
     return tuple(dict.fromkeys(tag for room in rooms for tag in room))
@@ -52,10 +55,10 @@ def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: 
     short is taken up by calling it again.
     """
     _perform(incident, None, near, observer, ledger)
-    ledger.closed(incident.id, "undone", "a person took it back")
+    ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
-def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
+def settle(unfinished: Sequence[Incident], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
     """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run.
 
     Else it would take what it finds for the original, and its own undo would bring back something between.
@@ -66,7 +69,8 @@ def settle(unfinished: tuple[Incident, ...], near: Neighbours, observer: Observe
             continue
         half = next((r for r in incident.rollbacks if r.id == incident.undoing), incident.half_done)
         _perform(incident, half, near, observer, ledger)
-        ledger.closed(incident.id, "superseded", "it was half done, and was taken back for what a person asked for")
+        reason = "it was half done, and was taken back for what a person asked for"
+        ledger.record(closed(incident.id, "superseded", reason))
 
 
 @os_errors_named("a file of the run")

@@ -18,8 +18,8 @@ from sentinel.adapters.purge import size_of
 from sentinel.cli.chronicling import named
 from sentinel.config import Config
 from sentinel.daemon import wiring
-from sentinel.plan.approval import Approval
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Approval, Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import ConfigError
 

@@ -13,7 +13,8 @@ from sentinel.cli.telling import incident_json
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json

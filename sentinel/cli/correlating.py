@@ -20,7 +20,7 @@ from sentinel.judge.analysis.correlation import Correlation, Correlations
 from sentinel.judge.descent import descent
 from sentinel.judge.history import History
 from sentinel.judge.readings import COLUMNS, Readings
-from sentinel.plan.incident import fold
+from sentinel.plan.incident_fold import fold
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError

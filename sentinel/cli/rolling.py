@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from sentinel.act.following import anchor_at
-from sentinel.act.observe import Look
+from sentinel.act.perform import carry_out
 from sentinel.act.undo import settle
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.keeping import reading_bar
@@ -19,8 +19,11 @@ from sentinel.daemon import wiring
 from sentinel.plan.actions import Action, VerifyCheckpoint, describe, to_json
 from sentinel.plan.forecast import coming_saves
 from sentinel.plan.incident import Rollback, incident_id
+from sentinel.plan.incident_events import closed, decided, opened
+from sentinel.plan.look import Look
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
 from sentinel.plan.price import price, unconfirmed
 from sentinel.plan.rollback import Plan
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
@@ -59,7 +62,7 @@ def rollback(config: Config, wanted: Wanted, *, dry_run: bool, yes: bool, as_jso
         if plan.refusal is not None or plan.decision is None:
             typer.echo(f"refused: {plan.refusal}", err=True)
             return 1
-        return _carry_out(parts, look, plan.decision)
+        return _carry_out(parts, look, plan.decision, config.policy)
 
 
 def _diff(parts: wiring.Parts, plan: Plan) -> str | SentinelError | None:
@@ -92,18 +95,19 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
     return replace(look.run, positions={**look.run.positions, **{s.global_step: anchor_at(s) for s in samples}})
 
 
-def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback) -> int:
+def _carry_out(parts: wiring.Parts, look: Look, decision: Rollback, policy: Policy) -> int:
     attempt, ledger = look.history.latest, parts.ledger
     number = look.run.next_incident
     for other in look.run.incidents:
         if other.status != "closed":
-            ledger.closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place")
+            ledger.record(closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place"))
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
-    incident = ledger.opened(number, attempt, look.run.baseline, look.run.overrides, reason=reason)
-    ledger.decided(incident, decision)
-    parts.recoverer.carry_out(decision, wiring.clock())
+    incident, by = incident_id(number), attempt.number if attempt else 0
+    ledger.record(opened(number, by, look.run.baseline, look.run.overrides, reason=reason))
+    ledger.record(decided("decided", incident, decision))
+    carry_out(decision, parts.observer, parts.perform, policy, ledger, wiring.clock())
     if not decision.restart:
-        ledger.closed(incident, "superseded", "rolled back; a person starts the job again")
+        ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))
     typer.echo(f"{incident} is done; `sentinel undo {incident}` takes it back", err=True)
     return 0
 

@@ -11,8 +11,10 @@ from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.daemon.watched_run import NOT_WELL
 from sentinel.judge.events import Event
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.liveness import life_of
+from sentinel.plan.price import lost_so_far
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.sentences import sentence
 from sentinel.plan.witnesses import Life
@@ -33,8 +35,7 @@ def status(config: Config, *, as_json: bool) -> int:
     spent = sum(len(i.rollbacks) for i in look.run.incidents)
     budget = {
         "rollbacks_left": max(0, config.policy.rollback_budget - spent),
-        "lost_steps_left": config.policy.lost_steps_budget
-        - sum(r.lost_steps for i in look.run.incidents for r in i.rollbacks),
+        "lost_steps_left": config.policy.lost_steps_budget - lost_so_far(look.run.incidents),
     }
     job = life_of(look.run)
     answer = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from sentinel.act.undo import held_by, take_back, undo_incident, undoable
+from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.rolling import agreed
 from sentinel.config import Config
@@ -51,14 +51,14 @@ def _chosen(incidents: tuple[Incident, ...], wanted: str | None, *, every: bool)
 
 
 def _brings(incident: Incident, parts: wiring.Parts) -> str:
-    tags = held_by(incident, parts.near.checkpoints)
+    tags = quarantine_of(incident, parts.near.checkpoints)
     return f"; brings back {', '.join(tags)}" if tags else ""
 
 
 def _left(incidents: tuple[Incident, ...], chosen: tuple[Incident, ...], parts: wiring.Parts) -> Iterator[str]:
     """What stays in the quarantine of incidents that are not undone."""
     for other in undoable(incidents):
-        tags = held_by(other, parts.near.checkpoints)
+        tags = quarantine_of(other, parts.near.checkpoints)
         if other.id not in [one.id for one in chosen] and tags:
             yield (
                 f"{other.id} holds {', '.join(tags)}, which stay in its quarantine; "

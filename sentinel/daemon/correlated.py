@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from sentinel.act.observe import Look
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.leading import BANDED
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import Sample
 
 __all__ = ["Correlated", "Leads", "leads"]

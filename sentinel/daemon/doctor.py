@@ -15,7 +15,6 @@ from typing import Literal
 
 import typer
 
-from sentinel.act.observe import Look
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import SlurmClient
@@ -25,6 +24,7 @@ from sentinel.durable import os_errors_named
 from sentinel.plan.applicability import not_applied
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
+from sentinel.plan.look import Look
 from sentinel.plan.mitigation import overrides_for
 from sentinel.plan.observation import RunState
 from sentinel.plan.witnesses import Life

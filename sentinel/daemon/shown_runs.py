@@ -6,7 +6,6 @@ import logging
 from dataclasses import replace
 from importlib.metadata import version
 
-from sentinel.act.recover import Done
 from sentinel.act.watch import Watch
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.exposition.textfile import Textfile
@@ -14,6 +13,7 @@ from sentinel.config import Config
 from sentinel.daemon.correlated import Correlated
 from sentinel.daemon.loop_costs import Turns
 from sentinel.daemon.watch_metrics import exposed, of_ourselves
+from sentinel.plan.look import Outcome
 from sentinel.plan.policy import Policy
 
 __all__ = ["Showing"]
@@ -56,10 +56,10 @@ class Showing:
             self._textfile = self._file()
             self._show(None)
 
-    def turn(self, watching: Watch, done: Done | None, *, took_s: float, late_s: float, failed: bool) -> None:
+    def turn(self, watching: Watch, done: Outcome | None, *, took_s: float, late_s: float, failed: bool) -> None:
         """After each turn: what it has found and cost."""
         look = watching.last
-        self._well = done in (None, Done.FINISHED)
+        self._well = done in (None, Outcome.FINISHED)
         self._turns = self._turns.with_turn(
             took_s=took_s, late_s=late_s, failed=failed, look_unix_s=look.run.now_unix_s if look else None
         )

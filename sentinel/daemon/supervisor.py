@@ -14,7 +14,6 @@ from time import monotonic
 from rich.console import Console
 from rich.status import Status
 
-from sentinel.act.observe import Look
 from sentinel.adapters.exposition.announcement import NAME
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.slurm import Queues
@@ -26,6 +25,7 @@ from sentinel.daemon.scheduler import Fleet, Member
 from sentinel.daemon.shared_sources import SharedSources
 from sentinel.daemon.signal_flag import Bell
 from sentinel.daemon.watched_run import Company, Watched
+from sentinel.plan.look import Look
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["headline", "watch"]

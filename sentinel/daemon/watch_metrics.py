@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
-from sentinel.act.observe import Look
 from sentinel.daemon.correlated import Leads
 from sentinel.daemon.loop_costs import Turns
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
 from sentinel.plan.incident import Incident, Status
+from sentinel.plan.look import Look
 from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.price import lost_so_far
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
@@ -122,7 +123,7 @@ def _of_run(run: str, look: Look, policy: Policy) -> Iterator[Shown]:
     yield shown("last_action_failed", unsettled(look.events, look.run.now_unix_s, within_s=AGAIN_S))
     rollbacks = [rollback for incident in incidents for rollback in incident.rollbacks]
     yield shown("budget_rollbacks_left", max(0, policy.rollback_budget - len(rollbacks)))
-    yield shown("budget_lost_steps_left", max(0, policy.lost_steps_budget - sum(r.lost_steps for r in rollbacks)))
+    yield shown("budget_lost_steps_left", max(0, policy.lost_steps_budget - lost_so_far(look.run.incidents)))
     if policy.gpu_hours_budget is not None:
         spent = sum(r.lost_gpu_hours or 0.0 for r in rollbacks)
         yield shown("budget_gpu_seconds_left", 3600 * max(0.0, policy.gpu_hours_budget - spent))

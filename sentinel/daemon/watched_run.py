@@ -11,9 +11,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
-from sentinel.act.observe import Look
 from sentinel.act.pinning import Pinning
-from sentinel.act.recover import Done
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
@@ -27,6 +25,7 @@ from sentinel.daemon.doctor import insist
 from sentinel.daemon.run_labels import speaking_of
 from sentinel.daemon.shown_runs import Showing
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.look import Look, Outcome
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError, exit_code_of
 
 __all__ = ["NOT_WELL", "Company", "Watched"]
@@ -125,7 +124,7 @@ class Watched:
                 parts.paging.finish(within_s)
             self.code = 0
 
-    def _turn(self, late_s: float) -> Done | None:
+    def _turn(self, late_s: float) -> Outcome | None:
         watching, parts = self._assembled()
         showing = self._showing or self._taken_up(parts)
         self._waits_for = None
@@ -179,10 +178,10 @@ class Watched:
             config, policy, say=company.say, own=self._own, sources=company.sources, queues=company.queues
         )
         log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
-        pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"), policy)
+        pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
         told = (self._own, parts.paging.problem)
-        return Watch(parts.observer, parts.recoverer, pinning, policy, parts.ledger, undo, *told), parts
+        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *told), parts
 
     def _own(self) -> None:
         """LockHeld where the run is another's by now, NotOurCheckpoints where another state folder acts on them."""
@@ -203,15 +202,15 @@ class Watched:
         self._showing = showing
         return showing
 
-    def _end(self, done: Done | None) -> None:
+    def _end(self, done: Outcome | None) -> None:
         parts, last = self._parts, self.last
-        self._let_go(well=done in (None, Done.FINISHED))
+        self._let_go(well=done in (None, Outcome.FINISHED))
         self.code = int(done) if done is not None else int(last is None or last.verdict.kind in NOT_WELL)
         if not self._company.alone and done is not None:
             log.info("its watch is over, with exit code %d", self.code)
         if parts is None:
             return
-        if done is Done.PERSON_NEEDED:  # without the lock: the person may be at work already
+        if done is Outcome.PERSON_NEEDED:  # without the lock: the person may be at work already
             parts.paging.finish(self.config.paging.last_words_s, or_when=self._company.stop)
         else:
             parts.paging.finish()

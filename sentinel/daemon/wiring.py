@@ -15,9 +15,9 @@ from typing import Any
 from sentinel.act import preconditions
 from sentinel.act.file_activity import Signs
 from sentinel.act.ledger import Ledger, Say
-from sentinel.act.observe import Launcher, Neighbours, Observer
+from sentinel.act.neighbours import Launcher, Neighbours
+from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
-from sentinel.act.recover import Recoverer
 from sentinel.act.references import References
 from sentinel.act.source import Source
 from sentinel.adapters.approvals import Approvals
@@ -142,7 +142,7 @@ class Parts:
     near: Neighbours
     observer: Observer
     ledger: Ledger
-    recoverer: Recoverer
+    perform: Performer
     paging: Paging
 
 
@@ -170,8 +170,7 @@ def assemble(
         paging.append(event)
 
     ledger = Ledger(append, clock, say)
-    recoverer = Recoverer(observer, perform, policy, ledger)
-    return Parts(near=near, observer=observer, ledger=ledger, recoverer=recoverer, paging=paging)
+    return Parts(near=near, observer=observer, ledger=ledger, perform=perform, paging=paging)
 
 
 def faults_of(config: Config) -> list[str]:

@@ -10,7 +10,8 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.judge.analysis.correlation import Correlations, correlate
 from sentinel.judge.history import History
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 
 __all__ = ["Report", "report_of"]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.applicability import not_applied
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Rollback, incident_id, rollback_id
-from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
+from sentinel.plan.decision import decision_of
+from sentinel.plan.incident import incident_id, rollback_id
+from sentinel.plan.mitigation import overrides_for, plain_overrides
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import gpu_hours, lost_steps
-from sentinel.plan.rollback import Plan, no_room, plan_rollback, unconfirmable
+from sentinel.plan.rollback import Plan, no_room, plan_rollback
+from sentinel.plan.target import Target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 
@@ -58,20 +59,13 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
         return Plan(refusal=str(error))
     if wanted.start and (unapplied := not_applied(overrides, run.baseline, run)) is not None:
         return Plan(refusal=unapplied)
-    lost = lost_steps(step, run)
-    decision = Rollback(
-        id=overrides.rollback,
+    decision = decision_of(
+        overrides,
+        run.baseline,
+        run,
         rung=wanted.rung or "by hand",
         hypothesis="a person's",
-        target_tag=target.tag if target else None,
-        target_step=step,
-        overrides=overrides,
-        changes=changes(overrides, run.baseline),
-        decided_unix_s=run.now_unix_s,
-        lost_steps=lost,
-        lost_gpu_hours=gpu_hours(lost, run),
-        unconfirmed=unconfirmable(overrides, run.baseline, run),
-        in_script=run.jobs.rewrites_script,
+        target=Target(tag=target.tag if target else None, global_step=step, reason=f"a person asked for {wanted.to}"),
         restart=wanted.start,
     )
     plan = plan_rollback(decision, run, policy)

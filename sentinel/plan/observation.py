@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.judge.ill_spans import IllSpan
-from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident
+from sentinel.plan.incident import Approval, Incident
 from sentinel.plan.witnesses import AttemptSeen, Fate, Sign
 from sentinel.vocabulary.overrides import Anchor, Overrides
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from sentinel.plan.incident import Rollback
+from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.observation import RunState
 from sentinel.plan.proof import unreported
 
-__all__ = ["Price", "gpu_hours", "lost_steps", "price", "save_interval", "unconfirmed"]
+__all__ = ["Price", "gpu_hours", "lost_so_far", "lost_steps", "price", "save_interval", "unconfirmed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,11 @@ def price(decision: Rollback, run: RunState) -> Price:
 def lost_steps(target_step: int, run: RunState) -> int:
     """Optimizer steps that a rollback to the target throws away: from there to the newest attempt's last step."""
     return max(0, _last_trained(run) - target_step)
+
+
+def lost_so_far(incidents: Iterable[Incident]) -> int:
+    """Optimizer steps that the incidents' rollbacks have thrown away."""
+    return sum(r.lost_steps for i in incidents for r in i.rollbacks)
 
 
 def _last_trained(run: RunState) -> int:

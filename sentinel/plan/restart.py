@@ -1,16 +1,81 @@
-"""What to do about a job that is gone, or hangs: a crash is not a divergence."""
+"""What to do about a job that is gone, or that hangs: a crash is not a divergence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.liveness import hindered
+from sentinel.plan.look import Look, Outcome, Turn
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import KILL_FILE, PAUSED, Plan, no_start
+from sentinel.plan.rollback import Plan, no_start, on_hold
 
-__all__ = ["plan_hang", "plan_restart"]
+__all__ = ["fruitless_starts", "hang_turn", "plan_hang", "plan_restart", "restart_turn", "was_stopped_for_hanging"]
+
+
+def restart_turn(look: Look, policy: Policy) -> Turn:
+    """A job that is gone without a word is started again, where the run's owner wants that."""
+    attempt, why = look.history.latest, look.verdict.reason
+    ended = attempt.end_reason if attempt else None
+    hung = was_stopped_for_hanging(look)
+    broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
+    on_purpose = ended is not None and not ended.startswith("error") and not hung and broken_off is None
+    if policy.mode != "act" or on_purpose:
+        message = f"{why}; waiting for the next attempt"
+        down = None if on_purpose else f"mode is {policy.mode}, so sentinel does not start it"
+        return Turn(reason=message, message=message, down=down, down_within_s=policy.confirm_within_s)
+    return _turn(plan_restart(look.run, policy, restarts_spent=fruitless_starts(look), hung=hung), look)
+
+
+def hang_turn(look: Look, policy: Policy) -> Turn:
+    """A job that lives and makes no step is stopped, where the run's owner wants that."""
+    why = look.verdict.reason
+    if policy.mode != "act":
+        return Turn(reason=why, message=why)
+    if look.silent_s < look.stalled_after_s:  # Prometheus's clock may be wrong
+        message = f"{why}; it is stopped once this watch has itself waited for as long"
+        return Turn(reason=message, message=message)
+    return _turn(plan_hang(look.run, policy, restarts_spent=fruitless_starts(look)), look)
+
+
+def _turn(plan: Plan, look: Look) -> Turn:
+    refusal = plan.refusal
+    if refusal is not None:
+        message, by_a_person = f"{look.verdict.reason}; {refusal}", look.run.paused or look.run.kill_file
+        outcome = None if plan.waits else Outcome.PERSON_NEEDED
+        return Turn(reason=message, message=message, down=None if by_a_person else refusal, outcome=outcome)
+    if not plan.actions:
+        return Turn(reason=plan.reason)
+    message = f"{look.verdict.reason}; {plan.reason}"
+    return Turn(reason=message, message=message, actions=plan.actions[:1])
+
+
+def was_stopped_for_hanging(look: Look) -> bool:
+    """Whether sentinel has stopped the newest attempt's job, since it hung."""
+    newest = look.history.latest.number if look.history.latest else None
+    stopped = (e for e in look.events if e["event"] == "intent" and e["action"].get("keep_stacks"))
+    return any(e.get("newest_attempt") == newest for e in stopped)
+
+
+def fruitless_starts(look: Look) -> int:
+    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided.
+
+    What a trainer saves that was there before is no progress of theirs: an attempt counts for the last start before it.
+    By attempts and the log's order: the trainer's clock and the daemon's may differ by minutes.
+    """
+    begun_after: list[float] = []
+    for event in look.events:
+        if event["event"] == "decided":
+            begun_after.clear()
+        elif event["event"] == "intent" and event["action"]["kind"] == "start_job":
+            begun_after.append(event.get("newest_attempt") or 0)
+    saved = [number for number, attempt in look.history.attempts.items() if attempt.saved]
+    spans = pairwise([*begun_after, math.inf])
+    fruitful = [n for n, (after, last) in enumerate(spans, 1) if any(after < number <= last for number in saved)]
+    return len(begun_after) - max(fruitful, default=0)
 
 
 def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
@@ -74,8 +139,8 @@ def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
 
 
 def _restarts_not(run: RunState, policy: Policy, restarts_spent: int) -> Plan | None:
-    if run.paused or run.kill_file:
-        return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
+    if (refused := on_hold(run)) is not None:
+        return refused
     if (why := hindered(run)) is not None:
         return Plan(refusal=why, waits=True)
     if restarts_spent >= policy.start_budget:

@@ -1,4 +1,4 @@
-"""plan_recovery(verdict, run, policy) -> Plan: from what is true now to what has to be done.
+"""plan_rollback(decision, run, policy) -> Plan: the actions that a decision still needs, from what is true now.
 
 The same function makes a plan and resumes one: it looks at the run, not at what was done before. Only the decision
 (which rung, which target, which seed) is remembered, by the incident log, so that it is made once.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import (
     Action,
     CutTensorBoard,
@@ -21,34 +20,18 @@ from sentinel.plan.actions import (
     VerifyCheckpoint,
     WriteOverrides,
 )
-from sentinel.plan.applicability import not_applied
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
-from sentinel.plan.ladder import Rung
+from sentinel.plan.incident import Rollback, Skip, Wait
 from sentinel.plan.liveness import hindered
-from sentinel.plan.mitigation import changes, overrides_for
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import gpu_hours, lost_steps
-from sentinel.plan.proof import unreported
-from sentinel.plan.target import Target, choose_target
-from sentinel.plan.wait_rung import begin_wait
-from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Overrides
+from sentinel.vocabulary.overrides import Anchor
 
-__all__ = [
-    "KILL_FILE",
-    "PAUSED",
-    "Plan",
-    "decide",
-    "no_room",
-    "no_start",
-    "onset_past",
-    "plan_recovery",
-    "plan_rollback",
-    "skipped",
-    "unconfirmable",
-]
+__all__ = ["Plan", "no_room", "no_start", "not_yet_verified", "on_hold", "plan_rollback"]
+
+_HOUR_S = 3600.0
+
+PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
+KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,79 +55,6 @@ class Plan:
     """Whether the refusal passes by itself (a cooldown) or by a person's word (pause): then sentinel waits."""
 
     reason: str = ""
-
-
-def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
-    """What to do about a divergence, given what is true now. A plan without actions and refusal has nothing to do."""
-    incident = run.open_incident
-    if incident is None:
-        return Plan(reason=f"no incident is open: {verdict.reason}")
-    if incident.current is not None:
-        return plan_rollback(incident.current, run, policy)
-    if (wait := incident.waiting) is not None:
-        return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run heals")
-    if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
-        return Plan(reason=f"the run has not diverged: {verdict.reason}")
-    return decide(incident, run, policy)
-
-
-def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
-
-    A rung that only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't
-    be carried out is a skip to record; the next rung is decided once it is recorded.
-    """
-    if (refused := _waits(run, policy)) is not None:
-        return refused
-    if incident.tried >= len(policy.ladder):
-        tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
-        return Plan(
-            refusal=f"the ladder's {len(policy.ladder)} rungs are used up: {tried} tried without recovery, "
-            f"{left_out} could not be carried out"
-        )
-    rung = policy.ladder[incident.tried]
-    if rung.page:
-        return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
-    if rung.wait_steps is not None:
-        wait = begin_wait(rung, rung.wait_steps, incident, run)
-        return Plan(wait=wait, reason=f"watch until step {wait.until_step} whether the run heals by itself")
-    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
-        return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
-    if (refused := no_room(run)) is not None:
-        return refused
-    return _restart(rung, incident, run, policy)
-
-
-def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The rung's target and overrides as a decision; a skip where it can't be carried out; or what is against it."""
-    target = choose_target(incident, rung, run, policy)
-    try:
-        decision = _decision(incident, rung, target, run, policy)
-    except ConfigError as error:
-        return skipped(rung, str(error))
-    if decision.restart and (unapplied := not_applied(decision.overrides, incident.baseline, run)) is not None:
-        return skipped(rung, unapplied)
-    if (first := _not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
-        return first
-    if _lost_steps(run) + decision.lost_steps > policy.lost_steps_budget:
-        return Plan(
-            refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
-            f"than is left of the budget of {policy.lost_steps_budget}"
-        )
-    if (refused := _too_dear(decision, run, policy)) is not None:
-        return refused
-    carried_out = plan_rollback(decision, run, policy)
-    if carried_out.refusal is not None:
-        return carried_out
-    return Plan(actions=carried_out.actions, decision=decision, reason=target.reason)
-
-
-def skipped(rung: Rung, reason: str) -> Plan:
-    """The plan for a rung that can't be carried out: it is recorded as skipped, with the reason, a sentence."""
-    return Plan(
-        skip=Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason),
-        reason=f"rung {rung.name!r} is skipped: {reason}",
-    )
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
@@ -213,10 +123,11 @@ def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
     if target is None or not target.complete or target.verified is False:
         why = target.problem if target is not None else "it is not there"
         return Plan(refusal=f"the target {decision.target_tag} can't be trusted any more: {why}")
-    return _not_yet_verified(target)
+    return not_yet_verified(target)
 
 
-def _not_yet_verified(target: Checkpoint | None) -> Plan | None:
+def not_yet_verified(target: Checkpoint | None) -> Plan | None:
+    """The plan to bring the target back, or to read it whole, where that is still to be done."""
     if target is not None and target.only_pinned:
         return Plan(actions=(RestorePinned(target.tag),), reason=f"of {target.tag}, the target, only its pin is left")
     if target is not None and target.verified is None:
@@ -224,65 +135,9 @@ def _not_yet_verified(target: Checkpoint | None) -> Plan | None:
     return None
 
 
-def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
-    rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
-    if target.tag is None:
-        anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
-    else:
-        anchor = run.positions.get(target.global_step, Anchor(global_step=target.global_step))
-    overrides = overrides_for(
-        rung,
-        incident.baseline,
-        incident=incident.id,
-        rollback=rollback,
-        anchor=anchor,
-        new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
-        onset_past=onset_past(incident, policy),
-    )
-    lost = lost_steps(target.global_step, run)
-    return Rollback(
-        id=rollback,
-        rung=rung.name,
-        hypothesis=rung.hypothesis,
-        target_tag=target.tag,
-        target_step=target.global_step,
-        overrides=overrides,
-        changes=changes(overrides, incident.baseline),
-        decided_unix_s=run.now_unix_s,
-        lost_steps=lost,
-        lost_gpu_hours=gpu_hours(lost, run),
-        unconfirmed=unconfirmable(overrides, incident.baseline, run),
-        in_script=run.jobs.rewrites_script,
-    )
-
-
-def onset_past(incident: Incident, policy: Policy) -> int | None:
-    """The position in the data `margin_steps` past the late end of the onset; None where samples are not reported."""
-    if incident.onset_samples is None or incident.batch_samples is None:
-        return None
-    return incident.onset_samples + policy.margin_steps * incident.batch_samples
-
-
-_HOUR_S = 3600.0
-
-PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
-KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
-
-
-def _waits(run: RunState, policy: Policy) -> Plan | None:
-    """What has to pass before anything is decided."""
-    if not run.jobs.known:  # the job's script is a part of what is decided upon
-        return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
-    if run.paused or run.kill_file:
-        return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True)
-    span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
-    if span is not None:
-        return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)
-    decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
-    left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
-    if left_s > 0:
-        return Plan(refusal=f"the last rollback was decided just now: {left_s:.0f} s of cooldown are left", waits=True)
-    return None
+def on_hold(run: RunState) -> Plan | None:
+    """The refusal to do anything while a person wants nothing done; None when none does."""
+    return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True) if run.paused or run.kill_file else None
 
 
 def no_room(run: RunState) -> Plan | None:
@@ -306,26 +161,3 @@ def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None
             waits=True,
         )
     return None
-
-
-def unconfirmable(overrides: Overrides, baseline: Baseline, run: RunState) -> tuple[str, ...]:
-    """Names of checks that this trainer will not answer; one that takes options has no record of what it did once."""
-    said = tuple(unreported(overrides, baseline))
-    once = overrides.once if run.jobs.rewrites_script else None
-    return said if once is None else (*said, f"one-shot changes of {once.id}")
-
-
-def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
-    budget, cost = policy.gpu_hours_budget, decision.lost_gpu_hours
-    if budget is None or cost is None:
-        return None
-    left = budget - sum(r.lost_gpu_hours or 0.0 for i in run.incidents for r in i.rollbacks)
-    if cost <= left:
-        return None
-    return Plan(
-        refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"
-    )
-
-
-def _lost_steps(run: RunState) -> int:
-    return sum(r.lost_steps for i in run.incidents for r in i.rollbacks)

@@ -1,4 +1,4 @@
-"""What somebody has to know of that is no divergence: a turn that fails again and again, a job that is gone or hangs.
+"""What a person has to know of that is no divergence: turns that fail again and again, a job that is gone or hangs.
 
 The incident log has two events of it, `troubled` and `relieved`; so a daemon that is started again knows what was told.
 """
@@ -6,10 +6,10 @@ The incident log has two events of it, `troubled` and `relieved`; so a daemon th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-__all__ = ["AGAIN_S", "Severity", "Trouble", "TroubleTopic", "struggling", "troubles_of", "unsettled"]
+__all__ = ["AGAIN_S", "Alert", "Severity", "Trouble", "TroubleTopic", "is_due", "troubles_of", "unsettled", "updated"]
 
 Severity = Literal["warning", "critical"]
 """warning: somebody should know; critical: nothing goes on before a person does something."""
@@ -25,8 +25,21 @@ AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """How it stands with one topic at this look."""
+
+    topic: TroubleTopic
+    reason: str | None = None
+    """What is wrong, as a sentence; None where nothing is, or not any more."""
+
+    severity: Severity = "critical"
+    within_s: float = 0.0
+    """Seconds for which it may last before a person is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One of these, while it lasts."""
+    """What is wrong, while it lasts."""
 
     topic: TroubleTopic
     severity: Severity
@@ -34,17 +47,43 @@ class Trouble:
     """The last one, as a sentence."""
 
     since_unix_s: float
-    told_unix_s: float | None = None
-    """When somebody was told of it last; None while nobody was."""
+    alerted_unix_s: float | None = None
+    """When a person was told of it last; None while none was."""
 
 
-def struggling(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
-    """Whether somebody is to be told now: it has lasted for `within_s`, and was not told yet.
+def updated(
+    troubles: Mapping[str, Trouble], alerts: Iterable[Alert], now_unix_s: float
+) -> tuple[dict[str, Trouble], tuple[Trouble, ...], tuple[Trouble, ...]]:
+    """The troubles as these alerts leave them; those of which a person is to be told now; those told of that are over.
+
+    A topic without an alert stays as it is: nothing is known of it now.
+    """
+    known, due, over = dict(troubles), list[Trouble](), list[Trouble]()
+    for alert in alerts:
+        before = known.pop(alert.topic, None)
+        if alert.reason is None:
+            if before is not None and before.alerted_unix_s is not None:
+                over.append(before)
+            continue
+        severity, reason = alert.severity, alert.reason
+        if before is None:
+            trouble = Trouble(topic=alert.topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
+        else:
+            trouble = replace(before, severity=severity, reason=reason)
+        if is_due(trouble, now_unix_s, within_s=alert.within_s):
+            trouble = replace(trouble, alerted_unix_s=now_unix_s)
+            due.append(trouble)
+        known[alert.topic] = trouble
+    return known, tuple(due), tuple(over)
+
+
+def is_due(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
+    """Whether a person is to be told now: it has lasted for `within_s`, and nobody was told yet.
 
     What was tried again and again is told again every hour; what just lasts (a job that is gone) is told once.
     """
-    if trouble.told_unix_s is not None:
-        return trouble.topic == "struggling" and now_unix_s - trouble.told_unix_s >= AGAIN_S
+    if trouble.alerted_unix_s is not None:
+        return trouble.topic == "struggling" and now_unix_s - trouble.alerted_unix_s >= AGAIN_S
     return now_unix_s - trouble.since_unix_s >= within_s
 
 
@@ -58,7 +97,7 @@ def troubles_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Trouble]:
                 severity=event["severity"],
                 reason=event["reason"],
                 since_unix_s=float(event["since_unix_s"]),
-                told_unix_s=float(event["time_unix_s"]),
+                alerted_unix_s=float(event["time_unix_s"]),
             )
         elif event["event"] == "relieved":
             told.pop(event["topic"], None)

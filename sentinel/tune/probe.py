@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.act.observe import Launcher
+from sentinel.act.neighbours import Launcher
 from sentinel.act.source import Source
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.tune.reading import Reading

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from sentinel.act.observe import Look, Observer
+from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
@@ -17,6 +17,7 @@ from sentinel.daemon import wiring
 from sentinel.daemon.watched_run import Company, Watched
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action
+from sentinel.plan.look import Look
 from sentinel.vocabulary.errors import LockHeld
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample, encode

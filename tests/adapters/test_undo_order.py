@@ -6,13 +6,14 @@ from pathlib import Path
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
-from sentinel.act.undo import held_by, take_back
+from sentinel.act.undo import quarantine_of, take_back
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.sample import RunFinished, RunStarted, encode
 
 AT = Anchor(global_step=10)
 
@@ -38,7 +39,9 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
     (tmp_path / "a.toml").write_text(
         '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\ncommand = ["true"]\n'
     )
-    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "attempts").mkdir(parents=True)
+    started, ended = RunStarted(attempt=1, time_unix_s=1.0), RunFinished(attempt=1, time_unix_s=2.0, reason="finished")
+    (tmp_path / "s" / "attempts" / "0001.jsonl").write_text(encode(started) + encode(ended))
     near = neighbours_of(load_config(tmp_path / "a.toml"))
 
     def saved(step: int, by: str) -> None:
@@ -72,7 +75,7 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         baseline=Baseline(),
         rollbacks=[first, second],
     )
-    assert held_by(incident, near.checkpoints) == ("global_step20", "global_step30")
+    assert quarantine_of(incident, near.checkpoints) == ("global_step20", "global_step30")
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
     take_back(incident, near, Observer(near, Thresholds(gone_after_s=0.001)), ledger)
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}

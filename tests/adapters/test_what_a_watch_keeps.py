@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
+from sentinel.act.past import Past
 from sentinel.adapters.journal import Journals
 from sentinel.config import Config, load_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, encode
 from tests.sources.reading import megatron
@@ -127,15 +127,11 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     observer.look(STEPS + 1.0)
     tell(tmp_path, 1, *(sample(1, s, 9.0) for s in range(STEPS + 1, STEPS + 600)))
     look = observer.look(STEPS + 600.0)
-    attempt, events = look.history.latest, list[Mapping[str, Any]]()
-    assert attempt is not None
     assert (look.verdict.kind, look.verdict.onset_range) == (VerdictKind.DIVERGED, (STEPS + 1, STEPS + 1))
-    lineage = look.history.lineage(attempt)
-    ledger = Ledger(events.append, clock=lambda: 7.0, say=lambda _: None)
-    ledger.opened(1, attempt, look.run.baseline, None, reason="…", verdict=look.verdict, lineage=lineage)
-    (opened,) = events
-    assert opened["best_mean"] == 2.0
-    assert (opened["onset_samples"], opened["onset_tokens"]) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
+    onset = Past().read(look, Policy(), lambda _: None).onset
+    assert onset is not None
+    assert onset.best_mean == 2.0
+    assert (onset.consumed_samples, onset.consumed_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
 
 
 @pytest.mark.parametrize("away", ["rotated", "cut", "gone"])

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act import watch
 from sentinel.act.file_activity import Signs
-from sentinel.act.observe import Look, Observer
+from sentinel.act.observe import Observer
 from sentinel.act.silence import FileSilence, Silence
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
+from sentinel.plan import turn
+from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 
@@ -48,7 +49,7 @@ def test_after_a_look_that_hung_nothing_is_done_before_another_one(
     ours = watched(config, tmp_path)
     assert ours.turn(0.0)
     journal.write_text(whole)
-    monkeypatch.setattr(watch, "_FRESH_S", -1.0)  # every look is one that took too long
+    monkeypatch.setattr(turn, "OLD_AFTER_S", -1.0)  # every look is one that took too long
     assert ours.turn(0.0)
     assert not log.exists() or '"opened"' not in log.read_text()
     assert ours.turn(0.0)  # not for good: a filesystem may be as slow as that always

@@ -14,10 +14,10 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind, judge
 from sentinel.plan.actions import describe
-from sentinel.plan.approval import digest_of
+from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.forecast import coming_saves
-from sentinel.plan.incident import Rollback, Wait
+from sentinel.plan.incident import Rollback, Wait, digest_of
 from sentinel.plan.liveness import life_of
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, RunState
@@ -25,8 +25,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.price import price, unconfirmed
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.restart import plan_hang, plan_restart
-from sentinel.plan.rollback import Plan, decide, plan_recovery, plan_rollback
-from sentinel.plan.wait_rung import has_not_healed
+from sentinel.plan.rollback import Plan, plan_rollback
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import RunStarted, Sample

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.observe import Look
 from sentinel.daemon.correlated import Correlated, leads
 from sentinel.daemon.loop_costs import Turns
 from sentinel.daemon.watch_metrics import MITIGATIONS, exposed, of_ourselves
@@ -18,6 +17,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof_value import Proof

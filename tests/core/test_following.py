@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.act.following import Following
-from sentinel.act.observe import Look
-from sentinel.act.recovery_tracker import Held
+from sentinel.act.past import Past
 from sentinel.judge.before import BestMean
 from sentinel.judge.history import History
 from sentinel.judge.ill_spans import IllSpans
@@ -22,6 +21,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
 from tests.core import all_kept
 from tests.core.all_kept import AllKept
@@ -51,7 +51,7 @@ class Watched:
         """As a daemon that was started again: everything is told again, in one piece."""
         self.history = History(again=self._again)
         self.following = Following(self.history, THRESHOLDS)
-        self.held = Held()
+        self.past = Past()
         self._take(self.all.records)
 
     def tell(self, records: Iterable[Record]) -> None:
@@ -278,7 +278,7 @@ def asked(watched: Watched, rollback: Rollback, ill: Incident, danger: Danger, *
         validated_before=[v for v in of_all.validations(ill.attempt) if v.global_step < early],
         validated=[v for v in of_all.validations(latest.number) if v.global_step > rollback.target_step],
     )
-    said = watched.held.recovery(ill, rollback, latest, look(watched, finished=finished), hold_steps=danger.hold_steps)
+    said = watched.past.recovery(ill, rollback, latest, look(watched, finished=finished), hold_steps=danger.hold_steps)
     return said, expected
 
 

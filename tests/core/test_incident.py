@@ -10,12 +10,13 @@ import pytest
 
 from sentinel.act.ledger import Ledger
 from sentinel.act.undo import undo_incident
-from sentinel.judge.history import Attempt
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan import incident_events as events
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Rollback, fold
+from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.sentences import sentence, story
@@ -85,9 +86,8 @@ class Book:
         verdict = Verdict(
             kind=VerdictKind.DIVERGED, reason="it stays up", onset_range=(47, 49), alarm_step=88, led_by=("grad_norm",)
         )
-        self.ledger.opened(
-            1, Attempt(1), Baseline(seed=3, lr=LR), None, reason="it stays up", verdict=verdict, lineage=samples
-        )
+        baseline, onset = Baseline(seed=3, lr=LR), events.onset_readings(samples, (47, 49), None)
+        self.ledger.record(events.opened(1, 1, baseline, None, reason="it stays up", verdict=verdict, onset=onset))
 
 
 def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
@@ -96,7 +96,7 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     opened = book.incident
     assert (opened.status, opened.onset_range, opened.onset_tokens, opened.best_mean) == ("open", (47, 49), 490, 3.0)
     assert (opened.led_by, opened.baseline, opened.current) == (("grad_norm",), Baseline(seed=3, lr=LR), None)
-    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     assert book.incident.status == "decided"
     assert book.incident.current == DECISION
     for action in (
@@ -109,16 +109,19 @@ def test_the_story_of_an_incident_is_told_by_its_events_alone() -> None:
     current = book.incident.current
     assert current is not None
     assert (current.moved_tags, current.starts, current.last_start_unix_s) == (("global_step20",), 1, 7.0)
-    book.ledger.applied(DECISION)
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     assert book.incident.status == "applied"
     checks = prove(DECISION, Evidence(started=STARTED))
-    assert book.ledger.proof(DECISION, 2, checks) is Proof.CONFIRMED
+    assert outcome(checks) is Proof.CONFIRMED
+    book.ledger.record(events.proof(DECISION, 2, checks))
     assert book.incident.status == "holding"
-    book.ledger.rung_failed(DECISION, 2, "diverged again", Verdict(kind=VerdictKind.DIVERGED, reason="…"))
+    book.ledger.record(
+        events.rung_failed(DECISION, 2, "diverged again", Verdict(kind=VerdictKind.DIVERGED, reason="…"))
+    )
     assert (book.incident.status, book.incident.current) == ("open", None)
-    book.ledger.stopped(book.incident, "the budget is spent")
+    book.ledger.record(events.stopped("incident-1", "the budget is spent"))
     assert (book.incident.status, book.incident.note) == ("stopped", "the budget is spent")
-    book.ledger.closed("incident-1", "undone", "a person took it back")
+    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
     assert (book.incident.status, book.incident.outcome) == ("closed", "undone")
 
 
@@ -194,26 +197,26 @@ def test_a_rollback_is_half_done_from_its_decision_until_it_is_applied() -> None
     book = Book()
     book.open()
     assert book.incident.half_done is None
-    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     assert book.incident.half_done is not None
     assert not book.incident.rollbacks[0].begun
     book.ledger.record({"event": "intent", **MOVE})
     assert book.incident.rollbacks[0].begun
-    book.ledger.applied(DECISION)
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     assert book.incident.half_done is None
 
 
 def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     book.ledger.record({"event": "intent", **MOVE})
     book.ledger.record({"event": "intent", "rollback": DECISION.id, **UNDO})
     assert book.incident.half_done is not None
     book.ledger.record({"event": "done", "rollback": DECISION.id, **UNDO})
     assert book.incident.half_done is None
     assert book.incident.undoing == DECISION.id  # until it is closed: then what took its place is under way
-    book.ledger.closed("incident-1", "superseded", "…")
+    book.ledger.record(events.closed("incident-1", "superseded", "…"))
     assert book.incident.undoing is None
     with pytest.raises(ConfigError, match="no rollback to undo"):
         undo_incident((book.incident,), None)
@@ -225,14 +228,14 @@ def test_what_was_taken_back_is_half_done_no_more_until_it_is_begun_again() -> N
 def test_an_undo_that_was_cut_short_is_known_until_it_is_closed() -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", DECISION)
-    book.ledger.applied(DECISION)
-    book.ledger.closed("incident-1", "superseded", "rolled back; a person starts the job again")
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
+    book.ledger.record(events.closed("incident-1", "superseded", "rolled back; a person starts the job again"))
     book.ledger.record({"event": "intent", "rollback": None, **UNDO})
     assert book.incident.undoing == "incident-1"
     book.ledger.record({"event": "done", "rollback": None, **UNDO})
     assert undo_incident((book.incident,), None).undoing  # not said to be closed: it is gone through once more
-    book.ledger.closed("incident-1", "undone", "a person took it back")
+    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
     assert not book.incident.undoing
 
 
@@ -256,12 +259,13 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", DECISION)
-    book.ledger.applied(DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
+    book.ledger.record(events.event("applied", "incident-1", rollback=DECISION.id))
     checks = prove(DECISION, Evidence(started=replace(STARTED, **changed)))
-    assert book.ledger.proof(DECISION, 2, checks) is proof
+    assert outcome(checks) is proof
+    book.ledger.record(events.proof(DECISION, 2, checks))
     assert (book.events[-1]["event"], book.incident.status) == (event, "holding")
-    book.ledger.rung_failed(book.incident.rollbacks[0], 2, "diverged again", FAILS)
+    book.ledger.record(events.rung_failed(book.incident.rollbacks[0], 2, "diverged again", FAILS))
     (rollback,) = book.incident.rollbacks
     assert (rollback.proof, f"{rollback.id} {rollback.result}") == (proof, told)
     assert sentence(book.events[-1]) == told
@@ -271,18 +275,19 @@ def test_only_a_rung_whose_every_change_is_confirmed_is_one_that_did_not_help(
 def test_a_change_that_did_not_take_effect_is_an_incident_of_its_own_and_ends_with_the_one_it_belongs_to() -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     checks = prove(DECISION, Evidence(started=replace(STARTED, seed=3)))
-    assert book.ledger.proof(DECISION, 2, checks) is Proof.CONTRADICTED
-    book.ledger.ignored(2, DECISION, Attempt(2), Baseline(), checks)
-    book.ledger.stopped(fold(book.events)[0], "incident-1-r1 did not take effect")
+    assert outcome(checks) is Proof.CONTRADICTED
+    book.ledger.record(events.proof(DECISION, 2, checks))
+    book.ledger.record(events.ignored(2, DECISION, 2, Baseline(), checks))
+    book.ledger.record(events.stopped("incident-1", "incident-1-r1 did not take effect"))
     diverged, own = fold(book.events)
     assert (own.id, own.status, own.ignored, own.rollbacks) == ("incident-2", "stopped", "incident-1-r1", [])
     assert own.note == "incident-1-r1 (warmup) did not take effect: seed should be 4 and is 3"
     assert diverged.rollbacks[0].result == "did not take effect: seed"
     assert diverged.rollbacks[0].proved is False
     assert undo_incident((diverged, own), None).id == "incident-1"
-    book.ledger.closed("incident-1", "undone", "a person took it back")
+    book.ledger.record(events.closed("incident-1", "undone", "a person took it back"))
     assert [(i.status, i.outcome) for i in fold(book.events)] == [("closed", "undone")] * 2
 
 
@@ -308,7 +313,7 @@ def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_i
 ) -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", DECISION)
+    book.ledger.record(events.decided("decided", "incident-1", DECISION))
     of = {"incident": "incident-1", "rollback": DECISION.id, "attempt": 2}
     book.ledger.record({"event": event, **of, "checks": checks})
     assert book.incident.rollbacks[0].proof is proof
@@ -323,7 +328,11 @@ def test_a_log_of_an_older_version_is_read_and_a_silence_that_it_called_proved_i
 def test_a_decision_of_an_older_version_starts_the_job_again_through_overrides() -> None:
     book = Book()
     book.open()
-    book.ledger.decided("incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True))
+    book.ledger.record(
+        events.decided(
+            "decided", "incident-1", replace(DECISION, unconfirmed=("seed",), lost_gpu_hours=3.0, in_script=True)
+        )
+    )
     later = {"unconfirmed", "lost_gpu_hours", "in_script", "restart"}
     older = [{key: value for key, value in event.items() if key not in later} for event in book.events]
     (rollback,) = fold(older)[0].rollbacks

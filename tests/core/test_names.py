@@ -14,7 +14,7 @@ from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.slurm.records import JobRecords, Submissions
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import load_config
-from sentinel.plan.approval import Approval
+from sentinel.plan.incident import Approval
 from sentinel.vocabulary.errors import ConfigError, QuarantineError, SentinelError
 from sentinel.vocabulary.names import LONGEST_NAME_BYTES, why_not_a_name
 from sentinel.vocabulary.numbers import dump_json

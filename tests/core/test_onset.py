@@ -15,9 +15,9 @@ from sentinel.judge.ill_spans import IllSpan, IllSpans
 from sentinel.judge.outright import Overflows
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.decision import decide
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
-from sentinel.plan.rollback import decide
 from sentinel.plan.target import choose_target
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
 from tests.core.test_recovery_plan import DIVERGED, POLICY, incident, run

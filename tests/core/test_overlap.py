@@ -30,7 +30,7 @@ class Run:
         self.history.push(RunFinished(attempt=attempt, global_step=made, time_unix_s=at, reason="sigterm"))
 
     def look(self) -> str | None:
-        return self._overlap.told(self.history)
+        return self._overlap.sentence(self.history)
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.act.ledger import Ledger
-from sentinel.act.troubles import Troubles
 from sentinel.plan.page import TOPICS, Page, page_for, page_from_json, pages, trial_page
-from sentinel.plan.trouble import AGAIN_S, Trouble, struggling, troubles_of, unsettled
 from sentinel.vocabulary.numbers import dump_json, load_object
 
 DECISION = {
@@ -155,83 +152,3 @@ def test_a_log_of_another_version_is_told_as_well_as_may_be() -> None:
 
 def test_a_test_page_says_that_nothing_is_wrong() -> None:
     assert "nothing is wrong" in trial_page("tr8", 1.0).text
-
-
-def trouble(told_unix_s: float | None = None, topic: Any = "struggling") -> Trouble:
-    return Trouble(topic=topic, severity="warning", reason="no answer", since_unix_s=0.0, told_unix_s=told_unix_s)
-
-
-@pytest.mark.parametrize(
-    ("met", "now_unix_s", "told"),
-    [
-        (trouble(), 899, False),
-        (trouble(), 900, True),
-        (trouble(told_unix_s=900), 901, False),
-        (trouble(told_unix_s=900), 899 + AGAIN_S, False),
-        (trouble(told_unix_s=900), 900 + AGAIN_S, True),
-        (trouble(told_unix_s=900, topic="down"), 900 + 10 * AGAIN_S, False),
-    ],
-)
-def test_what_lasts_is_told_once_and_what_struggles_every_hour(met: Trouble, now_unix_s: float, told: bool) -> None:
-    assert struggling(met, now_unix_s, within_s=900) is told
-
-
-def test_a_daemon_that_is_started_again_knows_what_was_told() -> None:
-    told = troubles_of([troubled(), troubled("down"), relieved("down"), troubled(time_unix_s=4600)])
-    assert told == {"struggling": Trouble(**_facts(told["struggling"]))}
-    assert (told["struggling"].since_unix_s, told["struggling"].told_unix_s) == (50.0, 4600.0)
-
-
-def _facts(met: Trouble) -> dict[str, Any]:
-    return {key: getattr(met, key) for key in ("topic", "severity", "reason", "since_unix_s", "told_unix_s")}
-
-
-@pytest.mark.parametrize(
-    ("kinds", "answer"),
-    [
-        ([], False),
-        (["intent", "failed"], True),
-        (["intent", "failed", "intent", "done"], False),
-        (["intent", "done", "intent", "failed"], True),
-        (["intent", "failed", "stopped"], False),
-        (["intent", "failed", "troubled"], True),
-    ],
-)
-def test_a_turn_that_tries_nothing_is_no_success(kinds: list[str], answer: bool) -> None:
-    events = [event(kind) for kind in kinds]
-    assert unsettled(events, 200.0, within_s=900) is answer
-    assert unsettled(events, 1200.0, within_s=900) is False
-
-
-def test_a_struggle_is_written_down_once_an_hour_and_when_it_is_over() -> None:
-    log: list[Any] = []
-    now = 0.0
-    ledger = Ledger(log.append, lambda: now, lambda _: None)
-    troubles = Troubles(ledger)
-    for minute in range(0, 150, 5):
-        if minute == 70:  # another daemon takes over
-            troubles = Troubles(ledger)
-        now = 60.0 * minute
-        troubles.take_up(log)
-        troubles.met("struggling", f"no answer at {minute}", now, severity="critical", within_s=900)
-    troubles.over("struggling", now)
-    troubles.over("struggling", now)
-    troubles.over("down", now)
-    assert [(e["event"], e["time_unix_s"] / 60) for e in log] == [
-        ("troubled", 15),
-        ("troubled", 75),
-        ("troubled", 135),
-        ("relieved", 145),
-    ]
-    assert log[0]["reason"] == "no answer at 15"
-    assert troubles_of(log) == {}
-
-
-def test_what_is_over_before_anybody_was_told_leaves_no_trace() -> None:
-    log: list[Any] = []
-    troubles = Troubles(Ledger(log.append, lambda: 0.0, lambda _: None))
-    for now in (0.0, 800.0):
-        troubles.met("struggling", "no answer", now, severity="warning", within_s=900)
-    troubles.over("struggling", 810.0)
-    troubles.met("struggling", "no answer", 1000.0, severity="warning", within_s=900)
-    assert not log

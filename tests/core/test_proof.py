@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.reported import baseline_of
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
 from sentinel.plan.proof_value import Proof, failure
+from sentinel.plan.reported import baseline_of
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import (

@@ -22,7 +22,7 @@ from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
 from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident import fold
+from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample, encode
 from tests.sources.reading import megatron
@@ -104,7 +104,7 @@ def test_it_is_said_once_and_a_run_that_keeps_up_is_not_spoken_of(
         config = configured(tmp_path / name, 'reference = ["../sibling"]')
         parts = assemble(config, config.policy, say=lambda _: None)
         watching = Watch(
-            parts.observer, parts.recoverer, cast(Pinning, _NoPins()), config.policy, parts.ledger, lambda _: None
+            parts.observer, parts.perform, cast(Pinning, _NoPins()), config.policy, parts.ledger, lambda _: None
         )
         with caplog.at_level(logging.INFO):
             for now in range(3):
@@ -113,7 +113,7 @@ def test_it_is_said_once_and_a_run_that_keeps_up_is_not_spoken_of(
 
 
 class _NoPins:
-    def keep(self, look: object) -> None: ...
+    def keep(self, tag: str) -> None: ...
 
 
 def test_a_reference_is_read_again_after_an_hour_and_not_before(

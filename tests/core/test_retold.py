@@ -8,7 +8,7 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.act.sample_cache import Retold
+from sentinel.act.sample_cache import SampleCache
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, Validation
 from sentinel.vocabulary.scraped import ScrapedSample
 
@@ -56,7 +56,7 @@ def sample(step: int, attempt: int = 1) -> Sample:
 )
 @settings(max_examples=150, deadline=None)
 def test_every_sample_is_told_again_as_it_was(samples: list[Sample], size: int) -> None:
-    source = Retold(Pieces(*(list(samples[i : i + size]) for i in range(0, len(samples), size))))
+    source = SampleCache(Pieces(*(list(samples[i : i + size]) for i in range(0, len(samples), size))))
     told = [record for _ in range(len(samples) + 1) for record in source.new()]
     assert told == samples
     for attempt in (1, 2, 3):
@@ -71,14 +71,14 @@ def test_thousands_of_samples_are_told_again_across_attempts_and_what_is_no_samp
         Validation(attempt=1, global_step=1, time_unix_s=0.0, loss=1.0),
     ]
     first, second = [sample(s) for s in range(1, 1001)], [sample(s, 2) for s in range(400, 1500)]
-    source = Retold(Pieces([*others, *first], list(second)))
+    source = SampleCache(Pieces([*others, *first], list(second)))
     assert list(source.new()) == [*others, *first]
     assert list(source.new()) == second
     assert (list(source.again(1)), list(source.again(2)), list(source.again(3))) == (first, second, [])
 
 
 def test_of_a_source_with_a_lookback_no_more_than_that_is_kept() -> None:
-    source = Retold(Pieces(*([sample(s)] for s in range(1, 5001))), lookback_s=1000.0)
+    source = SampleCache(Pieces(*([sample(s)] for s in range(1, 5001))), lookback_s=1000.0)
     for _ in range(5000):
         source.poll()
     kept = [s.global_step for s in source.again(1)]
@@ -89,7 +89,7 @@ def test_of_a_source_with_a_lookback_no_more_than_that_is_kept() -> None:
 def test_a_kept_sample_takes_a_hundred_bytes_at_most() -> None:
     tracemalloc.start()
     try:
-        source = Retold(Pieces([sample(s) for s in range(1, 20_001)]))
+        source = SampleCache(Pieces([sample(s) for s in range(1, 20_001)]))
         source.poll()
         taken, _ = tracemalloc.get_traced_memory()
     finally:

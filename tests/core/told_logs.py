@@ -14,12 +14,13 @@ from typing import Any
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run, mark_in, resubmission, with_own_head
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.annotations import marks, onset_steps
-from sentinel.plan.incident import fold, overrides_to_json
+from sentinel.plan.incident import overrides_to_json
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.page import page_from_json, pages
 from sentinel.plan.sentences import story
-from sentinel.plan.trouble import struggling, troubles_of, unsettled
+from sentinel.plan.trouble import is_due, troubles_of, unsettled
 from sentinel.plan.wandb_overlays import overlays
 from sentinel.vocabulary.errors import IncidentLogError
 from tests.core.drawn_situations import Drawn
@@ -58,9 +59,9 @@ def _of_log(events: list[dict[str, Any]]) -> Iterator[str]:
         yield f"over {steps}, {over.tags}, {len(over.text.splitlines())} lines"
     last = float(events[-1]["time_unix_s"])
     for topic, trouble in troubles_of(events).items():
-        again = [struggling(trouble, last + s, within_s=50.0) for s in (0.0, 3599.0, 3600.0, 9e4)]
-        untold = replace(trouble, told_unix_s=None)
-        first = [struggling(untold, untold.since_unix_s + s, within_s=50.0) for s in (49.0, 50.0)]
+        again = [is_due(trouble, last + s, within_s=50.0) for s in (0.0, 3599.0, 3600.0, 9e4)]
+        untold = replace(trouble, alerted_unix_s=None)
+        first = [is_due(untold, untold.since_unix_s + s, within_s=50.0) for s in (49.0, 50.0)]
         yield f"{topic}: {short(trouble)} {again} {first}"
     yield f"unsettled: {[unsettled(events, last + s, within_s=60.0) for s in (0.0, 59.0, 60.0)]}"
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, encode
 
 with warnings.catch_warnings():

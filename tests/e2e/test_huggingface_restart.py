@@ -13,7 +13,8 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
-from sentinel.plan.incident import Rollback, fold
+from sentinel.plan.incident import Rollback
+from sentinel.plan.incident_fold import fold
 from tests.adapters.pagers import free_port
 
 ROOT = Path(__file__).parents[2]

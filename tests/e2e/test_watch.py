@@ -24,7 +24,7 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
 from sentinel.config import load_config
 from sentinel.daemon.doctor import insist
-from sentinel.plan.incident import fold
+from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.hooks.trainer import command as small_trainer
@@ -82,7 +82,7 @@ def test_in_mode_observe_all_is_said_and_nothing_is_done(run: Path) -> None:
     before = inventory(run)
     watched = sentinel(run, "watch", "--observe", expect=1)
     assert not (run / "checkpoints" / ".sentinel-quarantine").exists()
-    assert "mode is observe: would apply 'reseed' from global_step" in watched.stderr
+    assert "would have applied 'reseed' from global_step" in watched.stderr
     assert inventory(run) == before
     assert not (run / "state" / "overrides.json").exists()
     (incident,) = fold(IncidentLog(run / "state" / "incidents.jsonl").read())
@@ -115,7 +115,7 @@ def test_a_run_that_is_paused_is_watched_and_not_touched(run: Path, name: str, s
 def test_a_spent_budget_asks_for_a_person_and_goes_on_asking(run: Path) -> None:
     before = inventory(run)
     edit(run, "rollback_budget = 5", "rollback_budget = 0")
-    assert "rollback budget of 0 is spent. A person is needed" in sentinel(run, "watch", expect=4).stderr
+    assert "stopped, a person is needed: rollback budget of 0 is spent" in sentinel(run, "watch", expect=4).stderr
     assert "waits for a person" in sentinel(run, "watch", expect=4).stderr
     assert inventory(run) == before
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.attribution import rollback_of
-from sentinel.act.reported import baseline_of, warmup_end
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.liveness import rollback_of
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.proof import outcome, prove, unreported
 from sentinel.plan.proof_value import Proof
+from sentinel.plan.reported import baseline_of, warmup_end
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample

@@ -37,10 +37,13 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="plan",
         code=("sentinel/plan/*.py",),
-        tests=_core(
-            *("planned_", "told_", "recovery_plan", "waiting", "alive", "applying", "coming", "price", "mitigations"),
-            *("incident", "marks", "overlays", "page", "proof", "first_steps", "slurm_jobs", "onset", "bell"),
-            *("script_changes", "written_", "megatron_options", "events_hold_together"),
+        tests=(
+            "tests/plan",
+            *_core(
+                *("planned_", "told_", "recovery_plan", "alive", "applying", "coming", "price", "mitigations"),
+                *("incident", "marks", "overlays", "page", "proof", "slurm_jobs", "onset", "bell"),
+                *("script_changes", "written_", "megatron_options", "events_hold_together"),
+            ),
         ),
     ),
     Area(

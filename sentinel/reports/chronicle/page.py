@@ -10,7 +10,9 @@ from typing import Any
 
 from sentinel.durable import write_atomically
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.incident import Incident, Rollback, fold
+from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident_fold import fold
+from sentinel.plan.price import lost_so_far
 from sentinel.plan.sentences import story
 from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 from sentinel.reports.chronicle.picture import draw
@@ -56,7 +58,7 @@ def _belongs(attempt: Attempt, incident: Incident) -> bool:
 
 def _summary(history: History, incidents: tuple[Incident, ...]) -> Iterator[str]:
     steps = [s.global_step for a in history.attempts.values() for s in a.samples]
-    lost = sum(r.lost_steps for i in incidents for r in i.rollbacks)
+    lost = lost_so_far(incidents)
     helped = [i for i in incidents if i.outcome == "recovered"]
     yield (
         f"{len(history.attempts)} attempts, {max(steps, default=0)} steps reached, {len(incidents)} incidents, "
@@ -123,7 +125,7 @@ def _when(incident: Incident) -> str:
 
 
 def _cost(chapter: _Chapter) -> str:
-    lost = sum(r.lost_steps for r in chapter.incident.rollbacks)
+    lost = lost_so_far((chapter.incident,))
     starts = sum(r.starts for r in chapter.incident.rollbacks)
     hours = _gpu_hours(chapter)
     spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not recover"

@@ -15,7 +15,8 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.trend import Reference
-from sentinel.plan.incident import Incident, fold
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_fold import fold
 from sentinel.sources.column_source import ColumnSource
 
 __all__ = ["Asked", "Past", "read_past"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Look, Observer
-from sentinel.act.recover import Done, Recoverer
+from sentinel.act.past import Past
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.incident_events import Event
+from sentinel.plan.look import Look, Outcome
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
+from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, Standing
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
@@ -48,27 +48,23 @@ def history(steps: int, *, lr: float = 9e-4, ended: bool = False, at: float = 19
     return told
 
 
-def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tuple[Done | None, list[dict[str, Any]]]:
-    """What one turn of the recoverer writes down."""
-    events: list[dict[str, Any]] = []
-
-    def append(event: Mapping[str, Any]) -> None:
-        events.append(dict(event))
-
-    ledger = Ledger(append, clock=lambda: 7.0, say=lambda _: None)
-    recoverer = Recoverer(cast("Observer", None), lambda _: None, Policy(mode="act", confirm_within_s=60), ledger)
+def settled(seen: History, *, jobs: JobsSeen = OURS, now: float = 2000.0) -> tuple[Outcome | None, list[Event]]:
+    """What one turn writes down."""
     applied = incident(status="applied", rollbacks=[LOWER])
     state = run(now_unix_s=now, incidents=(applied,), jobs=jobs, started_rollbacks=frozenset({LOWER.id}))
     state = replace(state, latest_tag=LOWER.target_tag, overrides=LOWER.overrides, tensorboard_past=None)
-    look = Look(history=seen, series=Series(Thresholds()), run=state, verdict=DIVERGED, events=())
-    return recoverer.turn(applied, look), events
+    policy = Policy(mode="act", confirm_within_s=60)
+    found = Look(history=seen, series=Series(Thresholds()), run=state, verdict=DIVERGED, events=())
+    turn = next_turn(Past().read(found, policy, lambda _: None), policy)
+    assert not turn.actions
+    return turn.outcome, list(turn.records)
 
 
 def test_before_the_third_step_nothing_is_settled() -> None:
     for steps in (0, 1, 2):
         assert settled(history(steps)) == (None, [])
     done, events = settled(history(3))
-    assert (done, [e["event"] for e in events]) == (Done.PERSON_NEEDED, ["not_proved", "opened", "stopped"])
+    assert (done, [e["event"] for e in events]) == (Outcome.PERSON_NEEDED, ["not_proved", "opened", "stopped"])
     assert "--lr (lr) should be 1e-05, and attempt 2 reports 0.0009 (the lr of step" in events[-1]["reason"]
     assert events[1]["ignored"] == LOWER.id
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from sentinel.act.observe import Look
-from sentinel.act.recover import _made_since
-from sentinel.act.watch import _fruitless_starts, _was_stopped_for_hanging
 from sentinel.judge.history import History
+from sentinel.plan.look import Look
+from sentinel.plan.restart import fruitless_starts, was_stopped_for_hanging
+from sentinel.plan.turn_incident import made_since
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
 
 DAEMON_UNIX_S = 1_000_000.0
@@ -43,25 +43,25 @@ CLOCKS = pytest.mark.parametrize("clock_s", [-600.0, 0.0, 600.0], ids=["behind",
 
 
 @CLOCKS
-def test_steps_from_before_a_start_are_none_that_were_made_since(clock_s: float) -> None:
-    assert _made_since(history(clock_s, steps={1: 200}), 1) == 0
-    assert _made_since(history(clock_s, steps={1: 200, 2: 3}), 1) == 3
-    assert _made_since(history(clock_s, steps={1: 7}), 0) == 7
-    assert _made_since(history(clock_s, steps={1: 200, 2: 3}), None) == 0
+def test_steps_from_before_a_start_are_none_that_weremade_since(clock_s: float) -> None:
+    assert made_since(history(clock_s, steps={1: 200}), 1) == 0
+    assert made_since(history(clock_s, steps={1: 200, 2: 3}), 1) == 3
+    assert made_since(history(clock_s, steps={1: 7}), 0) == 7
+    assert made_since(history(clock_s, steps={1: 200, 2: 3}), None) == 0
 
 
 @CLOCKS
 def test_starts_are_fruitless_until_an_attempt_that_came_after_them_has_saved(clock_s: float) -> None:
     twice = [{**START, "newest_attempt": 1}, {**START, "newest_attempt": 2}]
-    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}, saved=(1,)), *twice)) == 2
-    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 2)), *twice)) == 1
-    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 3)), *twice)) == 0
+    assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}, saved=(1,)), *twice)) == 2
+    assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 2)), *twice)) == 1
+    assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5, 3: 5}, saved=(1, 3)), *twice)) == 0
     decided = [*twice, {"event": "decided"}, {**START, "newest_attempt": 2}]
-    assert _fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}), *decided)) == 1
+    assert fruitless_starts(look(history(clock_s, steps={1: 5, 2: 5}), *decided)) == 1
 
 
 @CLOCKS
-def test_the_attempt_that_was_stopped_for_hanging_is_known_by_its_number(clock_s: float) -> None:
+def test_the_attempt_thatwas_stopped_for_hanging_is_known_by_its_number(clock_s: float) -> None:
     told = history(clock_s, steps={1: 5, 2: 5})
-    assert _was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 2}))
-    assert not _was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 1}))
+    assert was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 2}))
+    assert not was_stopped_for_hanging(look(told, {**STOP_HUNG, "newest_attempt": 1}))

@@ -1,20 +1,30 @@
-"""A restart that is waited for, followed sample by sample: what of the past its recovery is measured by."""
+"""What a turn needs that is read on demand: the loss before an onset, a restart's first steps, its recovery."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from sentinel.act.observe import Look
-from sentinel.act.reported import warmup_end
 from sentinel.judge.before import OldTrend
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.evidence import FIRST_STEPS, Evidence
+from sentinel.plan.incident import Incident, Rollback, digest_of
+from sentinel.plan.incident_events import onset_readings
+from sentinel.plan.look import Look, started_for
+from sentinel.plan.policy import Policy
+from sentinel.plan.reported import warmup_end
+from sentinel.plan.turn import opens_incident
+from sentinel.plan.turn_incident import to_preview
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = ["Held"]
+__all__ = ["Past", "evidence"]
+
+ScriptRefusal = Callable[[Overrides], str | None]
+"""Why the job script can't carry these changes, as a sentence; None where it can."""
 
 
 @dataclass(slots=True)
@@ -31,11 +41,32 @@ class _Known:
     """Samples of the attempt that the restart has taken."""
 
 
-class Held:
-    """Keeps the past of the one restart that is held. It is read once, and again after the daemon was started again."""
+class Past:
+    """Reads what the next turn needs, and only that. The past of a restart is read once, then followed by its samples;
+    it is read again after the daemon was started again."""
 
     def __init__(self) -> None:
         self._known: _Known | None = None
+
+    def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
+        """The look, with the readings that its turn is decided by. What the source raises."""
+        if (decision := to_preview(look, policy)) is not None:
+            previews = {**look.memory.previews, digest_of(decision): script_refusal(decision.overrides)}
+            look = replace(look, memory=replace(look.memory, previews=previews))
+        attempt, incident = look.history.latest, look.run.open_incident
+        onset = look.verdict.onset_range
+        if opens_incident(look) and attempt is not None and onset is not None:
+            lineage = look.history.lineage(attempt)
+            return replace(look, onset=onset_readings(lineage, onset, look.run.baseline.full_seqlen))
+        rollback = incident.current if incident is not None else None
+        attempt = started_for(look, rollback) if rollback is not None else None
+        if incident is None or rollback is None or attempt is None:
+            return look
+        if incident.status != "holding":
+            return replace(look, evidence=evidence(look.history, attempt, before=incident.attempt))
+        if look.verdict.kind is VerdictKind.DIVERGED or incident.onset_range is None:
+            return look
+        return replace(look, recovery=self.recovery(incident, rollback, attempt, look, hold_steps=policy.hold_steps))
 
     def recovery(
         self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, *, hold_steps: int
@@ -102,3 +133,21 @@ def _danger(incident: Incident, attempt: Attempt, hold_steps: int) -> Danger:
         hold_steps=hold_steps,
         total_steps=started.total_steps if started else None,
     )
+
+
+def evidence(history: History, attempt: Attempt, *, before: int) -> Evidence | None:
+    """The attempt's start and first steps; the same steps of attempt `before`. None before its start is reported."""
+    if attempt.started is None:
+        return None
+    samples = tuple(islice(history.samples(attempt), FIRST_STEPS))
+    earlier = history.attempts.get(before)
+    steps = {sample.global_step for sample in samples}
+    lr_before: dict[int, float] = {}
+    if earlier is not None and earlier.number != attempt.number and len(steps) == FIRST_STEPS:
+        for sample in history.lineage(earlier):
+            if sample.global_step in steps and sample.lr is not None:
+                lr_before[sample.global_step] = sample.lr
+            if sample.global_step > max(steps):
+                break
+    report = earlier.started if earlier is not None else None
+    return Evidence(started=attempt.started, samples=samples, before=report, lr_before=lr_before)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from sentinel.act.ledger import Ledger
-from sentinel.act.observe import Look, Observer
-from sentinel.act.recover import Done, Recoverer
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan import incident_events as events
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Incident, Wait, fold
+from sentinel.plan.decision import decide, has_not_healed, onset_past, plan_recovery
+from sentinel.plan.incident import Incident, Wait
+from sentinel.plan.incident_events import Event
+from sentinel.plan.incident_fold import fold
 from sentinel.plan.ladder import Rung
+from sentinel.plan.look import Look, Outcome
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.rollback import decide, onset_past, plan_recovery
 from sentinel.plan.sentences import sentence
-from sentinel.plan.wait_rung import has_not_healed
+from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
 
@@ -35,47 +34,32 @@ HEALTHY = Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own n
 
 
 class Watched:
-    """A recoverer whose ledger is a list, and whose run is what the test says."""
+    """A watch whose incident log is a list, and whose run is what the test says."""
 
     def __init__(self, *ladder: Rung, mode: Mode = "act") -> None:
         self.events: list[dict[str, Any]] = []
-        ledger = Ledger(self._append, clock=lambda: 7.0, say=lambda _: None)
-        observer = cast("Observer", SimpleNamespace(newest_attempt=1))
-        self._recoverer = Recoverer(observer, self._perform, Policy(mode=mode, ladder=ladder), ledger)
-        opened = incident()
-        ledger.record(
-            {
-                "event": "opened",
-                "incident": opened.id,
-                "attempt": 1,
-                "onset_range": [47, 49],
-                "alarm_step": 88,
-                "onset_tokens": None,
-                "best_mean": 3.6,
-                "reason": "it does not come back",
-                "led_by": [],
-                "baseline": opened.baseline.to_json(),
-                "overrides": None,
-            }
-        )
+        self._policy = Policy(mode=mode, ladder=ladder)
+        opened = events.opened(1, 1, incident().baseline, None, reason="it does not come back", verdict=DIVERGED)
+        self._append({**opened, "best_mean": 3.6})
 
-    def _append(self, event: Mapping[str, Any]) -> None:
-        self.events.append(load_object(dump_json(dict(event))))
-
-    def _perform(self, action: object) -> None:
-        raise AssertionError(f"nothing is done while it waits, and this was: {action}")
+    def _append(self, event: Event) -> None:
+        self.events.append(load_object(dump_json({**event, "time_unix_s": 7.0})))
 
     @property
     def incident(self) -> Incident:
         (only,) = fold(self.events)
         return only
 
-    def turn(self, verdict: Verdict, **state: Any) -> Done | None:
+    def turn(self, verdict: Verdict, **state: Any) -> Outcome | None:
         seen: RunState = run(incidents=(self.incident,), **state)
         look = Look(
             history=History(), series=Series(Thresholds()), run=seen, verdict=verdict, events=tuple(self.events)
         )
-        return self._recoverer.turn(self.incident, look)
+        turn = next_turn(look, self._policy)
+        for record in turn.records:
+            self._append(record)
+        assert not turn.actions, "nothing is done while it waits"
+        return turn.outcome
 
     @property
     def last(self) -> dict[str, Any]:
@@ -110,7 +94,7 @@ def test_a_run_that_does_not_heal_gets_the_next_rung_without_a_rollback_spent() 
     assert watched.last["event"] == "wait_over"
     assert watched.last["reason"] == "still diverged at step 290: it does not come back"
     assert (watched.incident.waiting, watched.incident.tried, watched.incident.rollbacks) == (None, 1, [])
-    assert watched.turn(DIVERGED, last_step=291) is Done.PERSON_NEEDED
+    assert watched.turn(DIVERGED, last_step=291) is Outcome.PERSON_NEEDED
     assert watched.last["reason"] == "rung 'the model' asks for a person; its hypothesis: the model's shape is wrong"
 
 
@@ -193,7 +177,7 @@ def test_a_rung_that_can_not_be_carried_out_is_skipped_on_the_record_and_the_nex
 def test_a_ladder_of_which_no_rung_can_be_carried_out_ends_with_a_person() -> None:
     watched = Watched(Rung(name="skip data", hypothesis="…", skip_samples="past_onset"))
     watched.turn(DIVERGED)
-    assert watched.turn(DIVERGED) is Done.PERSON_NEEDED
+    assert watched.turn(DIVERGED) is Outcome.PERSON_NEEDED
     said = "the ladder's 1 rungs are used up: 0 tried without recovery, 1 could not be carried out"
     assert watched.last["reason"] == said
 

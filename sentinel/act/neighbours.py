@@ -1,0 +1,82 @@
+"""The adapters that a watch looks at and acts through; the interface of a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sentinel.act.source import Source
+from sentinel.adapters.approvals import Approvals
+from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.plan.observation import JobsSeen
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.sample import RunStarted
+
+__all__ = ["Launcher", "Neighbours"]
+
+
+class Launcher(Protocol):
+    """How the run's job is found, stopped and started; `started` is what its attempts reported, the newest last."""
+
+    def look(self, started: Sequence[RunStarted]) -> JobsSeen:
+        """What is there of the job, now. Does not raise when nobody can say: it says so."""
+        ...
+
+    def keep(self, started: Sequence[RunStarted]) -> None:
+        """Records what a later start will need and what its neighbour will have forgotten by then."""
+        ...
+
+    def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
+        ...
+
+    def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
+        """Makes ready, and has checked, what `start` will submit. SlurmRefused, ScriptRefused, ConfigError."""
+        ...
+
+    def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
+        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
+        ...
+
+    def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
+        """What a person types to start the job again, one line each; empty where that is not known."""
+        ...
+
+    def keep_stacks(self, folder: Path) -> None:
+        """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
+        ...
+
+    def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
+        """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
+
+        JobStillAlive when it is not.
+        """
+        ...
+
+    def start(
+        self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
+    ) -> None:
+        """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """The adapters that a watch looks at and acts through."""
+
+    state_dir: Path
+    source: Source
+    incident_log: IncidentLog
+    checkpoints: Checkpoints
+    launcher: Launcher
+    overrides: OverridesFile
+    approvals: Approvals
+    tensorboard: TensorBoard | None
+    job_log: Path
+    source_log: Path | None = None
+    """The log that the readings come from, or a pattern; None where they come from journals."""

@@ -1,0 +1,116 @@
+"""What a person is to be alerted to at a look, beside the incidents: one alert for each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.incident_events import Event, event
+from sentinel.plan.liveness import hindered, life_of
+from sentinel.plan.look import Look, Memory, Turn
+from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
+from sentinel.plan.witnesses import Life
+
+__all__ = ["alerts_of", "failed_look", "with_alerts"]
+
+_UNKNOWN_S = 60.0
+"""Seconds for which the state of a job that trains well may be unknown before a person is told."""
+
+_TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
+
+
+def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
+    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`).
+
+    While the readings are away nothing is known of the job: its topics stay as they were.
+    """
+    kind, within_s = look.verdict.kind, policy.confirm_within_s
+    blind = look.verdict.reason if kind is VerdictKind.BLIND else None
+    alerts = [
+        *_struggling(look, policy),
+        Alert(topic="paging", reason=look.paging_problem),
+        Alert(topic="blind", reason=blind, severity="warning", within_s=within_s),
+    ]
+    if blind is not None:
+        return tuple(alerts)
+    hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
+    alerts += [Alert(topic="overlap", reason=look.run.overlap), _unknown(look, policy)]
+    alerts += [Alert(topic="stalled", reason=hangs)]
+    if kind is not VerdictKind.DOWN:
+        alerts.append(Alert(topic="down"))
+    elif turn is not None and turn.down is not None:
+        severity: Severity = "critical" if policy.mode == "act" else "warning"
+        reason = f"{look.verdict.reason}; {turn.down}"
+        alerts.append(Alert(topic="down", reason=reason, severity=severity, within_s=turn.down_within_s))
+    return tuple(alerts)
+
+
+def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
+    """The turn with what is due of the alerts, and with its memory of what is wrong.
+
+    What an earlier daemon has told, and the log does not say to be over, goes on.
+    """
+    troubles = {**troubles_of(look.events), **turn.memory.troubles}
+    records, memory = _told(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
+    return replace(turn, alerts=alerts, alert_records=records, memory=memory)
+
+
+def failed_look(
+    reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Look | None
+) -> tuple[tuple[Event, ...], Memory]:
+    """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
+    return _told((_struggle(reason, last, policy),), memory, now_unix_s)
+
+
+def _told(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
+    troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
+    lasted = {t.topic: f"it lasted {now_unix_s - t.since_unix_s:.0f} s" for t in over}
+    ended = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted.items()]
+    begun = [
+        event("troubled", None, topic=t.topic, severity=t.severity, reason=t.reason, since_unix_s=t.since_unix_s)
+        for t in due
+    ]
+    return (*ended, *begun), replace(memory, troubles=troubles)
+
+
+def _struggling(look: Look, policy: Policy) -> tuple[Alert, ...]:
+    run, jobs = look.run, look.run.jobs
+    if look.failure is not None:
+        return (_struggle(look.failure.reason, look, policy),)
+    if not jobs.known and not jobs.elsewhere:
+        return (_struggle(f"job state unknown: {jobs.why_unknown}", look, policy),)
+    if unsettled(look.events, run.now_unix_s, within_s=policy.confirm_within_s):
+        return ()
+    return (Alert(topic="struggling"),)
+
+
+def _struggle(reason: str, look: Look | None, policy: Policy) -> Alert:
+    severity: Severity = "critical" if look is not None and look.run.open_incident else "warning"
+    return Alert(topic="struggling", reason=reason, severity=severity, within_s=policy.confirm_within_s)
+
+
+def _unknown(look: Look, policy: Policy) -> Alert:
+    """Why nothing could be done: told at once where something is to be done, else when it lasts.
+
+    In mode observe the job may be another account's.
+    """
+    run, why = look.run, None
+    if not run.jobs.known or _before_its_first_attempt(run):
+        pass
+    elif policy.mode == "observe":
+        known = life_of(run)
+        why = known.sentence if known.life is Life.UNKNOWN else None
+    else:
+        why = hindered(run)
+    due = run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
+    severity: Severity = "warning" if policy.mode == "observe" else "critical"
+    return Alert(topic="unknown", reason=why, severity=severity, within_s=0.0 if due else _UNKNOWN_S)
+
+
+def _before_its_first_attempt(run: RunState) -> bool:
+    """Whether sentinel was attached to a run whose job waits or has yet to be submitted: its checkpoints are old."""
+    theirs = any(writer.foreign for writer in run.jobs.writers)
+    return not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)

@@ -1,0 +1,195 @@
+"""plan_recovery(verdict, run, policy) -> Plan: the next rung and its target, as a decision to record, or a refusal."""
+
+from __future__ import annotations
+
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan.applicability import not_applied
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
+from sentinel.plan.ladder import Rung
+from sentinel.plan.liveness import life_of
+from sentinel.plan.mitigation import changes, overrides_for
+from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.price import gpu_hours, lost_so_far, lost_steps
+from sentinel.plan.proof import unreported
+from sentinel.plan.rollback import Plan, no_room, not_yet_verified, on_hold, plan_rollback
+from sentinel.plan.target import Target, choose_target
+from sentinel.plan.witnesses import Life
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor, Overrides
+
+__all__ = ["decide", "decision_of", "has_not_healed", "onset_past", "plan_recovery", "skipped"]
+
+
+def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
+    """What to do about a divergence, given what is true now. A plan without actions and refusal has nothing to do."""
+    incident = run.open_incident
+    if incident is None:
+        return Plan(reason=f"no incident is open: {verdict.reason}")
+    if incident.current is not None:
+        return plan_rollback(incident.current, run, policy)
+    if (wait := incident.waiting) is not None:
+        return Plan(reason=f"{wait.rung!r} watches until step {wait.until_step} whether the run heals")
+    if verdict.kind is not VerdictKind.DIVERGED and not incident.rollbacks:
+        return Plan(reason=f"the run has not diverged: {verdict.reason}")
+    return decide(incident, run, policy)
+
+
+def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
+
+    A rung that only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't
+    be carried out is a skip to record; the next rung is decided once it is recorded.
+    """
+    if (refused := _nothing_decided_now(run, policy)) is not None:
+        return refused
+    if incident.tried >= len(policy.ladder):
+        tried, left_out = incident.tried - len(incident.skips), len(incident.skips)
+        return Plan(
+            refusal=f"the ladder's {len(policy.ladder)} rungs are used up: {tried} tried without recovery, "
+            f"{left_out} could not be carried out"
+        )
+    rung = policy.ladder[incident.tried]
+    if rung.page:
+        return Plan(refusal=f"rung {rung.name!r} asks for a person; its hypothesis: {rung.hypothesis}")
+    if rung.wait_steps is not None:
+        begin = run.last_step if run.last_step is not None else incident.alarm_step or 0
+        until = begin + rung.wait_steps
+        wait = Wait(rung=rung.name, hypothesis=rung.hypothesis, from_step=begin, until_step=until)
+        return Plan(wait=wait, reason=f"watch until step {wait.until_step} whether the run heals by itself")
+    if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
+        return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
+    if (refused := no_room(run)) is not None:
+        return refused
+    return _restart(rung, incident, run, policy)
+
+
+def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
+    """The rung's target and overrides as a decision; a skip where it can't be carried out; or what is against it."""
+    target = choose_target(incident, rung, run, policy)
+    try:
+        decision = _decision(incident, rung, target, run, policy)
+    except ConfigError as error:
+        return skipped(rung, str(error))
+    if decision.restart and (unapplied := not_applied(decision.overrides, incident.baseline, run)) is not None:
+        return skipped(rung, unapplied)
+    if (first := not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
+        return first
+    if lost_so_far(run.incidents) + decision.lost_steps > policy.lost_steps_budget:
+        return Plan(
+            refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
+            f"than is left of the budget of {policy.lost_steps_budget}"
+        )
+    if (refused := _too_dear(decision, run, policy)) is not None:
+        return refused
+    carried_out = plan_rollback(decision, run, policy)
+    if carried_out.refusal is not None:
+        return carried_out
+    return Plan(actions=carried_out.actions, decision=decision, reason=target.reason)
+
+
+def skipped(rung: Rung, reason: str) -> Plan:
+    """The plan for a rung that can't be carried out: it is recorded as skipped, with the reason, a sentence."""
+    return Plan(
+        skip=Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason),
+        reason=f"rung {rung.name!r} is skipped: {reason}",
+    )
+
+
+def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
+    rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
+    if target.tag is None:
+        anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
+    else:
+        anchor = run.positions.get(target.global_step, Anchor(global_step=target.global_step))
+    overrides = overrides_for(
+        rung,
+        incident.baseline,
+        incident=incident.id,
+        rollback=rollback,
+        anchor=anchor,
+        new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
+        onset_past=onset_past(incident, policy),
+    )
+    return decision_of(overrides, incident.baseline, run, rung=rung.name, hypothesis=rung.hypothesis, target=target)
+
+
+def decision_of(
+    overrides: Overrides,
+    baseline: Baseline,
+    run: RunState,
+    *,
+    rung: str,
+    hypothesis: str,
+    target: Target,
+    restart: bool = True,
+) -> Rollback:
+    """The rollback to the target with these overrides: what it changes, loses, and what can't be confirmed of it."""
+    lost = lost_steps(target.global_step, run)
+    return Rollback(
+        id=overrides.rollback,
+        rung=rung,
+        hypothesis=hypothesis,
+        target_tag=target.tag,
+        target_step=target.global_step,
+        overrides=overrides,
+        changes=changes(overrides, baseline),
+        decided_unix_s=run.now_unix_s,
+        lost_steps=lost,
+        lost_gpu_hours=gpu_hours(lost, run),
+        unconfirmed=_unconfirmable(overrides, baseline, run),
+        in_script=run.jobs.rewrites_script,
+        restart=restart,
+    )
+
+
+def onset_past(incident: Incident, policy: Policy) -> int | None:
+    """The position in the data `margin_steps` past the late end of the onset; None where samples are not reported."""
+    if incident.onset_samples is None or incident.batch_samples is None:
+        return None
+    return incident.onset_samples + policy.margin_steps * incident.batch_samples
+
+
+def _unconfirmable(overrides: Overrides, baseline: Baseline, run: RunState) -> tuple[str, ...]:
+    """Names of checks that this trainer will not answer; one that takes options has no record of what it did once."""
+    said = tuple(unreported(overrides, baseline))
+    once = overrides.once if run.jobs.rewrites_script else None
+    return said if once is None else (*said, f"one-shot changes of {once.id}")
+
+
+def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
+    """Why the wait is over without having helped, as a sentence; None while it lasts."""
+    if not run.jobs.writers and life_of(run).life is Life.GONE:
+        return f"the job is gone before step {wait.until_step}: {verdict.reason}"
+    if verdict.kind is VerdictKind.DIVERGED and run.last_step is not None and run.last_step >= wait.until_step:
+        return f"still diverged at step {run.last_step}: {verdict.reason}"
+    return None
+
+
+def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
+    """What has to pass before anything is decided."""
+    if not run.jobs.known:  # the job's script is a part of what is decided upon
+        return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
+    if (refused := on_hold(run)) is not None:
+        return refused
+    span = policy.quiet_at(run.minute_of_day) if run.minute_of_day is not None else None
+    if span is not None:
+        return Plan(refusal=f"these are quiet hours ({span}): nothing is done without a person", waits=True)
+    decided = [r.decided_unix_s for i in run.incidents for r in i.rollbacks]
+    left_s = policy.cooldown_s - (run.now_unix_s - max(decided)) if decided else 0.0
+    if left_s > 0:
+        return Plan(refusal=f"the last rollback was decided just now: {left_s:.0f} s of cooldown are left", waits=True)
+    return None
+
+
+def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
+    budget, cost = policy.gpu_hours_budget, decision.lost_gpu_hours
+    if budget is None or cost is None:
+        return None
+    left = budget - sum(r.lost_gpu_hours or 0.0 for i in run.incidents for r in i.rollbacks)
+    if cost <= left:
+        return None
+    return Plan(
+        refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"
+    )

@@ -1,0 +1,143 @@
+"""next_turn(look, policy) -> Turn: all that is decided between two looks, each with its reason. Pure.
+
+A turn is made from what is true at this look and from the incident log; what a watch remembers beside them
+(`Memory`) may be lost. So a turn that was cut short anywhere is taken up by the same function at the next look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.judge.events import EventKind
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.alerts import alerts_of, with_alerts
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_events import opened, stopped
+from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
+from sentinel.plan.observation import Checkpoint
+from sentinel.plan.policy import Policy
+from sentinel.plan.restart import hang_turn, restart_turn
+from sentinel.plan.turn_incident import incident_turn
+
+__all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
+
+OLD_AFTER_S = 60.0
+"""A look that took longer has waited for a filesystem: what it found first may not be so any more."""
+
+
+def next_turn(look: Look, policy: Policy) -> Turn:
+    """What is to be done, recorded and told now; with `look.failure`, what follows from the failure of just that."""
+    if look.failure is not None and look.failure.permanent:
+        return _stopped(look, look.failure)
+    notes, memory = _announced(look)
+    if look.failure is not None:
+        turn = Turn(reason=look.failure.reason, memory=replace(memory, looked_again=False))
+        return with_alerts(turn, alerts_of(look, policy, None), look)
+    again = memory.turns > 1 and not memory.looked_again  # at the first look there is much to read
+    if again and look.took_s > OLD_AFTER_S:
+        why = f"looking took {look.took_s:.0f} s, and what was found may be old: looking again"
+        return Turn(reason=why, notes=(*notes, why), memory=replace(memory, looked_again=True))
+    turn = _decided(look, policy)
+    memory = replace(memory, looked_again=False)
+    if turn.verified_for is not None:
+        memory = replace(memory, verified_for=memory.verified_for | {turn.verified_for})
+    turn = replace(turn, notes=notes, memory=memory)
+    return with_alerts(turn, alerts_of(look, policy, turn), look)
+
+
+def opens_incident(look: Look) -> bool:
+    """Whether this look begins an incident: the readings of its onset are needed then."""
+    attempt, incidents = look.history.latest, look.run.incidents
+    if look.verdict.kind is not VerdictKind.DIVERGED or attempt is None:
+        return False
+    if any(i.undoing or i.status != "closed" for i in incidents):
+        return False
+    # a person who undid a rollback has taken this attempt's divergence upon themselves
+    return not any(i.outcome == "undone" and i.attempt == attempt.number for i in incidents)
+
+
+def _decided(look: Look, policy: Policy) -> Turn:
+    run = look.run
+    undoing = next((i for i in run.incidents if i.undoing), None)
+    if undoing is not None:
+        return _undo(undoing, policy)
+    incident = run.open_incident
+    turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
+    return replace(turn, pin=_to_pin(look, policy))
+
+
+def _undo(incident: Incident, policy: Policy) -> Turn:
+    """A person's undo that a crash cut short."""
+    if policy.mode == "act":
+        return Turn(reason=f"the undo of {incident.id} was cut short and is carried to its end", undo=(incident,))
+    why = f"the undo of {incident.id} is half done: `sentinel undo` goes on with it"
+    return Turn(reason=why, message=why)
+
+
+def _with_incident(incident: Incident, look: Look, policy: Policy) -> Turn:
+    kind = look.verdict.kind
+    if incident.status == "holding" and kind is VerdictKind.DOWN:
+        return restart_turn(look, policy)
+    if incident.status == "holding" and kind is VerdictKind.STALLED:
+        return hang_turn(look, policy)
+    turn = incident_turn(incident, look, policy)
+    attempt = look.history.latest
+    ended = attempt is not None and attempt.end_reason == "finished" and not look.run.jobs.writers
+    if turn.outcome is None and policy.mode != "act" and incident.shadows and ended:
+        return replace(turn, outcome=Outcome.NOT_WELL)
+    return turn
+
+
+def _without_incident(look: Look, policy: Policy) -> Turn:
+    run, verdict, attempt = look.run, look.verdict, look.history.latest
+    waiting = [i for i in run.incidents if i.status == "stopped"]
+    if waiting:
+        why = f"{waiting[-1].id} waits for a person: {waiting[-1].note}"
+        return Turn(reason=why, message=why, outcome=Outcome.PERSON_NEEDED)
+    if opens_incident(look) and attempt is not None:
+        number, baseline, reason = run.next_incident, run.baseline, verdict.reason
+        event = opened(
+            number, attempt.number, baseline, run.overrides, reason=reason, verdict=verdict, onset=look.onset
+        )
+        return Turn(reason=reason, records=(event,))
+    if verdict.kind is VerdictKind.DOWN:
+        return restart_turn(look, policy)
+    if verdict.kind is VerdictKind.STALLED:
+        return hang_turn(look, policy)
+    return Turn(reason=verdict.reason, outcome=Outcome.FINISHED if verdict.kind is VerdictKind.FINISHED else None)
+
+
+def _stopped(look: Look, failure: Failure) -> Turn:
+    """What can't be done by trying again: a person is needed for the incident. Without one the watch itself fails."""
+    incident = look.run.open_incident
+    if incident is None or any(i.undoing for i in look.run.incidents):
+        return Turn(reason=failure.reason, memory=look.memory)
+    records = (stopped(incident.id, failure.reason),)
+    return Turn(reason=failure.reason, records=records, outcome=Outcome.PERSON_NEEDED, memory=look.memory)
+
+
+def _to_pin(look: Look, policy: Policy) -> str | None:
+    """The newest whole checkpoint that the run, healthy, has left behind by the margin."""
+    healthy = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.WARMING_UP, VerdictKind.FINISHED)
+    wanted = policy.mode != "observe" and policy.pin_last_healthy
+    if not (wanted and healthy) or look.series.last is None or look.run.open_incident is not None:
+        return None
+    limit = look.series.last.global_step - policy.margin_steps
+    old: list[Checkpoint] = [
+        c for c in look.run.checkpoints if c.complete and not c.only_pinned and c.global_step <= limit
+    ]
+    return old[-1].tag if old else None
+
+
+def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:
+    """A line when the verdict or the attempt changes, and one for each plateau, which nothing else follows from."""
+    memory, notes, verdict = look.memory, list[str](), look.verdict
+    attempt = look.history.latest.number if look.history.latest else None
+    if (verdict.kind, attempt) != memory.announced:
+        at = f" at step {verdict.global_step}" if verdict.global_step is not None else ""
+        notes.append(f"attempt {attempt} is {verdict.kind}{at}: {verdict.reason}")
+    plateaus = [e for e in look.series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
+    new = {e.onset_step: e for e in plateaus if e.onset_step not in memory.plateaus}
+    notes += [f"slower than it should be, for a person to look at: {e.reason}" for e in new.values()]
+    known = replace(memory, announced=(verdict.kind, attempt), plateaus=memory.plateaus | new.keys())
+    return tuple(notes), replace(known, turns=memory.turns + 1)

@@ -1,0 +1,252 @@
+"""incident_turn(incident, look, policy) -> Turn: an open incident one step further: decide, carry out, prove, hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.recovery_check import Answer
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.actions import VerifyCheckpoint
+from sentinel.plan.decision import has_not_healed, plan_recovery
+from sentinel.plan.evidence import FIRST_STEPS
+from sentinel.plan.incident import Incident, Rollback, Skip, digest_of
+from sentinel.plan.incident_events import Event, closed, decided, event, ignored, proof, rung_failed, stopped
+from sentinel.plan.look import Look, Outcome, Turn, started_for
+from sentinel.plan.policy import Policy
+from sentinel.plan.proof import Check, outcome, prove
+from sentinel.plan.proof_value import Proof
+from sentinel.plan.reported import filled
+from sentinel.plan.rollback import Plan, plan_rollback
+
+__all__ = ["incident_turn", "made_since", "to_preview"]
+
+
+def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
+    """One turn, from wherever the incident stands."""
+    if incident.current is None:
+        return _completed_baseline(incident, look) or _decide(incident, look, policy)
+    if incident.status in ("decided", "applied"):
+        return _carry_on(incident, incident.current, look, policy)
+    return _hold(incident, incident.current, look)
+
+
+def to_preview(look: Look, policy: Policy) -> Rollback | None:
+    """The decision that is to be tried on the job script before the turn; None where none is, or it is known."""
+    incident = look.run.open_incident
+    if incident is None or incident.current is not None or not look.run.jobs.rewrites_script:
+        return None
+    decision = plan_recovery(look.verdict, look.run, policy).decision
+    known = decision is None or not decision.restart or digest_of(decision) in look.memory.previews
+    return None if known else decision
+
+
+def _completed_baseline(incident: Incident, look: Look) -> Turn | None:
+    """What was missing of the baseline is recorded: Slurm did not answer when the incident was opened."""
+    completed = filled(incident.baseline, look.run.jobs.script_baseline)
+    if completed == incident.baseline:
+        return None
+    reason = "the job script could be read: its settings complete the incident's baseline"
+    return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
+
+
+def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
+    if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
+        return _closed(incident, "superseded", "what a person asked for was cut short before it was begun")
+    well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
+    if well and (not incident.rollbacks or incident.waiting is not None):
+        return _closed(incident, "healed", f"the run is {look.verdict.kind} again, without a rollback")
+    if (wait := incident.waiting) is not None:
+        if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
+            return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
+        return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
+    plan = _carried_by_the_script(plan_recovery(look.verdict, look.run, policy), look)
+    if (begun := plan.wait) is not None:  # in every mode: to watch is what all of them do
+        steps = {"from_step": begun.from_step, "until_step": begun.until_step}
+        waiting = event("waiting", incident.id, rung=begun.rung, hypothesis=begun.hypothesis, **steps)
+        return Turn(reason=plan.reason, records=(waiting,))
+    if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
+        skipped = event("rung_skipped", incident.id, rung=skip.rung, hypothesis=skip.hypothesis, reason=skip.reason)
+        return Turn(reason=plan.reason, records=(skipped,))
+    return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
+
+
+def _carried_by_the_script(plan: Plan, look: Look) -> Plan:
+    """A skip in place of a decision that the job script can't carry."""
+    decision = plan.decision
+    refusal = look.memory.previews.get(digest_of(decision)) if decision is not None else None
+    if decision is None or refusal is None:
+        return plan
+    skip = Skip(rung=decision.rung, hypothesis=decision.hypothesis, reason=refusal)
+    return Plan(skip=skip, reason=f"rung {decision.rung!r}: {refusal}")
+
+
+def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
+    """Mode observe: everything up to the action. Reading a checkpoint is no action upon the run."""
+    jobs, why = look.run.jobs, plan.refusal or plan.reason
+    if not jobs.known and not jobs.elsewhere:
+        message = plan.refusal or jobs.why_unknown
+        return Turn(reason=message, message=message)
+    if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
+        return Turn(reason=why, actions=plan.actions[:1], on_record=False)
+    if not incident.shadows and (plan.decision is not None or plan.refusal is not None):
+        if plan.decision is None:
+            return Turn(reason=why, records=(event("shadow", incident.id, refusal=plan.refusal),))
+        return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
+    return Turn(reason=why)
+
+
+def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
+    """Modes approve and act: stops at a refusal, records a decision, does the plan's first action."""
+    if plan.refusal is not None:
+        return _refused(plan, incident)
+    decision, records = plan.decision, tuple[Event, ...]()
+    if decision is not None and policy.mode == "approve":
+        answer = _approval(incident, decision, look, policy)
+        if isinstance(answer, Turn):
+            return answer
+        records = (answer,)
+    if decision is not None:
+        records += (decided("decided", incident.id, decision),)
+    rollback = decision.id if decision else None
+    return Turn(reason=plan.reason, records=records, actions=plan.actions[:1], incident=incident.id, rollback=rollback)
+
+
+def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy) -> Event | Turn:
+    """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits.
+
+    Their yes may be hours old: the target is read once more before it counts.
+    """
+    digest, proposal = digest_of(decision), incident.proposal
+    if proposal is None or proposal.digest != digest:
+        reason = "a person is asked to agree" if proposal is None else "the plan has changed: a person is asked again"
+        return Turn(reason=reason, records=(decided("proposed", incident.id, decision, digest=digest),))
+    if proposal.expired:
+        return Turn(reason="the proposal has expired unanswered: nothing is done")
+    approval = look.run.approvals.get(incident.id)
+    if approval is not None and approval.digest == digest:
+        if decision.target_tag is None or digest in look.memory.verified_for:
+            return event("approved", incident.id, digest=digest, by=approval.by)
+        again = VerifyCheckpoint(decision.target_tag)
+        reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
+        return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
+    if look.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
+        reason = f"no approval came within {policy.approve_within_s:.0f} s"
+        return Turn(reason=reason, records=(event("expired", incident.id, digest=digest),))
+    return Turn(reason=f"waits for `sentinel approve {incident.id}`")
+
+
+def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:
+    """Carries a decision out, from wherever it stands, until the new attempt has reported what it runs with."""
+    if policy.mode == "observe":
+        message = f"{rollback.id} is half done, and mode is {policy.mode}: it is left as it is"
+        return Turn(reason=message, message=message)
+    plan = plan_rollback(rollback, look.run, policy)
+    if plan.refusal is not None:
+        return _refused(plan, incident)
+    if plan.actions:
+        return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
+    records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
+    if not rollback.restart:
+        turn = _closed(incident, "superseded", "rolled back; a person starts the job again")
+    elif (attempt := started_for(look, rollback)) is not None:
+        turn = _prove(incident, rollback, attempt, look, policy)
+    else:
+        turn = _not_yet_reported(incident, rollback, look, policy)
+    return replace(turn, records=(*records, *turn.records))
+
+
+def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:
+    """The job was started, and no attempt has reported that it was started for this rollback."""
+    made = made_since(look.history, rollback.last_start_attempt)
+    if made >= policy.confirm_within_steps:
+        return _stop(incident, f"{rollback.id} was started, {made} steps were made since, and nobody says with what")
+    writers, within_s = look.run.jobs.writers, policy.confirm_within_s
+    if writers and all(w.pending for w in writers):
+        return Turn(reason="the job waits in the queue, which counts as no delay")
+    started = rollback.last_start_unix_s
+    if started is not None and look.run.now_unix_s - started > within_s:
+        return _stop(incident, f"{rollback.id} was started {within_s:.0f} s ago and has not reported its start")
+    return Turn(reason=f"{rollback.id} is carried out and has not reported its start yet")
+
+
+def _prove(incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, policy: Policy) -> Turn:
+    """Settles what the new attempt shows of each change, once it has made its first steps.
+
+    Earlier where no step is to be expected any more.
+    """
+    found, run = look.evidence, look.run
+    if found is None:
+        return Turn(reason=f"attempt {attempt.number} has not reported its start yet")
+    since = max(rollback.last_start_unix_s or 0.0, found.started.time_unix_s)  # two clocks; the second may be nan
+    over = run.now_unix_s - since > policy.confirm_within_s or attempt.finished is not None
+    over |= run.jobs.known and not run.jobs.writers
+    if len(found.samples) < FIRST_STEPS and not over:
+        return Turn(reason=f"the proof of {rollback.id} waits for the first {FIRST_STEPS} steps")
+    checks = prove(rollback, found, incident.baseline)
+    shown = proof(rollback, attempt.number, checks)
+    if outcome(checks) is not Proof.CONTRADICTED:
+        return Turn(reason=f"attempt {attempt.number} contradicts nothing of {rollback.id}", records=(shown,))
+    return _no_effect(incident, rollback, attempt, look, checks, shown)
+
+
+def _no_effect(
+    incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, checks: Sequence[Check], shown: Event
+) -> Turn:
+    """A change that did not take effect is an incident of its own, and both wait for a person."""
+    wrong = next(check for check in checks if check.answer is Proof.CONTRADICTED)
+    seen = f"{wrong.reported!r} ({wrong.why})" if wrong.why else repr(wrong.reported)
+    turn = _stop(
+        incident,
+        f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
+        f"and attempt {attempt.number} reports {seen}",
+    )
+    own: tuple[Event, ...] = ()
+    if not any(other.ignored == rollback.id for other in look.run.incidents):
+        number = look.run.next_incident
+        own = (ignored(number, rollback, attempt.number, incident.baseline, tuple(checks)),)
+    return replace(turn, records=(shown, *own, *turn.records))
+
+
+def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
+    """Waits until the restart has recovered, or its rung has failed."""
+    attempt, verdict, found = started_for(look, rollback), look.verdict, look.recovery
+    if attempt is None:
+        return Turn(reason=f"the newest attempt was not started for {rollback.id}")
+    if verdict.kind is VerdictKind.DIVERGED:
+        reason = f"diverged again: {verdict.reason}"
+        return Turn(reason=reason, records=(rung_failed(rollback, attempt.number, reason, verdict),))
+    if incident.onset_range is None:  # a person's own rollback: there is no divergence to recover from
+        if rollback.proof is Proof.CONFIRMED:
+            return _closed(incident, "proved", f"attempt {attempt.number} runs with what was asked for")
+        doubts = ", ".join(rollback.doubts)
+        return _closed(incident, "not_verified", f"attempt {attempt.number} runs; not verified: {doubts}")
+    if found is None or found.answer is Answer.NOT_YET:
+        return Turn(reason=found.reason if found is not None else "its recovery is not known yet")
+    if found.answer is Answer.RECOVERED:
+        return _closed(incident, "recovered", found.reason)
+    return Turn(reason=found.reason, records=(rung_failed(rollback, attempt.number, found.reason, verdict),))
+
+
+def _refused(plan: Plan, incident: Incident) -> Turn:
+    why = plan.refusal or plan.reason
+    return Turn(reason=why, message=why) if plan.waits else _stop(incident, why)
+
+
+def _stop(incident: Incident, reason: str) -> Turn:
+    return Turn(reason=reason, records=(stopped(incident.id, reason),), outcome=Outcome.PERSON_NEEDED)
+
+
+def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
+    return Turn(reason=reason, records=(closed(incident.id, outcome, reason),))
+
+
+def made_since(history: History, started_after: int | None) -> int:
+    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which.
+
+    By attempts, not by times: the trainer's clock and the daemon's may differ by minutes.
+    """
+    if started_after is None:
+        return 0
+    return sum(attempt.made for number, attempt in history.attempts.items() if number > started_after)

@@ -1,0 +1,134 @@
+"""Whole incidents as sequences of turns: killed after any record or action, a watch comes to the same end."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from sentinel.plan.incident_fold import fold
+from sentinel.plan.ladder import Rung
+from sentinel.plan.look import Outcome
+from sentinel.plan.policy import Policy
+from tests.plan.simulated_run import Story, World
+
+RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)
+EARLIER = Rung(name="earlier", hypothesis="it began before", target="earlier", reseed=True)
+PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=20)
+SKIP = Rung(name="clip", hypothesis="a gradient did it", clip_grad_factor=0.5)
+PAGE = Rung(name="the model", hypothesis="its shape is wrong", page=True)
+
+
+def policy(*ladder: Rung, **changed: Any) -> Policy:
+    return Policy(**{"mode": "act", "ladder": ladder or (RESEED, EARLIER, PAGE), "start_budget": 5, **changed})
+
+
+CRASH, HANG = {"restart_on_crash": True}, {"restart_on_hang": True}
+STORIES = {
+    "recovers": (Story(policy=policy(), fates=("diverges", "recovers")), Outcome.FINISHED, "recovered"),
+    "is prepared": (
+        Story(policy=policy(), fates=("diverges", "recovers"), prepares=True),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "needs the second rung": (
+        Story(policy=policy(), fates=("diverges", "diverges", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "ends with a person": (
+        Story(policy=policy(), fates=("diverges", "diverges", "diverges")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "has no budget": (
+        Story(policy=policy(rollback_budget=0), fates=("diverges",)),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "skips a rung": (
+        Story(policy=policy(SKIP, RESEED), fates=("diverges", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "heals while it waits": (
+        Story(policy=policy(PATIENCE, RESEED), fates=("heals",)),
+        Outcome.FINISHED,
+        "healed",
+    ),
+    "is not cured by waiting": (
+        Story(policy=policy(PATIENCE, RESEED), fates=("diverges", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "takes no effect": (
+        Story(policy=policy(), fates=("diverges", "ignores")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "never reports": (
+        Story(policy=policy(), fates=("diverges", "silent")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "trains and does not report": (
+        Story(policy=policy(), fates=("diverges", "unlabelled")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "crashes while it is held": (
+        Story(policy=policy(**CRASH), fates=("diverges", "crashes", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "hangs while it is held": (
+        Story(policy=policy(**HANG), fates=("diverges", "hangs", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "is approved": (
+        Story(policy=policy(mode="approve"), fates=("diverges", "recovers")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "is not approved": (
+        Story(policy=policy(mode="approve", approve_within_s=300.0), fates=("diverges",), approves=False),
+        None,
+        None,
+    ),
+    "is only watched": (
+        Story(policy=policy(mode="observe"), fates=("diverges",)),
+        Outcome.NOT_WELL,
+        None,
+    ),
+    "is undone halfway": (
+        Story(policy=policy(), fates=("diverges", "recovers"), undoing=True),
+        None,
+        "undone",
+    ),
+    "crashes": (Story(policy=policy(**CRASH), fates=("crashes", "finishes")), Outcome.FINISHED, None),
+    "hangs": (Story(policy=policy(**HANG), fates=("hangs", "finishes")), Outcome.FINISHED, None),
+    "crashes again and again": (
+        Story(policy=policy(**CRASH, max_starts_per_hour=60), fates=("crashes", "silent")),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_an_incident_that_is_cut_short_anywhere_comes_to_the_same_end(name: str) -> None:
+    story, outcome, of_incident = STORIES[name]
+    whole, before = World(story), list[World]()
+    for world in whole.follow():
+        before.append(world.copy())
+    assert whole.outcome is outcome
+    incidents = fold(whole.events)
+    assert (incidents[0].outcome if incidents else None) == of_incident
+    for cut in range(whole.effects):
+        world = next(w for w in reversed(before) if w.effects <= cut).copy()
+        world.cut = cut
+        deque(world.follow(), maxlen=0)
+        assert world.cut is None, f"there is no effect number {cut}"
+        assert world.end() == whole.end(), f"cut before effect {cut}"
