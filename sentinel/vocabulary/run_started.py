@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from sentinel.vocabulary.ranges import SIXTY_FOUR_BITS, UnixSeconds
 
 __all__ = ["RunStarted"]
 
@@ -13,7 +15,7 @@ class RunStarted:
     """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
 
     attempt: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     run: str | None = None
     """The name of the run, where the trainer knows it."""
 
@@ -24,7 +26,7 @@ class RunStarted:
     pid: int | None = None
     """Process id of rank 0 on `host`."""
 
-    process_start_unix_s: float | None = None
+    process_start_unix_s: UnixSeconds | None = None
     """When that process was started: with the pid it names the process for good."""
 
     process_start_ticks: int | None = None
@@ -57,7 +59,7 @@ class RunStarted:
     applied_once: tuple[str, ...] = ()
     """Ids of the one-shot overrides that the run has had so far, this start's included."""
 
-    seed: int | None = None
+    seed: Annotated[int | None, SIXTY_FOUR_BITS] = None
     """The seed that orders the data from here on."""
 
     first_sample_index: int | None = None

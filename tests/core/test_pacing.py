@@ -214,8 +214,11 @@ def test_an_adaptive_warmup_says_beforehand_only_what_it_knows(schedule: Adaptiv
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"length": 8}, "has length, validated_step, anchor_step and best_perplexity"),
-        ({"length": 8.5, "validated_step": 0, "anchor_step": 0, "best_perplexity": 1.0}, "length of an adaptive"),
+        ({"length": 8}, "needs the key 'best_perplexity'"),
+        (
+            {"length": 8.5, "validated_step": 0, "anchor_step": 0, "best_perplexity": 1.0},
+            "AdaptiveState.length should",
+        ),
         ({"length": 8, "validated_step": 0, "anchor_step": 0, "best_perplexity": "nan"}, "best_perplexity"),
         ({"length": 8, "validated_step": 0, "anchor_step": 0, "best_perplexity": []}, "best_perplexity"),
     ],
@@ -261,10 +264,13 @@ def test_a_staircase_is_the_schedule_at_every_step(schedule: SeqlenSchedule) -> 
         ({"start": 8, "full": 4, "total_steps": 1}, "start should lie between"),
         ({"start": 8, "full": 128, "total_steps": -1}, "total_steps may not be negative"),
         ({"start": 8, "full": 128, "total_steps": 1, "multiple": 0}, "multiple should be at least 1"),
-        ({"start": 8, "full": 128, "total_steps": 1.5}, "FixedLinear total_steps should be a whole number, not 1.5"),
+        ({"start": 8, "full": 128, "total_steps": 1.5}, "FixedLinear.total_steps should be a whole number, not 1.5"),
         ({"start": 8, "full": 128, "total_steps": True}, "should be a whole number, not True"),
-        ({"start": 8, "full": 128}, "FixedLinear needs total_steps"),
-        ({"start": 8, "full": 128, "total_steps": 1, "root_degree": 2}, "FixedLinear has no 'root_degree'; it has"),
+        ({"start": 8, "full": 128}, "FixedLinear needs the key 'total_steps'"),
+        (
+            {"start": 8, "full": 128, "total_steps": 1, "root_degree": 2},
+            "has no key 'root_degree'; the right",
+        ),
         ({"pacing": "quick", "start": 8, "full": 128}, "no seqlen pacing 'quick'; there are adaptive, custom, fixed_d"),
         ({"pacing": ["mixed"], "start": 8, "full": 128}, "no seqlen pacing"),
         (
@@ -292,7 +298,10 @@ def test_a_staircase_is_the_schedule_at_every_step(schedule: SeqlenSchedule) -> 
         ({"pacing": "adaptive", "start": 8, "full": 128, "multiples_per_validation": 0}, "at least 1"),
         ({"pacing": "custom", "start": 8, "full": 128, "function": "os.system"}, "named 'module:function'"),
         ({"pacing": "custom", "start": 8, "full": 128, "function": "a b:c"}, "named 'module:function'"),
-        ({"pacing": "custom", "start": 8, "full": 128, "function": "a:b", "resolved": 1}, "has no 'resolved'"),
+        (
+            {"pacing": "custom", "start": 8, "full": 128, "function": "a:b", "resolved": 1},
+            "has no key 'resolved'",
+        ),
     ],
 )
 def test_a_pacing_that_makes_no_sense_is_refused_by_its_key(told: dict[str, Any], says: str) -> None:
@@ -374,7 +383,10 @@ def test_random_ltd_keeps_more_and_more_and_never_more_than_there_is(
         ({"start": 256, "full": 128, "total_steps": 1}, "there is nothing to drop above it"),
         ({"start": 16, "full": 128, "total_steps": 1, "multiple": 0}, "multiple not below 1"),
         ({"start": 16, "full": 128, "total_steps": 1, "layers": [2, 1]}, "layers should be numbers from 0"),
-        ({"start": 16, "full": 128, "total_steps": 1, "layers": "all"}, "a list of whole numbers or null, not 'all'"),
+        (
+            {"start": 16, "full": 128, "total_steps": 1, "layers": "all"},
+            "layers should be a list, not 'all'",
+        ),
     ],
 )
 def test_random_ltd_that_makes_no_sense_is_refused(told: dict[str, Any], says: str) -> None:
@@ -426,15 +438,15 @@ def test_a_difficulty_that_makes_no_sense_is_refused(told: dict[str, Any], says:
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ([], "an object of metrics by name"),
-        ({"voc": {"index": "x"}}, "metric 'voc': a curriculum's metric has difficulty and index"),
+        ([], "curriculum.metrics should be an object"),
+        ({"voc": {"index": "x"}}, "curriculum.metrics.voc: MetricSchedule needs the key 'difficulty'"),
         (
             {"voc": {"index": "", "difficulty": {"kind": "value", "start": 1, "full": 2}}},
-            "metric 'voc': a curriculum metric's index is a folder",
+            "curriculum.metrics.voc: a curriculum metric's index is a folder",
         ),
         (
             {"voc": {"index": "x", "difficulty": {"kind": "value", "start": 1}}},
-            "metric 'voc': DifficultySchedule needs",
+            "curriculum.metrics.voc: MetricSchedule.difficulty: DifficultySchedule needs the key 'full'",
         ),
     ],
 )
