@@ -14,7 +14,7 @@ from sentinel.act.following import Following
 from sentinel.act.last_writes import asks_all_to_stop, last_written
 from sentinel.act.overlap import Overlap
 from sentinel.act.references import References
-from sentinel.act.reported import baseline_of, filled, step_time_s, warmup_end
+from sentinel.act.reported import step_time_s
 from sentinel.act.sample_cache import Retold
 from sentinel.act.source import RereadSource, Source
 from sentinel.act.witnesses import Witnessing
@@ -28,6 +28,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, Verdict, judge
+from sentinel.plan.baseline import baseline_of, filled, warmup_end
 from sentinel.plan.incident import Incident, fold
 from sentinel.plan.liveness import life_of
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState

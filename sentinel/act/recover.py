@@ -10,13 +10,13 @@ from sentinel.act.first_steps import evidence
 from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Look, Observer
 from sentinel.act.recovery_tracker import Held
-from sentinel.act.reported import filled
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint, describe
 from sentinel.plan.approval import Approval, digest_of
+from sentinel.plan.baseline import filled
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip
 from sentinel.plan.observation import JobsSeen

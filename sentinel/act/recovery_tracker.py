@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sentinel.act.observe import Look
-from sentinel.act.reported import warmup_end
 from sentinel.judge.before import OldTrend
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.baseline import warmup_end
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.sample import Sample, Validation
 

@@ -25,7 +25,7 @@ from sentinel.lint.schedule_facts import batch_schedule, curriculum_schedule
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 
 __all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
@@ -139,7 +139,7 @@ def _unless(wanted: float | None, script: float | None) -> float | None:
     return None if wanted == script else wanted
 
 
-def _only_by_overrides(standing: Standing, own: Baseline, anchor: Anchor) -> Iterator[str]:
+def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> Iterator[str]:
     """What begins at the anchor and no job script can begin there, in words.
 
     What the run had before is in every decision as well; it is the script's own, and stays as it is.
@@ -207,7 +207,7 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _with_slw(standing: Standing, own: Baseline, anchor: Anchor) -> Standing:
+def _with_slw(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> TrainingSettings:
     """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
     if own.lr is None or own.batch_size is None:
         raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
@@ -237,7 +237,7 @@ def _counted(lr: LrSchedule) -> tuple[str, int, int]:
     return lr.unit, lr.warmup, lr.anchor
 
 
-def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWarmup:
+def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
     decayed = standing.lr is not None and (standing.lr.decay_unit or standing.lr.unit) == "tokens"
     decay = standing.lr.decay_end if standing.lr is not None and decayed and standing.lr.decay_end else None
     decay = decay_tokens(facts) if decay is None else decay

@@ -8,8 +8,8 @@ from typing import Any
 
 from sentinel.plan.evidence import Evidence, same
 from sentinel.plan.proof_value import Proof
-from sentinel.vocabulary.overrides import Standing
 from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
+from sentinel.vocabulary.training_settings import TrainingSettings
 
 __all__ = ["OfSteps", "of_first_steps"]
 
@@ -28,9 +28,9 @@ class OfSteps:
 
 
 def of_first_steps(
-    standing: Standing, evidence: Evidence, changed: Collection[str], *, in_script: bool
+    standing: TrainingSettings, evidence: Evidence, changed: Collection[str], *, in_script: bool
 ) -> Iterator[tuple[str, str, OfSteps]]:
-    """(key of Standing, what is checked, the answer) of each schedule that the steps' readings can speak of.
+    """(key of TrainingSettings, what is checked, the answer) of each schedule that the steps' readings can speak of.
 
     `in_script`: what is `changed` was written into the options of a job script, in that trainer's own form; the rest
     stands there as it did.

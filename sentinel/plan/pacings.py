@@ -29,7 +29,7 @@ from sentinel.vocabulary.pacing import (
     slw_changes,
     start_for_size,
 )
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 
 __all__ = [
     "batch_size_for",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-def with_seqlen_of(rung: Rung, standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """What stands, with the rung's sequence length warmup and all that goes with it.
 
     ConfigError where the rung needs what nobody has reported.
@@ -63,7 +63,7 @@ def with_seqlen_of(rung: Rung, standing: Standing, baseline: Baseline, anchor: A
     return with_slw(standing, baseline, anchor)
 
 
-def with_slw(standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline.
 
     ConfigError where the LR counts samples or tokens, and nobody has reported those of the target.
@@ -87,7 +87,7 @@ def with_slw(standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing
     return replace(standing, batch_size=changed.batch, total_tokens=changed.total_tokens, lr=changed.lr)
 
 
-def left_as_it_is(standing: Standing, baseline: Baseline) -> Iterator[str]:
+def left_as_it_is(standing: TrainingSettings, baseline: Baseline) -> Iterator[str]:
     """What a warmup of the sequence length would change as well and can't, since nobody has reported it; in words."""
     begins = standing.seqlen is not None and standing.seqlen != baseline.seqlen and standing.seqlen.warms_up
     by_tokens = standing.total_tokens is not None or (standing.lr is not None and standing.lr.decay_unit == "tokens")

@@ -13,9 +13,10 @@ from sentinel.plan.first_steps import of_first_steps
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import named_settings, setting_of, wanted_number
 from sentinel.plan.proof_value import Proof
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.training_settings import Free, TrainingSettings
 
 __all__ = ["Check", "outcome", "prove", "unreported"]
 
@@ -127,16 +128,16 @@ def _once(once: Once, overrides: Overrides, started: RunStarted, *, at_anchor: b
 def _skipped(count: int, overrides: Overrides, started: RunStarted) -> Check:
     begin, told = overrides.anchor.consumed_samples, _ranges(started)
     if told is None or begin is None:
-        before = sum(r.end - r.begin for r in overrides.standing.skipped)
+        before = sum(r.end - r.begin for r in overrides.standing.skipped or ())
         return Check(what="skipped_samples", expected=before + count, reported=started.skipped_samples)
     wanted = [begin, begin + count]
     return Check(what="skipped_samples", expected=wanted, reported=wanted if wanted in told else told)
 
 
 def _schedules(
-    standing: Standing, evidence: Evidence, rollback: Rollback, changed: frozenset[str]
+    standing: TrainingSettings, evidence: Evidence, rollback: Rollback, changed: frozenset[str]
 ) -> Iterator[tuple[str, Check]]:
-    """(key of Standing, its check)."""
+    """(key of TrainingSettings, its check)."""
     started, lr, seqlen = evidence.started, standing.lr, standing.seqlen
     step = (started.resumed_from or 0) + 1
     if lr is not None and not rollback.in_script:
@@ -178,7 +179,7 @@ _ALSO_PACED = {
     "random_ltd": "random_ltd_schedule",
     "curriculum": "curriculum_schedule",
 }
-"""Field of Standing -> field of RunStarted."""
+"""Field of TrainingSettings -> field of RunStarted."""
 
 _REPORTED_AS = {
     "adam_beta1": "adam_beta1",
@@ -186,10 +187,10 @@ _REPORTED_AS = {
     "weight_decay": "weight_decay",
     "clip_grad": "gradient_clipping",
 }
-"""Field of Standing -> field of RunStarted."""
+"""Field of TrainingSettings -> field of RunStarted."""
 
 
-def _settings(standing: Standing, evidence: Evidence) -> Iterator[tuple[str, Check]]:
+def _settings(standing: TrainingSettings, evidence: Evidence) -> Iterator[tuple[str, Check]]:
     for key, field in _REPORTED_AS.items():
         if (wanted := getattr(standing, key)) is not None:
             found = find(key, float(wanted), evidence)

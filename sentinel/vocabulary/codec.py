@@ -44,6 +44,9 @@ class Form:
     ignores_unknown: bool = False
     """Whether unknown keys are passed over: what a newer version wrote; otherwise they are an error."""
 
+    checks_ranges: bool = True
+    """Whether a number has to lie in the range beside its type; if not, only in one that no measurement can leave."""
+
     whole: Range | None = None
     """Of whole numbers that have no range of their own."""
 
@@ -63,7 +66,8 @@ def read(cls: type[T], data: Any, where: str = "", form: Form = JSON) -> T:
     """The dataclass that the object holds; `where` is what errors call it. The form's error names the key."""
     if not isinstance(data, Mapping):
         raise form.error(f"{where or form.name} should be {_table(form)}, not {shown(data)}")
-    grammar, values = _grammar(cls, form), {}
+    kind: Any = cls
+    grammar, values = _grammar(kind, form), {}
     for name, value in data.items():
         if (entry := grammar.get(name)) is not None:
             key = f"{where}.{name}" if where else name
@@ -147,7 +151,7 @@ def _reader(hint: Any, form: Form) -> Read:
 
 def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:
     inner = _reader(hint, _without_whole(form) if wanted is not None else form)
-    if wanted is None:
+    if wanted is None or not (form.checks_ranges or wanted.physical):
         return inner
 
     def look(value: Any, key: str) -> Any:

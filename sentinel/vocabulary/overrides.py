@@ -15,18 +15,20 @@ from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.ranges import COUNT, POSITIVE, SIXTY_FOUR_BITS
-from sentinel.vocabulary.standing import Free, Standing
+from sentinel.vocabulary.training_settings import Free, Setting, TrainingSettings, settings_of
 
 __all__ = [
     "CHANGES",
     "SCHEMA",
+    "STANDING",
     "Anchor",
     "Free",
     "Once",
     "Overrides",
-    "Standing",
+    "TrainingSettings",
     "decode_overrides",
     "encode_overrides",
+    "words_of",
 ]
 
 SCHEMA = 1
@@ -57,17 +59,17 @@ class Once:
     id: str
     """Recorded in the client state once applied."""
 
-    seed: Annotated[int | None, SIXTY_FOUR_BITS] = None
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None
     """Permutes the data that is not yet consumed; None leaves the order."""
 
-    skip_samples: Annotated[int | None, POSITIVE] = None
+    skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
     """Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
     """
 
-    reset_moments: bool = False
+    reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
     """Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay."""
 
-    loss_scale: Annotated[float | None, POSITIVE] = None
+    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale")] = None
     """The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it."""
 
 
@@ -80,7 +82,9 @@ class Overrides:
     """Which restart of the incident this is; unique over the run's life."""
 
     anchor: Anchor
-    standing: Standing
+    standing: TrainingSettings
+    """Changes that hold from the anchor on, at every start; only fields of `STANDING`."""
+
     once: Once | None = None
 
     def __post_init__(self) -> None:
@@ -88,11 +92,19 @@ class Overrides:
             checked_name(getattr(self, what), what)
 
 
-CHANGES = tuple(f.name for kind in (Standing, Once) for f in fields(kind) if f.name not in ("id", "skipped"))
+STANDING = tuple(name for name, setting in settings_of().items() if setting.standing)
+"""The settings that `standing` can change."""
+
+CHANGES = (*(name for name in STANDING if name != "skipped"), *(f.name for f in fields(Once) if f.name != "id"))
 """All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists.
 
 Not `skipped`: it keeps out what an earlier `skip_samples` left out.
 """
+
+
+def words_of(key: str) -> str:
+    """What a person calls a key of `standing` or `once`."""
+    return (dict(settings_of()) | dict(settings_of(Once)))[key].words
 
 
 def encode_overrides(overrides: Overrides) -> str:
@@ -101,7 +113,7 @@ def encode_overrides(overrides: Overrides) -> str:
     if not once.get("reset_moments", True):
         del once["reset_moments"]  # as if it had none: a trainer that was frozen before it refuses it
     head = {"schema": SCHEMA, "incident": overrides.incident, "rollback": overrides.rollback}
-    anchor, standing = fields_of(overrides.anchor), overrides.standing.to_json()
+    anchor, standing = fields_of(overrides.anchor), fields_of(overrides.standing, without_none=True)
     return dump_json(head | {"anchor": anchor, "standing": standing, "once": once}, indent=2) + "\n"
 
 
@@ -111,6 +123,9 @@ def decode_overrides(text: str) -> Overrides:
         data = load_object(text)
         if (schema := data.pop("schema", None)) != SCHEMA:
             raise OverridesError(f"overrides.json has schema {schema!r}; this version reads {SCHEMA}")
+        standing = data.get("standing") or {}
+        if isinstance(standing, dict) and (odd := standing.keys() - set(STANDING)):
+            raise OverridesError(f"standing has no key {min(odd)!r}; the right ones are {', '.join(STANDING)}")
         return read(Overrides, {"standing": {}} | data | {"once": data.get("once") or None}, form=_OVERRIDES)
     except LineError as error:
         raise OverridesError(f"overrides.json: {error}") from error

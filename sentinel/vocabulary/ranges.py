@@ -36,6 +36,9 @@ class Range:
     nan: bool = False
     """Whether nan is in it."""
 
+    physical: bool = False
+    """Whether no measurement can lie outside: a record that does is unreadable, where another is only unwise."""
+
     words: str = ""
     """What errors call it, where the ends by themselves are hard to read."""
 
@@ -68,11 +71,13 @@ AT_LEAST_1 = Range(least=1, below=math.inf)
 POSITIVE = Range(above=0, below=math.inf)
 POSITIVE_OR_INF = Range(above=0)
 SHARE = Range(least=0, below=1)
-COUNT = Range(least=0, most=LARGEST_WHOLE, words="from 0 to 2^53")
-SIXTY_FOUR_BITS = Range(least=-(2**63), below=2**64, words="a whole number of 64 bits")
+COUNT = Range(least=0, most=LARGEST_WHOLE, physical=True, words="from 0 to 2^53")
+SIXTY_FOUR_BITS = Range(least=-(2**63), below=2**64, physical=True, words="a whole number of 64 bits")
 """Of a seed, which counts nothing."""
 
-UnixSeconds = Annotated[float, Range(least=0, below=LATEST_UNIX_S, nan=True, words="in seconds since 1970")]
+UnixSeconds = Annotated[
+    float, Range(least=0, below=LATEST_UNIX_S, nan=True, physical=True, words="in seconds since 1970")
+]
 """A time; nan where the source has no clock."""
 
 

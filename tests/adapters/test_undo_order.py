@@ -12,7 +12,7 @@ from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 
 AT = Anchor(global_step=10)
 
@@ -25,7 +25,7 @@ def rollback(number: int, *moved: str) -> Rollback:
         hypothesis="…",
         target_tag="global_step10",
         target_step=10,
-        overrides=Overrides(incident="incident-1", rollback=name, anchor=AT, standing=Standing()),
+        overrides=Overrides(incident="incident-1", rollback=name, anchor=AT, standing=TrainingSettings()),
         changes=(),
         decided_unix_s=1.0,
         lost_steps=20,

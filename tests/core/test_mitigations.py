@@ -179,7 +179,7 @@ VOC = DifficultySchedule(
         (
             {**ALONE, "seqlen_start": 8},
             {"seqlen": FixedLinear(**SLW, total_steps=60)},
-            "seqlen 8 -> 128 over 60 steps from 40",
+            "sequence length 8 -> 128 over 60 steps from 40",
         ),
         (
             {
@@ -190,27 +190,27 @@ VOC = DifficultySchedule(
                 "seqlen_multiple": 16,
             },
             {"seqlen": FixedRoot(**SLW, total_steps=90, multiple=16)},
-            "seqlen 8 -> 128 by the root of degree 2 over 90 steps from 40",
+            "sequence length 8 -> 128 by the root of degree 2 over 90 steps from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "fixed_discrete", "seqlen_total_steps": 90},
             {"seqlen": FixedDiscrete(**SLW, difficulties=(8, 128), max_steps=(90,))},
-            "seqlen 8 -> 128 in 2 stages up to step 131, from 40",
+            "sequence length 8 -> 128 in 2 stages up to step 131, from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "mixed"},
             {"seqlen": Mixed(**SLW)},
-            "seqlen 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
+            "sequence length 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "adaptive"},
             {"seqlen": Adaptive(**SLW)},
-            "seqlen 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
+            "sequence length 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "recipes:by_loss"},
             {"seqlen": Custom(**SLW, function="recipes:by_loss")},
-            "seqlen 8 -> 128 by recipes:by_loss from 40",
+            "sequence length 8 -> 128 by recipes:by_loss from 40",
         ),
         (
             {"batch_size_start": 16, "batch_size_samples": 4800},
@@ -220,12 +220,12 @@ VOC = DifficultySchedule(
         (
             {"random_ltd_start": 16, "random_ltd_total_steps": 200},
             {"random_ltd": RandomLtdSchedule(start=16, full=128, total_steps=200, anchor_step=40, layers=(1, 2))},
-            "random-LTD keeps 16 -> 128 tokens over 200 steps from 40",
+            "random-LTD 16 -> 128 tokens over 200 steps from 40",
         ),
         (
             {"curriculum_metric": "voc", "curriculum_index": "/voc", "curriculum_total_steps": 300},
             {"curriculum": CurriculumSchedule(metrics={"voc": MetricSchedule(difficulty=VOC, index="/voc")})},
-            "data paced by voc 1 % -> 100 % up to step 340 from 40",
+            "curriculum voc 1 % -> 100 % up to step 340 from 40",
         ),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_rung_switches_a_pacing_on_from_the_target(keys: dict[str, Any], stand
 def test_how_batches_get_shorter_is_said_beside_the_warmup() -> None:
     overrides = made(baseline=PACED, seqlen_start=8, seqlen_shorten="truncate_keep", **ALONE)
     assert overrides.standing.shorten == "truncate_keep"
-    assert changes(overrides, PACED)[1:] == ("batches shortened by truncate_keep",)
+    assert changes(overrides, PACED)[1:] == ("batch shortening truncate_keep",)
 
 
 RAMP = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800)

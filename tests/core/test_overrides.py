@@ -17,7 +17,7 @@ from sentinel.vocabulary.overrides import (
     Free,
     Once,
     Overrides,
-    Standing,
+    TrainingSettings,
     decode_overrides,
     encode_overrides,
 )
@@ -71,7 +71,7 @@ CURRICULUM = st.builds(
     metrics=st.dictionaries(WORD, st.builds(MetricSchedule, difficulty=DIFFICULTY, index=WORD), max_size=2),
 )
 STANDING = st.builds(
-    Standing,
+    TrainingSettings,
     lr=st.none() | st.builds(LrSchedule, peak=POSITIVE, warmup=WHOLE, decay_end=WHOLE),
     seqlen=st.none() | SEQLEN,
     shorten=st.sampled_from((None, "truncate", "reshape", "truncate_keep")),
@@ -115,7 +115,9 @@ def test_every_decision_is_read_as_it_was_written(overrides: Overrides) -> None:
 
 
 def test_what_is_not_changed_is_not_in_the_file_for_trainers_that_would_not_know_it() -> None:
-    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing(), once=Once(id="r"))
+    bare = Overrides(
+        incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings(), once=Once(id="r")
+    )
     document = json.loads(encode_overrides(bare))
     assert (document["standing"], document["once"]) == ({}, {"id": "r"})
 
@@ -145,7 +147,7 @@ def test_what_is_not_changed_is_not_in_the_file_for_trainers_that_would_not_know
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(standing: dict[str, Any], once: dict[str, Any], says: str) -> None:
-    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing())
+    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings())
     document = json.loads(encode_overrides(bare)) | {"standing": standing, "once": once}
     with pytest.raises(OverridesError, match=says):
         decode_overrides(dump_json(document))

@@ -14,7 +14,7 @@ from sentinel.vocabulary import errors
 from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum, loss_ratio
 from sentinel.vocabulary.metrics import SAMPLE_METRICS
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, decode_overrides, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings, decode_overrides, encode_overrides
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
@@ -190,7 +190,7 @@ OVERRIDES = Overrides(
     incident="incident-1",
     rollback="incident-1-r2",
     anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
-    standing=Standing(lr=LR, seqlen=FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)),
+    standing=TrainingSettings(lr=LR, seqlen=FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)),
     once=Once(id="incident-1-r2", seed=4),
 )
 
@@ -199,7 +199,7 @@ OVERRIDES = Overrides(
     "overrides",
     [
         OVERRIDES,
-        Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing()),
+        Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings()),
     ],
 )
 def test_overrides_are_read_as_they_were_written(overrides: Overrides) -> None:
