@@ -40,7 +40,7 @@ def test_what_the_trainer_never_reports_can_not_be_confirmed() -> None:
     assert [sentence.split(":")[0] for sentence in said] == [
         "the trainer has reported nothing so far",
         "the new seed",
-        "the LR schedule",
+        "LR schedule",
         "the first sample",
     ]
     assert unconfirmed(decision(), AT_87) == ()

@@ -201,7 +201,7 @@ def test_what_the_trainer_has_reported_before_is_expected_again() -> None:
     assert unreported(OVERRIDES, told) == {}
     said = unreported(OVERRIDES, replace(told, adam_beta2=None, moments_reset_steps=None))
     assert list(said) == ["moments_reset_steps", "adam_beta2"]
-    assert said["adam_beta2"] == "adam_beta2: the trainer has never reported the one that it runs with"
+    assert said["adam_beta2"] == "Adam's beta2: the trainer has never reported the one that it runs with"
 
 
 BATCH = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800, anchor_samples=640)
