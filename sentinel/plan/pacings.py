@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.ladder import Rung
@@ -137,33 +138,27 @@ def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
     if full is None:
         raise ConfigError(f"rung {rung.name!r} warms the sequence length up, and nobody has reported the full length")
     asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
-    start, at, multiple = min(asked, full), anchor.global_step, rung.seqlen_multiple or 8
+    start = min(asked, full)
+    common: dict[str, Any] = {
+        "start": start,
+        "full": full,
+        "anchor_step": anchor.global_step,
+        "multiple": rung.seqlen_multiple or 8,
+    }
     match rung.seqlen_pacing:
         case "adaptive":
-            return Adaptive(start=start, full=full, anchor_step=at, multiple=multiple)
+            return Adaptive(**common)
         case "custom":
-            function = rung.seqlen_function or ""
-            return Custom(start=start, full=full, anchor_step=at, multiple=multiple, function=function)
+            return Custom(**common, function=rung.seqlen_function or "")
         case "mixed":
-            total = rung.seqlen_total_steps
-            return Mixed(start=start, full=full, anchor_step=at, multiple=multiple, total_steps=total)
+            return Mixed(**common, total_steps=rung.seqlen_total_steps)
     steps = _total_steps(rung, baseline)
     match rung.seqlen_pacing:
         case "fixed_root":
-            degree = rung.seqlen_root_degree or 2.0
-            return FixedRoot(
-                start=start, full=full, anchor_step=at, multiple=multiple, total_steps=steps, root_degree=degree
-            )
+            return FixedRoot(**common, total_steps=steps, root_degree=rung.seqlen_root_degree or 2.0)
         case "fixed_discrete":
-            return FixedDiscrete(
-                start=start,
-                full=full,
-                anchor_step=at,
-                multiple=multiple,
-                difficulties=(start, full),
-                max_steps=(steps,),
-            )
-    return FixedLinear(start=start, full=full, anchor_step=at, multiple=multiple, total_steps=steps)
+            return FixedDiscrete(**common, difficulties=(start, full), max_steps=(steps,))
+    return FixedLinear(**common, total_steps=steps)
 
 
 def _total_steps(rung: Rung, baseline: Baseline) -> int:

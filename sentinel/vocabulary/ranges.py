@@ -20,6 +20,7 @@ __all__ = [
     "Range",
     "UnixSeconds",
     "out_of_range",
+    "outside",
     "ranges_of",
 ]
 
@@ -89,6 +90,12 @@ def ranges_of(cls: type[Any]) -> dict[str, Range]:
         if (wanted := next((extra for extra in extras if isinstance(extra, Range)), None)) is not None:
             found[name] = wanted
     return found
+
+
+def outside(value: Any) -> str | None:
+    """What is wrong with the first number of a dataclass that is not in its range, as a sentence; None for none."""
+    problems = (out_of_range(wanted, getattr(value, key), key) for key, wanted in ranges_of(type(value)).items())
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def out_of_range(wanted: Range, value: object, key: str) -> str | None:

@@ -22,7 +22,7 @@ from sentinel.vocabulary.pacing import (
     SeqlenSchedule,
     Shortening,
 )
-from sentinel.vocabulary.ranges import AT_LEAST_0, SHARE, SIXTY_FOUR_BITS
+from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
 from sentinel.vocabulary.skipping import SkippedRange
 
 __all__ = ["Free", "OptimizerSettings", "Setting", "SharedSettings", "TrainingSettings", "difference", "settings_of"]
@@ -77,6 +77,15 @@ class OptimizerSettings:
         ),
     ] = None
     """Decay of Adam's second moment, dimensionless, for all parameters, e.g. 0.95 for 0.999."""
+
+    adam_eps: Annotated[
+        float | None,
+        POSITIVE,
+        Setting(
+            words="Adam's epsilon", proof="number", standing=True, restored=True, option="--adam-eps", default=1e-8
+        ),
+    ] = None
+    """Adam's epsilon, which is added to sqrt(v), for all parameters; in the units of the gradient, e.g. 1e-8."""
 
     weight_decay: Annotated[
         float | None,

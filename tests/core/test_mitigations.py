@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence
+from sentinel.plan.incident import Rollback
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
+from sentinel.plan.proof import prove
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides, words_of
 from sentinel.vocabulary.pacing import (
     Adaptive,
     BatchSizeSchedule,
@@ -30,7 +34,9 @@ from sentinel.vocabulary.pacing import (
     Mixed,
     RandomLtdSchedule,
 )
+from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import OptimizerSettings
 
 EARLIER = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 BASELINE = Baseline(
@@ -97,7 +103,7 @@ def made(
         ),
         ({"random_ltd_start": 16}, "rung 'it': random_ltd_start needs random_ltd_total_steps"),
         ({"curriculum_metric": "voc"}, "rung 'it': curriculum_metric needs curriculum_index"),
-        ({"curriculum_metric": "voc", "curriculum_index": "x"}, "curriculum_index needs curriculum_total_steps"),
+        ({"curriculum_metric": "voc", "curriculum_index": "x"}, "curriculum_metric needs curriculum_total_steps"),
         (
             {
                 "curriculum_metric": "voc",
@@ -320,6 +326,32 @@ def test_what_an_earlier_incident_changed_is_not_lost_with_its_overrides() -> No
 def test_a_trainer_that_has_not_reported_it_is_said_to_have_had_something_unknown() -> None:
     overrides = made(baseline=Baseline(), adam_beta2=0.95)
     assert changes(overrides, Baseline()) == ("Adam's beta2 (not reported) -> 0.95",)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])
+def test_a_setting_of_the_optimizer_is_a_rung_from_its_key_to_its_proof(name: str) -> None:
+    """A new one needs no other test here: it is an entry of OptimizerSettings."""
+    overrides = made(**{name: 0.25})
+    assert changed_keys(overrides, BASELINE) == (name,)
+    assert decode_overrides(encode_overrides(overrides)) == overrides
+    before = getattr(BASELINE, name)
+    said = f"{words_of(name)} {'(not reported)' if before is None else f'{before:g}'} -> 0.25"
+    assert changes(overrides, BASELINE) == (said,)
+    decision = Rollback(
+        id="r",
+        rung="it",
+        hypothesis="…",
+        target_tag=None,
+        target_step=40,
+        overrides=overrides,
+        changes=(said,),
+        decided_unix_s=7.0,
+        lost_steps=0,
+    )
+    for shown, answer in ((0.25, "confirmed"), (0.5, "contradicted"), (None, "not verified")):
+        started = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback="r", **{name: shown})
+        checks = prove(decision, Evidence(started=started), BASELINE)
+        assert [str(check.answer) for check in checks if check.what == name] == [answer]
 
 
 def test_from_scratch_there_are_no_moments_to_reset() -> None:

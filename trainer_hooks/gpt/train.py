@@ -205,6 +205,7 @@ class Trainer:
             self.engine,
             beta1=standing.adam_beta1,
             beta2=standing.adam_beta2,
+            eps=standing.adam_eps,
             weight_decay=standing.weight_decay,
             clip_grad=standing.clip_grad,
         )
