@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-from sentinel.jobscript import RemoveOption, Rewritten, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
+from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     LrWarmup,
@@ -14,21 +16,17 @@ from sentinel.jobscript.megatron_options import (
     MegatronRun,
     SeqlenWarmup,
     Wanted,
-    changes_at,
     megatron_changes,
 )
 from sentinel.jobscript.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
-from sentinel.lint import Facts, lint_before_restart
-from sentinel.lint.derived import scale
-from sentinel.lint.reading import read_text
-from sentinel.lint.schedule_facts import batch_schedule, curriculum_schedule
+from sentinel.jobscript.reading import read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 
-__all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
+__all__ = ["CARRIED", "baseline_of_script", "changes_of"]
 
 
 _MEGATRONS_WEIGHT_DECAY = 0.01
@@ -54,38 +52,19 @@ CARRIED = frozenset(
 """Keys of overrides.json that a job script can carry at all; whether a given script can, `new_scripts` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewScripts:
-    """The job script for the start at the anchor, and the one for all later starts: without what is done once."""
+def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
+    """What has to change in the run's own script, marked with the starts that it is for.
 
-    first: Rewritten
-    later: Rewritten
-    remarks: tuple[str, ...] = ()
-    """What lint says of the changed run and did not say of the run as it was; sentences."""
-
-
-def new_scripts(text: str, overrides: Overrides) -> NewScripts:
-    """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
-
-    `text` is the run's own script: each decision changes that, not what the last one left. ScriptRefused also where
-    lint finds an error that the change brings in.
+    ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
     """
-    read = read_text(text)
-    facts = read.facts
+    found = read_text(text)
     try:
-        marked = tuple(_marked(overrides, facts, text))
+        return tuple(_marked(overrides, found.facts, text))
     except ConfigError as error:  # where something can't be read, that is the better reason
-        unread = next((u for u in read.unread if u.line is not None), None)
+        unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
             raise
         raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
-    first, later = rewrite(text, changes_at(marked, "first")), rewrite(text, changes_at(marked, "later"))
-    step = overrides.anchor.global_step
-    findings = lint_before_restart(facts, read_text(first.text).facts, resume_step=step)
-    if (wrong := next((f for f in findings if f.severity == "error"), None)) is not None:
-        raise ScriptRefused(None, f"the changed run would be wrong: {wrong.sentence}")
-    remarks = tuple(f"{f.severity}: {f.sentence}" for f in findings)
-    return NewScripts(first=first, later=later, remarks=remarks)
 
 
 def baseline_of_script(text: str) -> Baseline:

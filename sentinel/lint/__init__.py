@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.batches import BATCHES
-from sentinel.lint.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
-from sentinel.lint.finding import Finding, Rule, Severity, applied
+from sentinel.lint.finding import Finding, Rule, Severity, applied, in_its_words
 from sentinel.lint.numerics import NUMERICS
 from sentinel.lint.restart import restart_findings
 from sentinel.lint.saves import SAVES
@@ -20,12 +20,9 @@ from sentinel.lint.slw import SLW
 
 __all__ = [
     "RULES",
-    "BatchRamp",
-    "Curriculum",
-    "DeepSpeedJson",
-    "Facts",
     "Finding",
     "Severity",
+    "in_its_words",
     "lint",
     "lint_before_restart",
 ]

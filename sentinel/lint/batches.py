@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lint.derived import replicas
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.derived import replicas
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, Rule, error, note, warning
 
 __all__ = ["BATCHES"]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import Read
 
-__all__ = ["Finding", "Remark", "Rule", "Severity", "applied", "big", "error", "note", "source_of", "warning"]
+__all__ = [
+    "Finding",
+    "Remark",
+    "Rule",
+    "Severity",
+    "applied",
+    "big",
+    "error",
+    "in_its_words",
+    "note",
+    "source_of",
+    "warning",
+]
 
 Severity = Literal["error", "warning", "note"]
 """error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing."""
@@ -70,3 +84,11 @@ def big(number: float) -> str:
         if number >= unit:
             return f"{number / unit:.3g}{letter}"
     return f"{number:.6g}"
+
+
+def in_its_words(read: Read, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings with the trainer's own names for its options."""
+    return tuple(
+        replace(finding, sentence=re.sub(r"--[a-z0-9-]+", lambda m: read.names.get(m[0], m[0]), finding.sentence))
+        for finding in findings
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.lint.derived import BILLION, scale
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.derived import BILLION, scale
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, Rule, big, error, note, warning
 
 __all__ = ["NUMERICS"]

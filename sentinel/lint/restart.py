@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Finding, Remark, error, source_of, warning
 
 __all__ = ["RESTART_RULES", "restart_findings"]

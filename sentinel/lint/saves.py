@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.lint.derived import total_steps
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.derived import total_steps
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, Rule, error, note, warning
 
 __all__ = ["SAVES"]

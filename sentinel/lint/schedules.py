@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sentinel.lint.derived import scale, total_steps, warmup_steps
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.derived import scale, total_steps, warmup_steps
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, Rule, big, error, note, warning
 
 __all__ = ["SCHEDULES"]

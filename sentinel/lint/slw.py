@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lint.derived import BILLION, scale, steps_of_tokens, total_steps, warmup_steps
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.derived import BILLION, scale, steps_of_tokens, total_steps, track_of, warmup_steps
+from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, Rule, error, note, warning
-from sentinel.lint.schedule_facts import track_of
 from sentinel.vocabulary.pacing import Position
 
 __all__ = ["SLW"]

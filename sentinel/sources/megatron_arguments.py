@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.lint.log import given_by_log
+from sentinel.jobscript.megatron_log import given_by_log
 from sentinel.sources.events import Announced
 from sentinel.sources.numerals import number, whole
 from sentinel.vocabulary.errors import ConfigError

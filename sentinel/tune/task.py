@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.lint import Facts
-from sentinel.lint.derived import total_steps, warmup_steps
+from sentinel.jobscript.derived import total_steps, warmup_steps
+from sentinel.jobscript.facts import Facts
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.tune.search import Pacing, Space
 from sentinel.vocabulary.errors import ConfigError

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.lint import RULES, BatchRamp, DeepSpeedJson, Facts, Finding, lint, lint_before_restart
-from sentinel.lint.derived import (
+from sentinel.jobscript.derived import (
     ParameterCount,
     embedding_rows,
     parameter_count,
@@ -21,6 +20,8 @@ from sentinel.lint.derived import (
     total_steps,
     warmup_steps,
 )
+from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
+from sentinel.lint import RULES, Finding, lint, lint_before_restart
 from sentinel.lint.finding import source_of
 from sentinel.lint.restart import RESTART_RULES
 from sentinel.vocabulary.errors import ConfigError

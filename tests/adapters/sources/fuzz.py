@@ -14,7 +14,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["sentinel.sources", "sentinel.lint.log"]):
+with atheris.instrument_imports(include=["sentinel.sources", "sentinel.jobscript.megatron_log"]):
     from sentinel.sources.line_reader import LineReader
     from sentinel.sources.line_splitter import LineSplitter
     from sentinel.sources.recognise import FORMATS, decoder_named

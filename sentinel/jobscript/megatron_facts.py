@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sentinel.jobscript.facts import BatchRamp
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.lint.facts import BatchRamp
-from sentinel.lint.numbers_in_words import number, whole
+from sentinel.jobscript.numbers_in_words import number, whole
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["Known", "megatron_facts", "read_options"]
