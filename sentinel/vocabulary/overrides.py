@@ -59,7 +59,7 @@ class Once:
     id: str
     """Recorded in the client state once applied."""
 
-    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
     """Permutes the data that is not yet consumed; None leaves the order."""
 
     skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
@@ -69,7 +69,7 @@ class Once:
     reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
     """Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay."""
 
-    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale")] = None
+    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale", option="--initial-loss-scale")] = None
     """The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it."""
 
 

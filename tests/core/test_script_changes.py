@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from sentinel.vocabulary.pacing import (
     Track,
     staircase,
 )
+from sentinel.vocabulary.training_settings import OptimizerSettings, settings_of
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
@@ -73,6 +74,14 @@ def test_what_is_in_force_already_changes_no_byte() -> None:
     standing = TrainingSettings(lr=OWN.lr, adam_beta1=0.9, adam_beta2=0.999, weight_decay=0.01, clip_grad=1.0)
     made = new_scripts(SCRIPT, overrides(standing))
     assert (made.first.text, made.later.text) == (SCRIPT, SCRIPT)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])
+def test_each_setting_of_the_optimizer_is_one_option_of_the_script(name: str) -> None:
+    made = new_scripts(SCRIPT, overrides(TrainingSettings(**{name: 0.25})))
+    option = settings_of()[name].option
+    assert changed(made.first.diff) == changed(made.later.diff) == [f"{option} 0.25"]
+    assert getattr(baseline_of_script(made.first.text), name) == 0.25
 
 
 def test_a_seed_and_a_lower_lr_are_the_only_lines_that_change() -> None:
