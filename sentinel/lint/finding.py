@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import isfunction
+from types import ModuleType
 from typing import Literal
 
 from sentinel.jobscript.facts import Facts
@@ -13,13 +15,13 @@ from sentinel.jobscript.reading import Read
 __all__ = [
     "Finding",
     "Remark",
-    "Rule",
     "Severity",
     "applied",
     "big",
     "error",
     "in_its_words",
     "note",
+    "rules_of",
     "source_of",
     "warning",
 ]
@@ -46,18 +48,28 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a rule has to say of a run; its name and source are its own."""
+    """What a rule has to say of a run; its name and source are its own.
+
+    A rule is one formula, as a public function of a module of rules: facts to remarks. Its docstring says what it
+    looks at, and after `Source:` who says so.
+    """
 
     severity: Severity
     sentence: str
 
 
-Rule = Callable[[Facts], Iterator[Remark]]
-"""One formula. Its docstring says what it looks at, and after `Source:` who says so."""
+def rules_of(module: ModuleType) -> tuple[Callable[..., Iterator[Remark]], ...]:
+    """The rules of a module, in their order: its public functions."""
+    return tuple(
+        found
+        for name, found in vars(module).items()
+        if isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
+    )
 
 
-def applied(rule: Rule, facts: Facts) -> Iterator[Finding]:
-    for remark in rule(facts):
+def applied(rule: Callable[..., Iterator[Remark]], *facts: Facts | int) -> Iterator[Finding]:
+    """What the rule says of these facts; a rule of restarts takes those before, those after, and the step."""
+    for remark in rule(*facts):
         yield Finding(severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule))
 
 
