@@ -18,7 +18,7 @@ from sentinel.plan.pacings import (
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
 from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.training_settings import Free, OptimizerSettings, difference
+from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
 
 __all__ = ["added_words", "changes", "overrides_for", "plain_overrides"]
 
@@ -37,17 +37,33 @@ def overrides_for(
 
     `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there.
     """
-    if rung.wait_steps is not None or rung.page:
+    if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
-    once = Once(
-        id=rollback,
-        seed=new_seed if rung.reseed else None,
-        skip_samples=_skip_samples(rung, anchor, onset_past),
-        reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
-        loss_scale=_loss_scale(rung, baseline),
+    skip_samples = _skip_samples(rung, anchor, onset_past)
+    try:
+        standing = _changed(rung, baseline, anchor)
+        once = Once(
+            id=rollback,
+            seed=new_seed if rung.reseed else None,
+            skip_samples=skip_samples,
+            reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
+            loss_scale=_loss_scale(rung, baseline),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+    return Overrides(
+        incident=incident,
+        rollback=rollback,
+        anchor=anchor,
+        standing=standing,
+        once=None if once == Once(id=rollback) else once,
     )
+
+
+def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
+    """What the run is to train with from the anchor on: as it was, with the rung's changes."""
     standing = with_seqlen_of(rung, replace(baseline.standing, lr=lr_for(rung, baseline, anchor)), baseline, anchor)
-    standing = replace(
+    return replace(
         standing,
         batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
         random_ltd=random_ltd_for(rung, baseline, anchor),
@@ -55,13 +71,6 @@ def overrides_for(
         clip_grad=_clip_grad(rung, baseline),
         free=_free(rung, baseline),
         **{f.name: value for f in fields(OptimizerSettings) if (value := getattr(rung, f.name)) is not None},
-    )
-    return Overrides(
-        incident=incident,
-        rollback=rollback,
-        anchor=anchor,
-        standing=standing,
-        once=None if once == Once(id=rollback) else once,
     )
 
 
@@ -145,9 +154,7 @@ def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | N
 
 def _loss_scale(rung: Rung, baseline: Baseline) -> float | None:
     if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
-        raise ConfigError(
-            f"rung {rung.name!r} sets the loss scale, which only fp16 has; the run is {baseline.precision}"
-        )
+        raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
     return rung.loss_scale
 
 
@@ -156,7 +163,7 @@ def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
         return rung.clip_grad if rung.clip_grad is not None else baseline.clip_grad
     if not baseline.clip_grad:
         why = "the trainer has not reported its own" if baseline.clip_grad is None else "the run does not clip"
-        raise ConfigError(f"rung {rung.name!r} multiplies the gradient clipping, and {why}: give clip_grad")
+        raise ConfigError(f"it multiplies the gradient clipping, and {why}: give clip_grad")
     return baseline.clip_grad * rung.clip_grad_factor
 
 

@@ -54,13 +54,13 @@ def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, a
         standing, seqlen=_seqlen(rung, baseline, anchor), shorten=rung.seqlen_shorten or baseline.shorten
     )
     if rung.seqlen_by_tokens is False and baseline.lr_from_start:
-        raise ConfigError(f"rung {rung.name!r}: a job script gets all that goes with SLW: leave seqlen_by_tokens out")
+        raise ConfigError("a job script gets all that goes with SLW: leave seqlen_by_tokens out")
     if rung.seqlen_by_tokens is False or standing.seqlen is None or not standing.seqlen.warms_up:
         return replace(standing, batch_size=_no_ramp(standing.batch_size))
     if rung.seqlen_by_tokens and (standing.shorten or "truncate").startswith("reshape"):
-        raise ConfigError(f"rung {rung.name!r}: a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
+        raise ConfigError("a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
     if rung.seqlen_by_tokens and (missing := _not_reported(baseline)):
-        raise ConfigError(f"rung {rung.name!r} counts by tokens, and nobody has reported {', '.join(missing)}")
+        raise ConfigError(f"it counts by tokens, and nobody has reported {', '.join(missing)}")
     return with_slw(standing, baseline, anchor)
 
 
@@ -136,7 +136,7 @@ def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
     """The sequence length after the restart. ConfigError where the rung needs what nobody has reported."""
     full = baseline.full_seqlen
     if full is None:
-        raise ConfigError(f"rung {rung.name!r} warms the sequence length up, and nobody has reported the full length")
+        raise ConfigError("it warms the sequence length up, and nobody has reported the full length")
     asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
     start = min(asked, full)
     common: dict[str, Any] = {
@@ -166,7 +166,7 @@ def _total_steps(rung: Rung, baseline: Baseline) -> int:
         return rung.seqlen_total_steps
     warmup = lr_warmup_steps(baseline)
     if warmup is None:
-        raise ConfigError(f"rung {rung.name!r} needs seqlen_total_steps: there is no LR warmup in steps to go by")
+        raise ConfigError("it needs seqlen_total_steps: there is no LR warmup in steps to go by")
     begin, end = warmup
     return 3 * (end - begin)
 
@@ -182,20 +182,17 @@ def batch_size_for(
         return before
     if before is None or anchor.consumed_samples is None:
         what = "the full batch" if before is None else "consumed_samples at the target"
-        raise ConfigError(f"rung {rung.name!r} warms the batch up, and nobody has reported {what}")
+        raise ConfigError(f"it warms the batch up, and nobody has reported {what}")
     seqlen, full = baseline.seqlen, before.full
     if seqlen is not None and seqlen.warms_up and (seqlen.end_step is None or seqlen.end_step > anchor.global_step):
-        raise ConfigError(f"rung {rung.name!r}: {SLW_AND_BATCH}")
-    try:
-        return BatchSizeSchedule(
-            start=rung.batch_size_start,
-            full=full,
-            increment=rung.batch_size_increment or rung.batch_size_start,
-            ramp_samples=rung.batch_size_samples,
-            anchor_samples=anchor.consumed_samples,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+        raise ConfigError(SLW_AND_BATCH)
+    return BatchSizeSchedule(
+        start=rung.batch_size_start,
+        full=full,
+        increment=rung.batch_size_increment or rung.batch_size_start,
+        ramp_samples=rung.batch_size_samples,
+        anchor_samples=anchor.consumed_samples,
+    )
 
 
 def random_ltd_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> RandomLtdSchedule | None:
@@ -203,17 +200,14 @@ def random_ltd_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> RandomLtdS
     if rung.random_ltd_start is None or rung.random_ltd_total_steps is None:
         return baseline.random_ltd
     if baseline.full_seqlen is None:
-        raise ConfigError(f"rung {rung.name!r} drops tokens, and nobody has reported the full length")
-    try:
-        return RandomLtdSchedule(
-            start=rung.random_ltd_start,
-            full=baseline.full_seqlen,
-            total_steps=rung.random_ltd_total_steps,
-            anchor_step=anchor.global_step,
-            layers=None if baseline.random_ltd is None else baseline.random_ltd.layers,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+        raise ConfigError("it drops tokens, and nobody has reported the full length")
+    return RandomLtdSchedule(
+        start=rung.random_ltd_start,
+        full=baseline.full_seqlen,
+        total_steps=rung.random_ltd_total_steps,
+        anchor_step=anchor.global_step,
+        layers=None if baseline.random_ltd is None else baseline.random_ltd.layers,
+    )
 
 
 def curriculum_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> CurriculumSchedule | None:
@@ -221,16 +215,13 @@ def curriculum_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> Curriculum
     metric, index, total_steps = rung.curriculum_metric, rung.curriculum_index, rung.curriculum_total_steps
     if metric is None or index is None or total_steps is None:
         return baseline.curriculum
-    try:
-        difficulty = DifficultySchedule(
-            kind=rung.curriculum_kind or "percentile",
-            start=rung.curriculum_start or 1,
-            full=rung.curriculum_full or 100,
-            total_steps=total_steps,
-            root_degree=rung.curriculum_root_degree or 2.0,
-            anchor_step=anchor.global_step,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+    difficulty = DifficultySchedule(
+        kind=rung.curriculum_kind or "percentile",
+        start=rung.curriculum_start or 1,
+        full=rung.curriculum_full or 100,
+        total_steps=total_steps,
+        root_degree=rung.curriculum_root_degree or 2.0,
+        anchor_step=anchor.global_step,
+    )
     before = {} if baseline.curriculum is None else dict(baseline.curriculum.metrics)
     return CurriculumSchedule(metrics=before | {metric: MetricSchedule(difficulty=difficulty, index=index)})
