@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.known_options import named_settings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.lr_changes import lr_for
 from sentinel.plan.pacings import (
@@ -68,10 +69,22 @@ def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings
         batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
         random_ltd=random_ltd_for(rung, baseline, anchor),
         curriculum=curriculum_for(rung, baseline, anchor),
-        clip_grad=_clip_grad(rung, baseline),
         free=_free(rung, baseline),
-        **{f.name: value for f in fields(OptimizerSettings) if (value := getattr(rung, f.name)) is not None},
+        **_numbers(rung, baseline),
     )
+
+
+def _numbers(rung: Rung, baseline: Baseline) -> dict[str, float | None]:
+    """The settings that the rung sets as numbers. One that a free-form option names is left to that option: the value
+    that the run had would be set over it."""
+    numbers: dict[str, float | None] = {"clip_grad": _clip_grad(rung, baseline)}
+    numbers |= {setting: None for setting, _, _ in named_settings(rung.options) if setting in _OPTIMIZER}
+    if any(setting == "clip_grad" for setting, _, _ in named_settings(rung.options)):
+        numbers["clip_grad"] = rung.clip_grad
+    return numbers | {name: value for name in _OPTIMIZER if (value := getattr(rung, name)) is not None}
+
+
+_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
 
 
 def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:

@@ -219,6 +219,6 @@ def settings_of(cls: Any = TrainingSettings) -> Mapping[str, Setting]:
 
 
 def difference(before: TrainingSettings, after: TrainingSettings) -> tuple[str, ...]:
-    """The settings that overrides.json can change and that differ, by their names; None differs from any value."""
+    """The settings that overrides.json can change and that differ, by their names; None in `after` changes nothing."""
     standing = (name for name, setting in settings_of().items() if setting.standing)
-    return tuple(name for name in standing if getattr(before, name) != getattr(after, name))
+    return tuple(name for name in standing if getattr(after, name) not in (None, getattr(before, name)))

@@ -354,6 +354,15 @@ def test_a_setting_of_the_optimizer_is_a_rung_from_its_key_to_its_proof(name: st
         assert [str(check.answer) for check in checks if check.what == name] == [answer]
 
 
+def test_a_setting_that_a_free_form_option_names_is_left_to_the_option() -> None:
+    before = replace(BASELINE, adam_eps=1e-8)
+    overrides = made(baseline=before, options=("--eps=1e-7", "--max_grad_norm=0.3"))
+    standing = overrides.standing
+    assert (standing.adam_eps, standing.clip_grad, standing.adam_beta2) == (None, None, 0.999)
+    assert changed_keys(overrides, before) == ("free",)
+    assert made(baseline=before, reseed=True).standing.adam_eps == 1e-8
+
+
 def test_from_scratch_there_are_no_moments_to_reset() -> None:
     assert made(anchor=Anchor(global_step=0, consumed_samples=0), reset_moments=True).once is None
 

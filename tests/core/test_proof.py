@@ -31,7 +31,7 @@ from sentinel.vocabulary.skipping import SkippedRange
 ID = "incident-2-r1"
 OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 NEW = SkippedRange(begin=640, end=900, reseeds=((0, 3),))
-FREE = Free(environment={"NCCL_ALGO": "Ring"}, options=("--eps=1e-6",))
+FREE = Free(environment={"NCCL_ALGO": "Ring"}, options=("--foo=1e-6",))
 OVERRIDES = Overrides(
     incident="incident-2",
     rollback=ID,
@@ -114,7 +114,7 @@ def test_a_report_that_is_what_was_decided_proves_every_change() -> None:
         ({"skipped_ranges": (NEW.to_json(),)}, "ranges skipped earlier"),
         ({"skipped_ranges": (OLD.to_json(), NEW.to_json() | {"end": 899})}, "skipped_samples"),
         ({"first_sample_index": 640}, "first_sample_index of at least 900"),
-        ({"free": {"environment": {}, "options": ["--eps=1e-6"]}}, "free"),
+        ({"free": {"environment": {}, "options": ["--foo=1e-6"]}}, "free"),
         ({"applied_once": ()}, f"one-shot changes of {ID}"),
     ],
 )
@@ -376,9 +376,9 @@ YES, NO, UNKNOWN = Proof.CONFIRMED, Proof.CONTRADICTED, Proof.NOT_VERIFIED
         ("--loss-scale=512", {"loss_scale": 512.0}, YES),
         ("--warmup-steps=500", {"settings": {"warmup_steps": 500}}, UNKNOWN),
         ("--warmup-steps=500", {"settings": {"warmup_steps": 5}}, NO),
-        ("--eps=1e-6", {}, UNKNOWN),  # no known setting: only an echo could tell
-        ("--eps=1e-6", {"free": {"environment": {}, "options": ["--eps=1e-6"]}}, YES),
-        ("--eps=1e-6", {"free": {"environment": {}, "options": []}}, NO),
+        ("--foo=1e-6", {}, UNKNOWN),  # no known setting: only an echo could tell
+        ("--foo=1e-6", {"free": {"environment": {}, "options": ["--foo=1e-6"]}}, YES),
+        ("--foo=1e-6", {"free": {"environment": {}, "options": []}}, NO),
     ],
 )
 def test_an_option_that_names_a_setting_is_looked_for_in_what_was_measured(
