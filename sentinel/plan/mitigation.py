@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.known_options import named_settings
@@ -74,10 +75,10 @@ def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings
     )
 
 
-def _numbers(rung: Rung, baseline: Baseline) -> dict[str, float | None]:
+def _numbers(rung: Rung, baseline: Baseline) -> dict[str, Any]:
     """The settings that the rung sets as numbers. One that a free-form option names is left to that option: the value
     that the run had would be set over it."""
-    numbers: dict[str, float | None] = {"clip_grad": _clip_grad(rung, baseline)}
+    numbers: dict[str, Any] = {"clip_grad": _clip_grad(rung, baseline)}
     numbers |= {setting: None for setting, _, _ in named_settings(rung.options) if setting in _OPTIMIZER}
     if any(setting == "clip_grad" for setting, _, _ in named_settings(rung.options)):
         numbers["clip_grad"] = rung.clip_grad
