@@ -39,7 +39,7 @@ def _sections(name: str, cls: type[Any], *, several: bool = False) -> Iterator[s
     heading = f"[[{name}]]" if several else f"[{name}]"
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     inner: list[tuple[str, type[Any]]] = []
-    for f in fields(cls):
+    for f in sorted(fields(cls), key=lambda f: list(docs).index(f.name) if f.name in docs else 0):
         item = _item(hints[f.name])
         if is_dataclass(item):
             inner.append((f"{name}.{f.name}", typing.cast("type[Any]", item)))

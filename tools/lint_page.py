@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from sentinel.lint import RULES
-from sentinel.lint.finding import Rule, source_of
-from sentinel.lint.restart import RESTART_RULES
+from sentinel.lint import RESTART_RULES, RULES
+from sentinel.lint.finding import source_of
 
 __all__ = ["page"]
+
+Rule = Callable[..., Any]
 
 HEAD = """# Lint rules
 

@@ -51,6 +51,7 @@ class AdamSettings:
         *,
         beta1: float | None = None,
         beta2: float | None = None,
+        eps: float | None = None,
         weight_decay: float | None = None,
         clip_grad: float | None = None,
     ) -> None:
@@ -66,6 +67,8 @@ class AdamSettings:
                 if "betas" in configured:
                     old1, old2 = configured["betas"]
                     group["betas"] = (old1 if beta1 is None else beta1, old2 if beta2 is None else beta2)
+                if eps is not None and "eps" in configured:
+                    group["eps"] = eps
                 if decays and configured.get("weight_decay"):
                     group["weight_decay"] = weight_decay
         _set_gradient_clipping(engine, self.clip_grad if clip_grad is None else clip_grad)
@@ -78,6 +81,7 @@ def facts(engine: Any) -> dict[str, Any]:
     return {
         "adam_beta1": betas[0],
         "adam_beta2": betas[1],
+        "adam_eps": groups[0].get("eps"),
         "weight_decay": _largest_weight_decay(groups),
         "gradient_clipping": gradient_clipping(engine),
         "precision": computes_in,

@@ -22,12 +22,13 @@ from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, judge
+from sentinel.plan.baseline import baseline_of, filled, warmup_end
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold
 from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
-from sentinel.plan.reported import baseline_of, filled, step_time_s, warmup_end
+from sentinel.plan.reported import step_time_s
 from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides

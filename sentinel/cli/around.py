@@ -122,8 +122,8 @@ def lint(
     """Check shape, batches, schedules, SLW and saves by formula before a run starts. Exit 1 when there is an error."""
     from sentinel.cli import linting
     from sentinel.daemon import wiring
-    from sentinel.lint import Facts
-    from sentinel.lint.numbers_in_words import declared_size
+    from sentinel.jobscript.facts import Facts
+    from sentinel.jobscript.numbers_in_words import declared_size
 
     told = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),

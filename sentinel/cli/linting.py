@@ -11,8 +11,9 @@ import typer
 
 from sentinel import bounded
 from sentinel.config import Config
-from sentinel.lint import Facts, Finding, lint
-from sentinel.lint.reading import Read, in_its_words, read_command, read_text
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import Read, read_command, read_text
+from sentinel.lint import Finding, in_its_words, lint
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 

@@ -22,9 +22,9 @@ from sentinel.config import Launcher as Settings
 from sentinel.daemon.run_files import state_dir_of
 from sentinel.daemon.wiring import clock, launcher_of
 from sentinel.durable import os_errors_named, write_atomically
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
-from sentinel.lint import Facts
-from sentinel.lint.reading import Read, read_command, read_text
+from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.sources.followed_log import FollowedLog
 from sentinel.tune.command import OWN_TRAINER, Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.picture import draw

@@ -11,15 +11,23 @@ from sentinel import bounded
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Channel, Paging
 from sentinel.adapters.wandb.settings import WandbRun
-from sentinel.config.build import build
 from sentinel.config.tables import Config, Run, Source
 from sentinel.sources.line_formats import format_named
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_path_text
 
 __all__ = ["load_config"]
 
 _LARGEST_BYTES = 1 << 20
 """Of a configuration; one with every key and its comment has thirty thousand."""
+
+_TOML = Form(
+    error=ConfigError,
+    name="the file",
+    json=False,
+    scalars={Path: ("a path", lambda text, key: Path(checked_path_text(text, key)))},
+)
 
 C = TypeVar("C", bound=Channel)
 
@@ -33,7 +41,7 @@ def load_config(path: Path) -> Config:
     except (OSError, ValueError, RecursionError) as error:  # of a number with too many digits Python makes none
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return _resolved(build(Config, data), path.resolve().parent)
+        return _resolved(read(Config, data, form=_TOML), path.resolve().parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from dataclasses import MISSING, fields
-from itertools import pairwise
+from itertools import chain, pairwise
 from textwrap import wrap
 from typing import Any, cast
 
@@ -73,13 +73,14 @@ def _shown(example: Channel) -> list[str]:
 
 
 def field_docs(cls: type[Any]) -> dict[str, str]:
-    """The docstring below each field, from the source: the one place where a key is explained."""
+    """The docstring below each field, from the source: the one place where a key is explained. Inherited ones last."""
     import ast  # here, since only `sentinel init` needs them
     import inspect
 
-    body = cast("ast.ClassDef", ast.parse(inspect.getsource(cls)).body[0]).body
+    classes = [base for base in cls.__mro__ if "__dataclass_fields__" in vars(base)]
+    bodies = [cast("ast.ClassDef", ast.parse(inspect.getsource(base)).body[0]).body for base in classes]
     docs = {}
-    for node, after in pairwise(body):
+    for node, after in chain.from_iterable(map(pairwise, bodies)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(after, ast.Expr):
             docs[node.target.id] = inspect.cleandoc(str(cast("ast.Constant", after.value).value))
     return docs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sentinel.lint.facts import Facts
-from sentinel.lint.schedule_facts import track_of
+from sentinel.jobscript.derived import track_of
+from sentinel.jobscript.facts import Facts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import (
     LrSchedule,

@@ -3,89 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-from sentinel.jobscript import RemoveOption, Rewritten, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
+from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
+    OPTIONS,
     LrWarmup,
     Marked,
-    MegatronRun,
     SeqlenWarmup,
     Wanted,
-    changes_at,
     megatron_changes,
 )
 from sentinel.jobscript.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
-from sentinel.lint import Facts, lint_before_restart
-from sentinel.lint.derived import scale
-from sentinel.lint.reading import read_text
-from sentinel.lint.schedule_facts import batch_schedule, curriculum_schedule
+from sentinel.jobscript.reading import read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from sentinel.vocabulary.overrides import Anchor, Free, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of
 
-__all__ = ["CARRIED", "NewScripts", "baseline_of_script", "new_scripts"]
-
-
-_MEGATRONS_WEIGHT_DECAY = 0.01
-"""Megatron's own, where the script gives none."""
+__all__ = ["CARRIED", "baseline_of_script", "changes_of"]
 
 
-CARRIED = frozenset(
-    {
-        "lr",
-        "seqlen",
-        "shorten",
-        "batch_size",
-        "total_tokens",
-        "adam_beta1",
-        "adam_beta2",
-        "weight_decay",
-        "clip_grad",
-        "seed",
-        "loss_scale",
-        "free",
-    }
-)
-"""Keys of overrides.json that a job script can carry at all; whether a given script can, `new_scripts` says."""
+CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
+"""Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewScripts:
-    """The job script for the start at the anchor, and the one for all later starts: without what is done once."""
+def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
+    """What has to change in the run's own script, marked with the starts that it is for.
 
-    first: Rewritten
-    later: Rewritten
-    remarks: tuple[str, ...] = ()
-    """What lint says of the changed run and did not say of the run as it was; sentences."""
-
-
-def new_scripts(text: str, overrides: Overrides) -> NewScripts:
-    """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
-
-    `text` is the run's own script: each decision changes that, not what the last one left. ScriptRefused also where
-    lint finds an error that the change brings in.
+    ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
     """
-    read = read_text(text)
-    facts = read.facts
+    found = read_text(text)
     try:
-        marked = tuple(_marked(overrides, facts, text))
+        return tuple(_marked(overrides, found.facts, text))
     except ConfigError as error:  # where something can't be read, that is the better reason
-        unread = next((u for u in read.unread if u.line is not None), None)
+        unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
             raise
         raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
-    first, later = rewrite(text, changes_at(marked, "first")), rewrite(text, changes_at(marked, "later"))
-    step = overrides.anchor.global_step
-    findings = lint_before_restart(facts, read_text(first.text).facts, resume_step=step)
-    if (wrong := next((f for f in findings if f.severity == "error"), None)) is not None:
-        raise ScriptRefused(None, f"the changed run would be wrong: {wrong.sentence}")
-    remarks = tuple(f"{f.severity}: {f.sentence}" for f in findings)
-    return NewScripts(first=first, later=later, remarks=remarks)
 
 
 def baseline_of_script(text: str) -> Baseline:
@@ -105,16 +65,9 @@ def _baseline(facts: Facts, text: str) -> Baseline:
         total_samples=facts.train_samples,
         total_tokens=facts.train_tokens,
         parameters=scale(facts),
-        adam_beta1=facts.adam_beta1,
-        adam_beta2=facts.adam_beta2,
-        clip_grad=facts.clip_grad,
         precision=facts.precision,
+        **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option},
     )
-
-
-def _seed(text: str) -> int | None:
-    seed = _last(text, "--seed", None)
-    return None if seed is None else int(seed)
 
 
 def _word(text: str, flag: str) -> str | None:
@@ -123,23 +76,15 @@ def _word(text: str, flag: str) -> str | None:
     return found[-1].values[0] if found and found[-1].unread is None else None
 
 
-def _last(text: str, flag: str, otherwise: float | None) -> float | None:
-    """The option's last value, which argparse goes by; None where it can't be read."""
-    found = [option for option in given(text).options if option.flag == flag]
-    if not found:
-        return otherwise
+def _seed(text: str) -> int | None:
+    """What argparse goes by; None where it can't be read."""
     try:
-        return None if found[-1].unread else float(found[-1].values[0].replace("_", ""))
-    except (ValueError, IndexError):
+        return int((_word(text, "--seed") or "").replace("_", ""))
+    except ValueError:
         return None
 
 
-def _unless(wanted: float | None, script: float | None) -> float | None:
-    """What has to be written; None for what the script says already: what is in force goes into every decision."""
-    return None if wanted == script else wanted
-
-
-def _only_by_overrides(standing: Standing, own: Baseline, anchor: Anchor) -> Iterator[str]:
+def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> Iterator[str]:
     """What begins at the anchor and no job script can begin there, in words.
 
     What the run had before is in every decision as well; it is the script's own, and stays as it is.
@@ -170,24 +115,15 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
         raise ConfigError(f"{what} can't be done by a job script: only a trainer that reads overrides.json does it")
     if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen:
         standing = _with_slw(standing, own, overrides.anchor)
+    once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
+    changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
     wanted = Wanted(
-        seed=once.seed if once else None,
-        initial_loss_scale=once.loss_scale if once else None,
+        numbers=once_numbers | {name: getattr(standing, name) for name in changed},
         peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
-        adam_beta2=_unless(standing.adam_beta2, facts.adam_beta2),
-        clip_grad=_unless(standing.clip_grad, facts.clip_grad),
     )
-    if wanted != Wanted():
-        yield from megatron_changes(wanted, _megatron_run(facts, text))
-    plain = {
-        "--adam-beta1": _unless(standing.adam_beta1, facts.adam_beta1),
-        "--weight-decay": _unless(standing.weight_decay, _last(text, "--weight-decay", _MEGATRONS_WEIGHT_DECAY)),
-    }
-    for flag, number in plain.items():
-        if number is not None:
-            yield Marked(change=SetOption(flag=flag, value=repr(number)))
+    yield from megatron_changes(wanted, facts)
     yield from _free_form(standing.free or Free(), facts)
 
 
@@ -207,7 +143,7 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _with_slw(standing: Standing, own: Baseline, anchor: Anchor) -> Standing:
+def _with_slw(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> TrainingSettings:
     """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
     if own.lr is None or own.batch_size is None:
         raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
@@ -237,7 +173,7 @@ def _counted(lr: LrSchedule) -> tuple[str, int, int]:
     return lr.unit, lr.warmup, lr.anchor
 
 
-def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWarmup:
+def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
     lr = standing.lr
     by_tokens = lr.decay_end if lr is not None and (lr.decay_unit or lr.unit) == "tokens" else 0
     decay = by_tokens or decay_tokens(facts)
@@ -249,27 +185,4 @@ def _seqlen_warmup(standing: Standing, own: Baseline, facts: Facts) -> SeqlenWar
         train_tokens=standing.total_tokens,
         decay_tokens=decay,
         warmup_end_tokens=warmup_end_tokens(facts, own.lr) if unchanged else None,
-    )
-
-
-def _megatron_run(facts: Facts, text: str) -> MegatronRun:
-    unit: Literal["steps", "samples"] = "steps" if facts.train_samples is None else "samples"
-    train = facts.train_iters if facts.train_samples is None else facts.train_samples
-    needed = {
-        "--lr": facts.lr,
-        "--seq-length": facts.seq_length,
-        "--global-batch-size": facts.global_batch_size,
-        "--train-samples or --train-iters": train,
-    }
-    if missing := [name for name, value in needed.items() if value is None]:
-        raise ConfigError(f"the job script does not show {', '.join(missing)}: what follows from it can't be changed")
-    return MegatronRun(
-        peak_lr=facts.lr or 0.0,
-        min_lr=facts.min_lr or 0.0,
-        full_seqlen=facts.seq_length or 0,
-        global_batch_samples=facts.global_batch_size or 0,
-        unit=unit,
-        train=train or 0,
-        decay=facts.lr_decay_iters if unit == "steps" else facts.lr_decay_samples,
-        scheduler="newer" if "opt_param-scheduler" in text or facts.lr_warmup_tokens is not None else "older",
     )

@@ -8,29 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sentinel.lint.batches import BATCHES
-from sentinel.lint.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
-from sentinel.lint.finding import Finding, Rule, Severity, applied
-from sentinel.lint.numerics import NUMERICS
-from sentinel.lint.restart import restart_findings
-from sentinel.lint.saves import SAVES
-from sentinel.lint.schedules import SCHEDULES
-from sentinel.lint.shape import SHAPE
-from sentinel.lint.slw import SLW
+from sentinel.jobscript.facts import Facts
+from sentinel.lint import batches, numerics, restart, saves, schedules, shape, slw
+from sentinel.lint.finding import Finding, Severity, applied, in_its_words, rules_of
 
-__all__ = [
-    "RULES",
-    "BatchRamp",
-    "Curriculum",
-    "DeepSpeedJson",
-    "Facts",
-    "Finding",
-    "Severity",
-    "lint",
-    "lint_before_restart",
-]
+__all__ = ["RESTART_RULES", "RULES", "Finding", "Severity", "in_its_words", "lint", "lint_before_restart"]
 
-RULES: tuple[Rule, ...] = (*SHAPE, *BATCHES, *SCHEDULES, *SLW, *NUMERICS, *SAVES)
+RULES = tuple(rule for family in (shape, batches, schedules, slw, numerics, saves) for rule in rules_of(family))
+RESTART_RULES = rules_of(restart)
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
@@ -47,7 +32,8 @@ def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tup
     """
     lived_with = set(lint(before))
     brought_in = [finding for finding in lint(after) if finding not in lived_with]
-    return _sorted([*restart_findings(before, after, resume_step), *brought_in])
+    own = [finding for rule in RESTART_RULES for finding in applied(rule, before, after, resume_step)]
+    return _sorted([*own, *brought_in])
 
 
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:

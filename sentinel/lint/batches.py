@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lint.derived import replicas
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, error, note, warning
-
-__all__ = ["BATCHES"]
+from sentinel.jobscript.derived import replicas
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, error, note, warning
 
 
 def ranks_divide_into_replicas(facts: Facts) -> Iterator[Remark]:
@@ -221,17 +219,3 @@ def deepspeed_agrees(facts: Facts) -> Iterator[Remark]:
             f"the DeepSpeed JSON clips gradients at {clip:g}, and the trainer is given {facts.clip_grad:g}: "
             "DeepSpeed's is the one that counts"
         )
-
-
-BATCHES: tuple[Rule, ...] = (
-    ranks_divide_into_replicas,
-    tensor_parallel_in_a_node,
-    tensor_parallel_divides,
-    layers_and_stages,
-    batch_divides,
-    batch_ramp_divides,
-    batch_ramp_ends,
-    pipeline_bubble,
-    zero_and_pipeline,
-    deepspeed_agrees,
-)

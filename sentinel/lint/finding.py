@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from inspect import isfunction
+from types import ModuleType
 from typing import Literal
 
-from sentinel.lint.facts import Facts
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import Read
 
-__all__ = ["Finding", "Remark", "Rule", "Severity", "applied", "big", "error", "note", "source_of", "warning"]
+__all__ = [
+    "Finding",
+    "Remark",
+    "Severity",
+    "applied",
+    "big",
+    "error",
+    "in_its_words",
+    "note",
+    "rules_of",
+    "source_of",
+    "warning",
+]
 
 Severity = Literal["error", "warning", "note"]
 """error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing."""
@@ -32,18 +48,28 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a rule has to say of a run; its name and source are its own."""
+    """What a rule has to say of a run; its name and source are its own.
+
+    A rule is one formula, as a public function of a module of rules: facts to remarks. Its docstring says what it
+    looks at, and after `Source:` who says so.
+    """
 
     severity: Severity
     sentence: str
 
 
-Rule = Callable[[Facts], Iterator[Remark]]
-"""One formula. Its docstring says what it looks at, and after `Source:` who says so."""
+def rules_of(module: ModuleType) -> tuple[Callable[..., Iterator[Remark]], ...]:
+    """The rules of a module, in their order: its public functions."""
+    return tuple(
+        found
+        for name, found in vars(module).items()
+        if isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
+    )
 
 
-def applied(rule: Rule, facts: Facts) -> Iterator[Finding]:
-    for remark in rule(facts):
+def applied(rule: Callable[..., Iterator[Remark]], *facts: Facts | int) -> Iterator[Finding]:
+    """What the rule says of these facts; a rule of restarts takes those before, those after, and the step."""
+    for remark in rule(*facts):
         yield Finding(severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule))
 
 
@@ -70,3 +96,11 @@ def big(number: float) -> str:
         if number >= unit:
             return f"{number / unit:.3g}{letter}"
     return f"{number:.6g}"
+
+
+def in_its_words(read: Read, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings with the trainer's own names for its options."""
+    return tuple(
+        replace(finding, sentence=re.sub(r"--[a-z0-9-]+", lambda m: read.names.get(m[0], m[0]), finding.sentence))
+        for finding in findings
+    )

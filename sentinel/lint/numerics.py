@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.lint.derived import BILLION, scale
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, big, error, note, warning
-
-__all__ = ["NUMERICS"]
+from sentinel.jobscript.derived import BILLION, scale
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, big, error, note, warning
 
 
 def beta2(facts: Facts) -> Iterator[Remark]:
@@ -75,6 +73,3 @@ def loss_scale(facts: Facts) -> Iterator[Remark]:
             f"the loss scale begins at 2^{power:.0f}: about {power - 16:.0f} steps are skipped, at each start that "
             "does not restore it, before it is near 2^16; begin there"
         )
-
-
-NUMERICS: tuple[Rule, ...] = (beta2, gradient_clipping, half_precision, loss_scale)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Finding, Remark, error, source_of, warning
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, error, warning
 
-__all__ = ["RESTART_RULES", "restart_findings"]
-
-RestartRule = Callable[[Facts, Facts, int], Iterator[Remark]]
 _SHAPE = (
     *["hidden_size", "ffn_hidden_size", "num_layers", "num_attention_heads", "kv_channels", "num_query_groups"],
     *["num_experts", "gated_ffn", "padded_vocab_size", "tied_embeddings", "embed_layernorm", "learned_positions"],
 )
 _TOPOLOGY = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-
-
-def restart_findings(before: Facts, after: Facts, resume_step: int) -> Iterator[Finding]:
-    for rule in RESTART_RULES:
-        for said in rule(before, after, resume_step):
-            yield Finding(severity=said.severity, what=rule.__name__, sentence=said.sentence, source=source_of(rule))
 
 
 def same_shape(before: Facts, after: Facts, resume_step: int) -> Iterator[Remark]:
@@ -63,6 +54,3 @@ def slw_still_to_come(before: Facts, after: Facts, resume_step: int) -> Iterator
             f"{slw.schedule} counts from step 0: at step {resume_step} {resume_step / slw.total_steps:.0%} are over; "
             "to begin with short sequences, write fixed_discrete with absolute steps"
         )
-
-
-RESTART_RULES: tuple[RestartRule, ...] = (same_shape, slw_still_to_come)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.lint.derived import total_steps
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, error, note, warning
-
-__all__ = ["SAVES"]
+from sentinel.jobscript.derived import total_steps
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, error, note, warning
 
 _DAY_S = 86400.0
 
@@ -103,6 +101,3 @@ def exits_before_the_limit(facts: Facts) -> Iterator[Remark]:
             f"{limit - leaves:.0f} minutes are left for the last save before Slurm ends the job: "
             f"say --exit-duration-in-mins {max(1, limit - needed):.0f} or less"
         )
-
-
-SAVES: tuple[Rule, ...] = (saves_at_all, work_at_stake, interval_for_failures, exits_before_the_limit)

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sentinel.lint.derived import scale, total_steps, warmup_steps
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, big, error, note, warning
-
-__all__ = ["SCHEDULES"]
+from sentinel.jobscript.derived import scale, total_steps, warmup_steps
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, big, error, note, warning
 
 _GPT3_LR = (
     (125e6, 6.0e-4),
@@ -145,13 +143,3 @@ def _gpt3_lr(size: float) -> float:
             share = math.log(size / below) / math.log(above / below)
             return math.exp(math.log(lr_below) + share * math.log(lr_above / lr_below))
     return _GPT3_LR[-1][1]
-
-
-SCHEDULES: tuple[Rule, ...] = (
-    one_unit,
-    warmup_against_total,
-    warmup_for_adam,
-    decay_against_total,
-    lr_bounds,
-    lr_for_size,
-)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.lint.derived import BILLION, embedding_rows, parameter_count, scale
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, big, error, note, warning
-
-__all__ = ["SHAPE"]
+from sentinel.jobscript.derived import BILLION, embedding_rows, parameter_count, scale
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, big, error, note, warning
 
 
 def ffn_size(facts: Facts) -> Iterator[Remark]:
@@ -183,16 +181,3 @@ def embedding_layernorm(facts: Facts) -> Iterator[Remark]:
         f"{big(size)} parameters in fp16 without --embed-layernorm: add it before the first step (it has weights), "
         "or train in bf16"
     )
-
-
-SHAPE: tuple[Rule, ...] = (
-    ffn_size,
-    parameters_as_declared,
-    width_depth_ratio,
-    heads_divide_hidden,
-    head_size,
-    padded_vocabulary,
-    enough_positions,
-    initial_weights,
-    embedding_layernorm,
-)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.lint.derived import BILLION, scale, steps_of_tokens, total_steps, warmup_steps
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Remark, Rule, error, note, warning
-from sentinel.lint.schedule_facts import track_of
+from sentinel.jobscript.derived import BILLION, scale, steps_of, total_steps, track_of, warmup_steps
+from sentinel.jobscript.facts import Facts
+from sentinel.lint.finding import Remark, error, note, warning
 from sentinel.vocabulary.pacing import Position
-
-__all__ = ["SLW"]
 
 _GPT3_WARMUP_TOKENS = 375e6
 """X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B."""
@@ -45,7 +42,7 @@ def slw_ends_by_tokens(facts: Facts) -> Iterator[Remark]:
             f"--train-tokens{full}, and three times the --train-samples or --train-iters"
         )
         return
-    needed = steps_of_tokens(facts, facts.train_tokens)
+    needed = steps_of(facts, tokens=facts.train_tokens)
     if samples is None or facts.global_batch_size is None or needed is None:
         return
     there_are = samples / facts.global_batch_size
@@ -256,18 +253,3 @@ def old_curriculum_block(facts: Facts) -> Iterator[Remark]:
         yield note(
             "the JSON's curriculum_learning block is taken by DeepSpeed up to 0.19.7, and refused from 0.19.8 on"
         )
-
-
-SLW: tuple[Rule, ...] = (
-    slw_without_batch_ramp,
-    slw_ends_by_tokens,
-    slw_decays_by_tokens,
-    slw_warms_up_by_samples,
-    slw_duration,
-    first_length,
-    last_length,
-    length_step,
-    discrete_stages,
-    validation_under_slw,
-    old_curriculum_block,
-)

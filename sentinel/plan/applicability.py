@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.mitigation import plain_overrides
+from sentinel.plan.mitigation import added_words
 from sentinel.plan.observation import RunState
-from sentinel.vocabulary.overrides import Free, Overrides, Standing
+from sentinel.vocabulary.overrides import Overrides, words_of
+from sentinel.vocabulary.training_settings import difference
 
 __all__ = ["changed_keys", "not_applied"]
-
-_WORDS = {
-    "lr": "the LR schedule",
-    "seqlen": "the sequence-length schedule",
-    "shorten": "how batches are shortened",
-    "batch_size": "the batch-size schedule",
-    "random_ltd": "random-LTD",
-    "curriculum": "the curriculum",
-    "total_tokens": "the end by tokens",
-    "adam_beta1": "Adam's beta1",
-    "adam_beta2": "Adam's beta2",
-    "weight_decay": "the weight decay",
-    "clip_grad": "the gradient clipping",
-    "seed": "the seed",
-    "skip_samples": "the skipping of data",
-    "reset_moments": "the reset of Adam's moments",
-    "loss_scale": "the loss scale",
-}
-"""Key of overrides.json -> what a person calls it; `free` is called by its options and variables."""
 
 
 def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     """The keys of overrides.json, of `standing` and `once`, that differ from what the run ran with."""
-    before = plain_overrides(baseline, incident="", rollback="", anchor=overrides.anchor).standing
-    standing, once = overrides.standing, overrides.once
-    keys = [f.name for f in fields(Standing) if getattr(standing, f.name) != getattr(before, f.name)]
+    once = overrides.once
+    keys = list(difference(baseline.standing, overrides.standing))
     if once is not None:
-        keys += [key for key in ("seed", "skip_samples", "reset_moments", "loss_scale") if getattr(once, key)]
-        keys += ["seed"] if once.seed == 0 else []
+        changed = {f.name: getattr(once, f.name) for f in fields(once) if f.name != "id"}
+        keys += [key for key, value in changed.items() if value is not None and value is not False]
     return tuple(keys)
 
 
@@ -55,18 +35,9 @@ def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str 
     left = [key for key in changed_keys(overrides, baseline) if key != "skipped" and key not in applied]
     if not left:
         return None
-    words = ", ".join(word for key in left for word in _called(key, overrides, baseline))
+    free = added_words(overrides.standing.free, baseline.free)
+    words = ", ".join(word for key in left for word in (free if key == "free" else (f"{words_of(key)} ({key})",)))
     who = run.trainer or "the trainer"
     if run.jobs.rewrites_script:
         return f"neither {who} nor a changed job script applies {words}"
     return f"{who} does not apply {words}: it would train on as before"
-
-
-def _called(key: str, overrides: Overrides, baseline: Baseline) -> Iterator[str]:
-    if key != "free":
-        yield f"{_WORDS[key]} ({key})"
-        return
-    now, before = overrides.standing.free or Free(), baseline.free or Free()
-    yield from (option for option in now.options if option not in before.options)
-    yield from (f"{flag} removed" for flag in now.removed if flag not in before.removed)
-    yield from (f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.plan.known_options import argument
 from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
+from sentinel.vocabulary.training_settings import settings_of
 
-__all__ = ["CLIPPING", "FIRST_STEPS", "Evidence", "Finding", "find", "same"]
+__all__ = ["CLIPPING", "FIRST_STEPS", "PRINTED", "Evidence", "Finding", "find", "same"]
 
 FIRST_STEPS = 3
 """Steps of a new attempt that the proof of its changes waits for."""
@@ -19,7 +20,7 @@ FIRST_STEPS = 3
 CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
 """DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit."""
 
-_PRINTED = 1e-3
+PRINTED = 1e-3
 """Logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it."""
 
 
@@ -44,11 +45,14 @@ class Evidence:
         """
         return None if name in (self.started.from_arguments or ()) else getattr(self.started, name)
 
-    def learning_rates(self) -> Iterator[tuple[int, float]]:
-        """(global_step, lr) of the first steps, as far as the trainer reports them."""
-        for sample in self.samples:
-            if sample.lr is not None and math.isfinite(sample.lr):
-                yield sample.global_step, sample.lr
+    def learning_rates(self) -> dict[int, float]:
+        """global_step -> lr of the first steps, as far as the trainer reports them."""
+        return {s.global_step: s.lr for s in self.samples if s.lr is not None and math.isfinite(s.lr)}
+
+    def same_steps(self) -> list[tuple[float, float]]:
+        """(lr now, lr before) of the first steps that the run made before, too."""
+        rates = self.learning_rates().items()
+        return [(lr, self.lr_before[step]) for step, lr in rates if self.lr_before.get(step)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,9 @@ class Finding:
 
     why: str | None = None
     """How the answer was come to, as a phrase, where `seen` does not tell."""
+
+    expected: Any = None
+    """What should have been seen, where that is not the wanted value itself."""
 
 
 _UNKNOWN = Finding(answer=Proof.NOT_VERIFIED)
@@ -96,21 +103,20 @@ def _lr(wanted: float, evidence: Evidence) -> Finding:
 
     A warmup or a decay only ever lowers them. Where the run took the same steps before, their ratio tells.
     """
-    seen = dict(evidence.learning_rates())
+    seen = evidence.learning_rates()
     if not seen:
         return _UNKNOWN
     step, highest = max(seen.items(), key=lambda pair: pair[1])
-    if all(same(lr, wanted, _PRINTED) for lr in seen.values()):
+    if all(same(lr, wanted, PRINTED) for lr in seen.values()):
         return Finding(answer=Proof.CONFIRMED, seen=highest)
-    if highest > wanted * (1 + _PRINTED):
+    if highest > wanted * (1 + PRINTED):
         return Finding(answer=Proof.CONTRADICTED, seen=highest, why=f"the lr of step {step}")
-    pairs = [(lr, evidence.lr_before[at]) for at, lr in seen.items() if evidence.lr_before.get(at)]
-    peak = _peak_before(evidence)
-    if not pairs or peak is None or same(peak, wanted, _PRINTED):
+    pairs, peak = evidence.same_steps(), _peak_before(evidence)
+    if not pairs or peak is None or same(peak, wanted, PRINTED):
         return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
-    if all(same(now, old, _PRINTED) for now, old in pairs):
+    if all(same(now, old, PRINTED) for now, old in pairs):
         return Finding(answer=Proof.CONTRADICTED, seen=highest, why="the same steps had the same lr before")
-    if all(same(now * peak, old * wanted, 2 * _PRINTED) for now, old in pairs):
+    if all(same(now * peak, old * wanted, 2 * PRINTED) for now, old in pairs):
         return Finding(answer=Proof.CONFIRMED, seen=highest, why=f"{wanted / peak:g} times the lr of the same steps")
     return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
 
@@ -177,10 +183,7 @@ def _min_lr(wanted: float, evidence: Evidence) -> Finding:
 
 
 _REPORTED_AS: Mapping[str, str] = {
-    "clip_grad": "gradient_clipping",
-    "adam_beta1": "adam_beta1",
-    "adam_beta2": "adam_beta2",
-    "weight_decay": "weight_decay",
+    **{name: setting.reported_as or name for name, setting in settings_of().items() if setting.proof == "number"},
     "seed": "seed",
     "total_steps": "total_steps",
 }
@@ -196,9 +199,7 @@ _MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
     "seqlen": _at_most("seqlen"),
     "global_batch": _at_most("global_batch_samples"),
 }
-_RESTORED = frozenset(
-    {"lr", "min_lr", "lr_warmup_steps", "clip_grad", "adam_beta1", "adam_beta2", "weight_decay", "loss_scale"}
-)
+_RESTORED = {"min_lr", "lr_warmup_steps", *(name for name, setting in settings_of().items() if setting.restored)}
 """Settings that loading a checkpoint replaces: that they were passed does not show that they are in force.
 
 DeepSpeed loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's

@@ -31,6 +31,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed", "data-seed"),
     "adam_beta1": ("adam-beta1", "beta1"),
     "adam_beta2": ("adam-beta2", "beta2"),
+    "adam_eps": ("adam-eps", "adam-epsilon", "eps"),
     "weight_decay": ("weight-decay", "wd"),
     "loss_scale": ("initial-loss-scale", "init-loss-scale", "loss-scale"),
     "seqlen": ("seq-length", "seqlen", "seq-len", "max-seq-length", "max-seq-len", "block-size"),

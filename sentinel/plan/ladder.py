@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
-from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, out_of_range, ranges_of
+from sentinel.vocabulary.ranges import POSITIVE, outside
+from sentinel.vocabulary.training_settings import OptimizerSettings
 
 __all__ = ["DEFAULT_LADDER", "Rung", "TargetRule"]
 
@@ -23,10 +24,11 @@ DifficultyKind = Literal["percentile", "value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class Rung(OptimizerSettings):
     """One mitigation, or a few together, and where it starts from. A `[[policy.ladder]]` table.
 
-    Every key is off unless it is set; docs/LADDER.md says when each is right, and when it is wrong.
+    A change of what the run trains with: settings of the optimizer by their names, all else as factors or as schedules
+    that begin at the target. Every key is off unless it is set; docs/LADDER.md says when each is right, and when wrong.
     """
 
     name: str
@@ -118,15 +120,6 @@ class Rung:
     lr_factor: Annotated[float | None, POSITIVE] = None
     """Peak LR, as a multiple of the run's own; None leaves it alone."""
 
-    adam_beta1: Annotated[float | None, SHARE] = None
-    """Decay of Adam's first moment, at least 0 and below 1; None leaves it alone."""
-
-    adam_beta2: Annotated[float | None, SHARE] = None
-    """Decay of Adam's second moment, at least 0 and below 1, e.g. 0.95 for 0.999; None leaves it alone."""
-
-    weight_decay: Annotated[float | None, AT_LEAST_0] = None
-    """Weight decay of the parameters that are decayed at all; None leaves it alone."""
-
     clip_grad: Annotated[float | None, POSITIVE] = None
     """Largest global L2 norm of the gradient, above 0; None leaves it alone."""
 
@@ -171,7 +164,8 @@ class Rung:
         self._check_pacing()
         if self.clip_grad is not None and self.clip_grad_factor is not None:
             raise ConfigError(f"rung {self.name!r}: clip_grad and clip_grad_factor say the same thing; leave one out")
-        self._check_numbers()
+        if (problem := outside(self)) is not None:
+            raise ConfigError(f"rung {self.name!r}: {problem}")
         self._check_free()
 
     def _check_free(self) -> None:
@@ -184,9 +178,10 @@ class Rung:
             raise ConfigError(f"rung {self.name!r}: {both[0]} is both in options and in remove_options: leave one out")
 
     def _check_pacing(self) -> None:
-        for key, needed in _NEEDS.items():
-            if getattr(self, key) is not None and getattr(self, needed) is None:
-                raise ConfigError(f"rung {self.name!r}: {key} needs {needed}")
+        for prefix, needed in _TOGETHER.items():
+            keys = [f.name for f in fields(self) if f.name.startswith(prefix) and getattr(self, f.name) is not None]
+            if keys and (missing := next((key for key in needed if getattr(self, key) is None), None)):
+                raise ConfigError(f"rung {self.name!r}: {keys[0]} needs {missing}")
         for key, pacings in _OF_PACINGS.items():
             pacing = self.seqlen_pacing or "fixed_linear"
             if getattr(self, key) is not None and pacing not in pacings:
@@ -198,11 +193,6 @@ class Rung:
         if self.seqlen_start is not None and self.batch_size_start is not None:
             raise ConfigError(f"rung {self.name!r}: {SLW_AND_BATCH}")
 
-    def _check_numbers(self) -> None:
-        for key, wanted in ranges_of(type(self)).items():
-            if (problem := out_of_range(wanted, getattr(self, key), key)) is not None:
-                raise ConfigError(f"rung {self.name!r}: {problem}")
-
 
 _FLAG = r"--[A-Za-z][A-Za-z0-9_-]*"
 _FREE_FORM = {
@@ -213,33 +203,13 @@ _FREE_FORM = {
 """Key -> how its entries look, in words and as a pattern."""
 
 _NAMING = ("name", "hypothesis")
-_NEEDS = {
-    **dict.fromkeys(
-        (
-            "seqlen_total_steps",
-            "seqlen_pacing",
-            "seqlen_root_degree",
-            "seqlen_function",
-            "seqlen_multiple",
-            "seqlen_shorten",
-            "seqlen_by_tokens",
-        ),
-        "seqlen_start",
-    ),
-    "batch_size_start": "batch_size_samples",
-    "batch_size_increment": "batch_size_start",
-    "batch_size_samples": "batch_size_start",
-    "random_ltd_start": "random_ltd_total_steps",
-    "random_ltd_total_steps": "random_ltd_start",
-    "curriculum_metric": "curriculum_index",
-    "curriculum_index": "curriculum_total_steps",
-    "curriculum_total_steps": "curriculum_metric",
-    "curriculum_kind": "curriculum_metric",
-    "curriculum_start": "curriculum_metric",
-    "curriculum_full": "curriculum_metric",
-    "curriculum_root_degree": "curriculum_metric",
+_TOGETHER = {
+    "seqlen_": ("seqlen_start",),
+    "batch_size_": ("batch_size_start", "batch_size_samples"),
+    "random_ltd_": ("random_ltd_start", "random_ltd_total_steps"),
+    "curriculum_": ("curriculum_metric", "curriculum_index", "curriculum_total_steps"),
 }
-"""Key -> the one that it says nothing without."""
+"""Beginning of keys -> those of them that have to be there where any is."""
 
 _OF_PACINGS = {
     "seqlen_total_steps": ("fixed_linear", "fixed_root", "fixed_discrete", "mixed"),

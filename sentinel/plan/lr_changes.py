@@ -22,39 +22,36 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
     if rung.lr_warmup_factor is None and rung.lr_factor is None:
         return baseline.lr
     if baseline.lr is None:
-        raise ConfigError(f"rung {rung.name!r} changes the LR, and the trainer has not reported its LR schedule")
+        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
     lr = baseline.lr
     if rung.lr_warmup_factor is not None and not lr.warmup:
-        raise ConfigError(f"rung {rung.name!r} makes the LR warmup longer, and the run has none")
+        raise ConfigError("it makes the LR warmup longer, and the run has none")
     if rung.lr_factor is not None:
         peak = lr.peak * rung.lr_factor
         lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))
     if rung.lr_warmup_factor is None:
         return lr
-    counted = _counted(rung, lr, baseline, anchor)
+    counted = _counted(lr, baseline, anchor)
     lr = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
     if not baseline.lr_from_start:
         return replace(lr, anchor=counted)
-    return _from_the_start(rung, lr, counted, baseline, anchor)
+    return _from_the_start(lr, counted, baseline, anchor)
 
 
-def _counted(rung: Rung, lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
+def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
     """The target, in the unit that the LR counts."""
     at = {"steps": anchor.global_step, "samples": anchor.consumed_samples, "tokens": anchor.consumed_tokens}
     counted = at[lr.unit]
     if counted is None:
-        raise ConfigError(
-            f"rung {rung.name!r}: the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown"
-        )
+        raise ConfigError(f"the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown")
     if lr.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
         raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
-            f"rung {rung.name!r}: the LR counts the tokens that random-LTD leaves, "
-            "and nobody has reported how many those are at the target"
+            "the LR counts the tokens that random-LTD leaves, and nobody has reported how many those are at the target"
         )
     return counted
 
 
-def _from_the_start(rung: Rung, lr: LrSchedule, counted: int, baseline: Baseline, anchor: Anchor) -> LrSchedule:
+def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: Anchor) -> LrSchedule:
     """For Megatron, whose LR is peak x consumed / warmup at every start: longer, and from the same beginning.
 
     Where its decay counts tokens and its warmup samples, the warmup ends with a step: Microsoft's scheduler takes the
@@ -62,7 +59,7 @@ def _from_the_start(rung: Rung, lr: LrSchedule, counted: int, baseline: Baseline
     """
     if counted >= lr.warmup_end:
         raise ConfigError(
-            f"rung {rung.name!r}: Megatron counts the LR warmup from the run's beginning, and one of {lr.warmup} "
+            f"Megatron counts the LR warmup from the run's beginning, and one of {lr.warmup} "
             f"{lr.unit} is over at the target, {counted} {lr.unit}: give a larger lr_warmup_factor"
         )
     if lr.unit != "samples" or lr.decay_unit != "tokens" or baseline.batch_size is None or baseline.full_seqlen is None:

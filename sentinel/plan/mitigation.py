@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.known_options import named_settings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.lr_changes import lr_for
 from sentinel.plan.pacings import (
@@ -16,10 +18,11 @@ from sentinel.plan.pacings import (
     with_seqlen_of,
 )
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
 from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
 
-__all__ = ["changes", "overrides_for", "plain_overrides"]
+__all__ = ["added_words", "changes", "overrides_for", "plain_overrides"]
 
 
 def overrides_for(
@@ -36,27 +39,20 @@ def overrides_for(
 
     `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there.
     """
-    if rung.wait_steps is not None or rung.page:
+    if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
-    once = Once(
-        id=rollback,
-        seed=new_seed if rung.reseed else None,
-        skip_samples=_skip_samples(rung, anchor, onset_past),
-        reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
-        loss_scale=_loss_scale(rung, baseline),
-    )
-    standing = with_seqlen_of(rung, replace(_as_it_was(baseline), lr=lr_for(rung, baseline, anchor)), baseline, anchor)
-    standing = replace(
-        standing,
-        batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
-        random_ltd=random_ltd_for(rung, baseline, anchor),
-        curriculum=curriculum_for(rung, baseline, anchor),
-        clip_grad=_clip_grad(rung, baseline),
-        free=_free(rung, baseline),
-    )
-    for key in ("adam_beta1", "adam_beta2", "weight_decay"):
-        if (value := getattr(rung, key)) is not None:
-            standing = replace(standing, **{key: value})
+    skip_samples = _skip_samples(rung, anchor, onset_past)
+    try:
+        standing = _changed(rung, baseline, anchor)
+        once = Once(
+            id=rollback,
+            seed=new_seed if rung.reseed else None,
+            skip_samples=skip_samples,
+            reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
+            loss_scale=_loss_scale(rung, baseline),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"rung {rung.name!r}: {error}") from error
     return Overrides(
         incident=incident,
         rollback=rollback,
@@ -66,66 +62,80 @@ def overrides_for(
     )
 
 
+def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
+    """What the run is to train with from the anchor on: as it was, with the rung's changes."""
+    standing = with_seqlen_of(rung, replace(baseline.standing, lr=lr_for(rung, baseline, anchor)), baseline, anchor)
+    return replace(
+        standing,
+        batch_size=batch_size_for(rung, standing.batch_size, baseline, anchor),
+        random_ltd=random_ltd_for(rung, baseline, anchor),
+        curriculum=curriculum_for(rung, baseline, anchor),
+        free=_free(rung, baseline),
+        **_numbers(rung, baseline),
+    )
+
+
+def _numbers(rung: Rung, baseline: Baseline) -> dict[str, Any]:
+    """The settings that the rung sets as numbers. One that a free-form option names is left to that option: the value
+    that the run had would be set over it."""
+    numbers: dict[str, Any] = {"clip_grad": _clip_grad(rung, baseline)}
+    numbers |= {setting: None for setting, _, _ in named_settings(rung.options) if setting in _OPTIMIZER}
+    if any(setting == "clip_grad" for setting, _, _ in named_settings(rung.options)):
+        numbers["clip_grad"] = rung.clip_grad
+    return numbers | {name: value for name in _OPTIMIZER if (value := getattr(rung, name)) is not None}
+
+
+_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
+
+
 def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:
     """A rollback that changes nothing but the checkpoint: the run's own settings hold, named so that it is seen."""
-    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=_as_it_was(baseline))
-
-
-def _as_it_was(baseline: Baseline) -> Standing:
-    """What the run ran with, so that nothing an earlier incident changed is lost when overrides.json is replaced."""
-    return Standing(
-        lr=baseline.lr,
-        seqlen=baseline.seqlen,
-        shorten=baseline.shorten,
-        total_tokens=baseline.total_tokens if baseline.total_steps is None else None,
-        batch_size=baseline.batch_size,
-        random_ltd=baseline.random_ltd,
-        curriculum=baseline.curriculum,
-        adam_beta1=baseline.adam_beta1,
-        adam_beta2=baseline.adam_beta2,
-        weight_decay=baseline.weight_decay,
-        clip_grad=baseline.clip_grad,
-        skipped=baseline.skipped or (),
-        free=baseline.free if baseline.free != Free() else None,
-    )
+    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=baseline.standing)
 
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     """What is changed, each as a phrase that a person reads."""
-    said = []
-    once, standing = overrides.once, overrides.standing
-    if once is not None and once.skip_samples is not None:
-        begin = overrides.anchor.consumed_samples
-        where = "" if begin is None else f": {begin} to {begin + once.skip_samples - 1}"
-        said.append(f"{once.skip_samples} samples of the data skipped{where}")
-    if once is not None and once.seed is not None:
-        said.append(f"seed {baseline.seed} -> {once.seed} for the data not yet consumed")
-    if once is not None and once.reset_moments:
-        said.append("Adam's moments and step count set to 0, once")
-    if once is not None and once.loss_scale is not None:
-        said.append(f"loss scale set to {once.loss_scale:g}, once")
-    lr = standing.lr
-    if lr is not None and baseline.lr is not None:
-        if lr.peak != baseline.lr.peak:
-            said.append(f"peak lr {baseline.lr.peak:g} -> {lr.peak:g}")
-        if lr.warmup != baseline.lr.warmup or lr.anchor != baseline.lr.anchor:
-            said.append(f"LR warmup {baseline.lr.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}")
-            said += _lowered(lr, baseline.lr, overrides.anchor.global_step)
-        if lr.decay_unit != baseline.lr.decay_unit:
-            said.append(f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}")
+    standing = overrides.standing
+    said = [*_once_words(overrides, baseline), *_lr_words(standing.lr, baseline.lr, overrides.anchor.global_step)]
     if standing.total_tokens not in (None, baseline.total_tokens):
         said.append(f"the run ends at {standing.total_tokens} tokens")
-    said += [
-        f"{words} {getattr(standing, key)}"
-        for key, words in _PACED_WORDS.items()
-        if getattr(standing, key) not in (None, getattr(baseline, key))
-    ]
-    said += [
-        f"{words} {_known(getattr(baseline, key))} -> {getattr(standing, key):g}"
-        for key, words in _WORDS.items()
-        if getattr(standing, key) != getattr(baseline, key)
-    ]
-    return (*said, *_free_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
+    for key in difference(baseline.standing, standing):
+        before, after = getattr(baseline, key), getattr(standing, key)
+        if isinstance(after, float):
+            said.append(f"{words_of(key)} {'(not reported)' if before is None else f'{before:g}'} -> {after:g}")
+        elif key in _SHOWN and after is not None:
+            said.append(f"{words_of(key)} {after}")
+    return (*said, *added_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
+
+
+_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")
+"""Settings that say themselves how they go."""
+
+
+def _once_words(overrides: Overrides, baseline: Baseline) -> Iterator[str]:
+    once = overrides.once or Once(id=overrides.rollback)
+    if once.skip_samples is not None:
+        begin = overrides.anchor.consumed_samples
+        where = "" if begin is None else f": {begin} to {begin + once.skip_samples - 1}"
+        yield f"{once.skip_samples} samples of the data skipped{where}"
+    if once.seed is not None:
+        yield f"seed {baseline.seed} -> {once.seed} for the data not yet consumed"
+    if once.reset_moments:
+        yield "Adam's moments and step count set to 0, once"
+    if once.loss_scale is not None:
+        yield f"loss scale set to {once.loss_scale:g}, once"
+
+
+def _lr_words(lr: LrSchedule | None, before: LrSchedule | None, step: int) -> Iterator[str]:
+    if lr is None or before is None:
+        return
+    if lr.peak != before.peak:
+        yield f"peak lr {before.peak:g} -> {lr.peak:g}"
+    if lr.warmup != before.warmup or lr.anchor != before.anchor:
+        yield f"LR warmup {before.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}"
+        yield from _lowered(lr, before, step)
+    if lr.decay_unit != before.decay_unit:
+        yield f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}"
 
 
 def _lowered(lr: LrSchedule, before: LrSchedule, step: int) -> Sequence[str]:
@@ -137,33 +147,12 @@ def _lowered(lr: LrSchedule, before: LrSchedule, step: int) -> Sequence[str]:
     return (f"with it the largest LR to come {planned[0]:.3g} -> {now[0]:.3g}, at step {now[1]}: the decay goes on",)
 
 
-_PACED_WORDS = {
-    "seqlen": "seqlen",
-    "shorten": "batches shortened by",
-    "batch_size": "global batch",
-    "random_ltd": "random-LTD keeps",
-    "curriculum": "data paced by",
-}
-"""Key of Standing and Baseline -> what a person calls it."""
-
-_WORDS = {
-    "adam_beta1": "Adam's beta1",
-    "adam_beta2": "Adam's beta2",
-    "weight_decay": "weight decay",
-    "clip_grad": "gradient clipping",
-}
-"""Key of Standing and Baseline -> what a person calls it."""
-
-
-def _known(value: float | None) -> str:
-    return "(not reported)" if value is None else f"{value:g}"
-
-
-def _free_words(now: Free | None, before: Free | None) -> Sequence[str]:
+def added_words(now: Free | None, before: Free | None) -> tuple[str, ...]:
+    """The free-form changes that are new, as a person writes them."""
     now, before = now or Free(), before or Free()
     added = [f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value]
     removed = [f"{flag} removed" for flag in now.removed if flag not in before.removed]
-    return [*added, *(option for option in now.options if option not in before.options), *removed]
+    return (*added, *(option for option in now.options if option not in before.options), *removed)
 
 
 def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | None:
@@ -179,9 +168,7 @@ def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | N
 
 def _loss_scale(rung: Rung, baseline: Baseline) -> float | None:
     if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
-        raise ConfigError(
-            f"rung {rung.name!r} sets the loss scale, which only fp16 has; the run is {baseline.precision}"
-        )
+        raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
     return rung.loss_scale
 
 
@@ -190,7 +177,7 @@ def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
         return rung.clip_grad if rung.clip_grad is not None else baseline.clip_grad
     if not baseline.clip_grad:
         why = "the trainer has not reported its own" if baseline.clip_grad is None else "the run does not clip"
-        raise ConfigError(f"rung {rung.name!r} multiplies the gradient clipping, and {why}: give clip_grad")
+        raise ConfigError(f"it multiplies the gradient clipping, and {why}: give clip_grad")
     return baseline.clip_grad * rung.clip_grad_factor
 
 

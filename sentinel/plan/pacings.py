@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.ladder import Rung
@@ -29,7 +30,7 @@ from sentinel.vocabulary.pacing import (
     slw_changes,
     start_for_size,
 )
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 
 __all__ = [
     "batch_size_for",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 
-def with_seqlen_of(rung: Rung, standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """What stands, with the rung's sequence length warmup and all that goes with it.
 
     ConfigError where the rung needs what nobody has reported.
@@ -53,17 +54,17 @@ def with_seqlen_of(rung: Rung, standing: Standing, baseline: Baseline, anchor: A
         standing, seqlen=_seqlen(rung, baseline, anchor), shorten=rung.seqlen_shorten or baseline.shorten
     )
     if rung.seqlen_by_tokens is False and baseline.lr_from_start:
-        raise ConfigError(f"rung {rung.name!r}: a job script gets all that goes with SLW: leave seqlen_by_tokens out")
+        raise ConfigError("a job script gets all that goes with SLW: leave seqlen_by_tokens out")
     if rung.seqlen_by_tokens is False or standing.seqlen is None or not standing.seqlen.warms_up:
         return replace(standing, batch_size=_no_ramp(standing.batch_size))
     if rung.seqlen_by_tokens and (standing.shorten or "truncate").startswith("reshape"):
-        raise ConfigError(f"rung {rung.name!r}: a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
+        raise ConfigError("a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
     if rung.seqlen_by_tokens and (missing := _not_reported(baseline)):
-        raise ConfigError(f"rung {rung.name!r} counts by tokens, and nobody has reported {', '.join(missing)}")
+        raise ConfigError(f"it counts by tokens, and nobody has reported {', '.join(missing)}")
     return with_slw(standing, baseline, anchor)
 
 
-def with_slw(standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing:
+def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline.
 
     ConfigError where the LR counts samples or tokens, and nobody has reported those of the target.
@@ -87,7 +88,7 @@ def with_slw(standing: Standing, baseline: Baseline, anchor: Anchor) -> Standing
     return replace(standing, batch_size=changed.batch, total_tokens=changed.total_tokens, lr=changed.lr)
 
 
-def left_as_it_is(standing: Standing, baseline: Baseline) -> Iterator[str]:
+def left_as_it_is(standing: TrainingSettings, baseline: Baseline) -> Iterator[str]:
     """What a warmup of the sequence length would change as well and can't, since nobody has reported it; in words."""
     begins = standing.seqlen is not None and standing.seqlen != baseline.seqlen and standing.seqlen.warms_up
     by_tokens = standing.total_tokens is not None or (standing.lr is not None and standing.lr.decay_unit == "tokens")
@@ -136,35 +137,29 @@ def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
     """The sequence length after the restart. ConfigError where the rung needs what nobody has reported."""
     full = baseline.full_seqlen
     if full is None:
-        raise ConfigError(f"rung {rung.name!r} warms the sequence length up, and nobody has reported the full length")
+        raise ConfigError("it warms the sequence length up, and nobody has reported the full length")
     asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
-    start, at, multiple = min(asked, full), anchor.global_step, rung.seqlen_multiple or 8
+    start = min(asked, full)
+    common: dict[str, Any] = {
+        "start": start,
+        "full": full,
+        "anchor_step": anchor.global_step,
+        "multiple": rung.seqlen_multiple or 8,
+    }
     match rung.seqlen_pacing:
         case "adaptive":
-            return Adaptive(start=start, full=full, anchor_step=at, multiple=multiple)
+            return Adaptive(**common)
         case "custom":
-            function = rung.seqlen_function or ""
-            return Custom(start=start, full=full, anchor_step=at, multiple=multiple, function=function)
+            return Custom(**common, function=rung.seqlen_function or "")
         case "mixed":
-            total = rung.seqlen_total_steps
-            return Mixed(start=start, full=full, anchor_step=at, multiple=multiple, total_steps=total)
+            return Mixed(**common, total_steps=rung.seqlen_total_steps)
     steps = _total_steps(rung, baseline)
     match rung.seqlen_pacing:
         case "fixed_root":
-            degree = rung.seqlen_root_degree or 2.0
-            return FixedRoot(
-                start=start, full=full, anchor_step=at, multiple=multiple, total_steps=steps, root_degree=degree
-            )
+            return FixedRoot(**common, total_steps=steps, root_degree=rung.seqlen_root_degree or 2.0)
         case "fixed_discrete":
-            return FixedDiscrete(
-                start=start,
-                full=full,
-                anchor_step=at,
-                multiple=multiple,
-                difficulties=(start, full),
-                max_steps=(steps,),
-            )
-    return FixedLinear(start=start, full=full, anchor_step=at, multiple=multiple, total_steps=steps)
+            return FixedDiscrete(**common, difficulties=(start, full), max_steps=(steps,))
+    return FixedLinear(**common, total_steps=steps)
 
 
 def _total_steps(rung: Rung, baseline: Baseline) -> int:
@@ -172,7 +167,7 @@ def _total_steps(rung: Rung, baseline: Baseline) -> int:
         return rung.seqlen_total_steps
     warmup = lr_warmup_steps(baseline)
     if warmup is None:
-        raise ConfigError(f"rung {rung.name!r} needs seqlen_total_steps: there is no LR warmup in steps to go by")
+        raise ConfigError("it needs seqlen_total_steps: there is no LR warmup in steps to go by")
     begin, end = warmup
     return 3 * (end - begin)
 
@@ -188,20 +183,17 @@ def batch_size_for(
         return before
     if before is None or anchor.consumed_samples is None:
         what = "the full batch" if before is None else "consumed_samples at the target"
-        raise ConfigError(f"rung {rung.name!r} warms the batch up, and nobody has reported {what}")
+        raise ConfigError(f"it warms the batch up, and nobody has reported {what}")
     seqlen, full = baseline.seqlen, before.full
     if seqlen is not None and seqlen.warms_up and (seqlen.end_step is None or seqlen.end_step > anchor.global_step):
-        raise ConfigError(f"rung {rung.name!r}: {SLW_AND_BATCH}")
-    try:
-        return BatchSizeSchedule(
-            start=rung.batch_size_start,
-            full=full,
-            increment=rung.batch_size_increment or rung.batch_size_start,
-            ramp_samples=rung.batch_size_samples,
-            anchor_samples=anchor.consumed_samples,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+        raise ConfigError(SLW_AND_BATCH)
+    return BatchSizeSchedule(
+        start=rung.batch_size_start,
+        full=full,
+        increment=rung.batch_size_increment or rung.batch_size_start,
+        ramp_samples=rung.batch_size_samples,
+        anchor_samples=anchor.consumed_samples,
+    )
 
 
 def random_ltd_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> RandomLtdSchedule | None:
@@ -209,17 +201,14 @@ def random_ltd_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> RandomLtdS
     if rung.random_ltd_start is None or rung.random_ltd_total_steps is None:
         return baseline.random_ltd
     if baseline.full_seqlen is None:
-        raise ConfigError(f"rung {rung.name!r} drops tokens, and nobody has reported the full length")
-    try:
-        return RandomLtdSchedule(
-            start=rung.random_ltd_start,
-            full=baseline.full_seqlen,
-            total_steps=rung.random_ltd_total_steps,
-            anchor_step=anchor.global_step,
-            layers=None if baseline.random_ltd is None else baseline.random_ltd.layers,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+        raise ConfigError("it drops tokens, and nobody has reported the full length")
+    return RandomLtdSchedule(
+        start=rung.random_ltd_start,
+        full=baseline.full_seqlen,
+        total_steps=rung.random_ltd_total_steps,
+        anchor_step=anchor.global_step,
+        layers=None if baseline.random_ltd is None else baseline.random_ltd.layers,
+    )
 
 
 def curriculum_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> CurriculumSchedule | None:
@@ -227,16 +216,13 @@ def curriculum_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> Curriculum
     metric, index, total_steps = rung.curriculum_metric, rung.curriculum_index, rung.curriculum_total_steps
     if metric is None or index is None or total_steps is None:
         return baseline.curriculum
-    try:
-        difficulty = DifficultySchedule(
-            kind=rung.curriculum_kind or "percentile",
-            start=rung.curriculum_start or 1,
-            full=rung.curriculum_full or 100,
-            total_steps=total_steps,
-            root_degree=rung.curriculum_root_degree or 2.0,
-            anchor_step=anchor.global_step,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"rung {rung.name!r}: {error}") from error
+    difficulty = DifficultySchedule(
+        kind=rung.curriculum_kind or "percentile",
+        start=rung.curriculum_start or 1,
+        full=rung.curriculum_full or 100,
+        total_steps=total_steps,
+        root_degree=rung.curriculum_root_degree or 2.0,
+        anchor_step=anchor.global_step,
+    )
     before = {} if baseline.curriculum is None else dict(baseline.curriculum.metrics)
     return CurriculumSchedule(metrics=before | {metric: MetricSchedule(difficulty=difficulty, index=index)})

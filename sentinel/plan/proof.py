@@ -8,14 +8,15 @@ from typing import Any
 
 from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import CLIPPING, Evidence, find, same
-from sentinel.plan.first_steps import of_first_steps
+from sentinel.plan.evidence import CLIPPING, Evidence, Finding, find
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import named_settings, setting_of, wanted_number
 from sentinel.plan.proof_value import Proof
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.plan.schedule_proof import exactly, lr_seen, seqlen_seen
+from sentinel.vocabulary.codec import document
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.training_settings import Free, settings_of
 
 __all__ = ["Check", "outcome", "prove", "unreported"]
 
@@ -41,14 +42,7 @@ class Check:
     @property
     def answer(self) -> Proof:
         """Numbers are equal to 1 part in 10^9; what was not seen is not verified."""
-        if self.found is not None:
-            return self.found
-        if self.reported is None:
-            return Proof.NOT_VERIFIED
-        equal = self.expected == self.reported
-        if isinstance(self.expected, float) and isinstance(self.reported, int | float):
-            equal = same(self.expected, self.reported)
-        return Proof.CONFIRMED if equal else Proof.CONTRADICTED
+        return self.found if self.found is not None else exactly(self.expected, self.reported).answer
 
     def to_json(self) -> dict[str, Any]:
         """The check with its answer, for the incident log."""
@@ -81,10 +75,8 @@ def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = No
         checks += _position(overrides, started)
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
-    standing = overrides.standing
-    of_standing = [*_schedules(standing, evidence, rollback, changed), *_settings(standing, evidence)]
-    checks += [replace(check, changed=key in changed) for key, check in of_standing]
-    checks += _free(standing.free or Free(), (baseline or Baseline()).free or Free(), evidence)
+    checks += _standing(rollback, evidence, changed)
+    checks += _free(overrides.standing.free or Free(), (baseline or Baseline()).free or Free(), evidence)
     return tuple(_with_silence(check, rollback) for check in checks)
 
 
@@ -127,80 +119,40 @@ def _once(once: Once, overrides: Overrides, started: RunStarted, *, at_anchor: b
 def _skipped(count: int, overrides: Overrides, started: RunStarted) -> Check:
     begin, told = overrides.anchor.consumed_samples, _ranges(started)
     if told is None or begin is None:
-        before = sum(r.end - r.begin for r in overrides.standing.skipped)
+        before = sum(r.end - r.begin for r in overrides.standing.skipped or ())
         return Check(what="skipped_samples", expected=before + count, reported=started.skipped_samples)
     wanted = [begin, begin + count]
     return Check(what="skipped_samples", expected=wanted, reported=wanted if wanted in told else told)
 
 
-def _schedules(
-    standing: Standing, evidence: Evidence, rollback: Rollback, changed: frozenset[str]
-) -> Iterator[tuple[str, Check]]:
-    """(key of Standing, its check)."""
-    started, lr, seqlen = evidence.started, standing.lr, standing.seqlen
-    step = (started.resumed_from or 0) + 1
-    if lr is not None and not rollback.in_script:
-        yield "lr", _lr_schedule(lr, evidence)
-        yield "lr", Check(what="lr of the first step", expected=_first_lr(lr, step, started), reported=started.lr)
-    if seqlen is not None and not rollback.in_script:
-        yield "seqlen", Check(what="seqlen_schedule", expected=seqlen.to_json(), reported=started.seqlen_schedule)
-        if (first_length := seqlen.foreseen(step)) is not None:
-            yield "seqlen", Check(what="seqlen of the first step", expected=first_length, reported=started.seqlen)
-    for key, what, found in of_first_steps(standing, evidence, changed, in_script=rollback.in_script):
-        yield key, Check(what=what, expected=found.expected, reported=found.seen, found=found.answer, why=found.why)
-    for key, field in _ALSO_PACED.items():
-        if (schedule := getattr(standing, key)) is not None:
-            wanted = schedule if isinstance(schedule, str) else schedule.to_json()
-            yield key, Check(what=field, expected=wanted, reported=getattr(started, field))
+def _standing(rollback: Rollback, evidence: Evidence, changed: frozenset[str]) -> Iterator[Check]:
+    """Each setting that the decision holds, by the comparison that stands beside it."""
+    started, standing = evidence.started, rollback.overrides.standing
+    for name, setting in settings_of().items():
+        wanted, field, new = getattr(standing, name), setting.reported_as or name, name in changed
+        if wanted is None:
+            continue
+        if setting.proof == "number":
+            yield _check(field, find(name, float(wanted), evidence), float(wanted), new)
+        elif setting.proof == "exact":
+            yield Check(what=field, expected=document(wanted), reported=getattr(started, field), changed=new)
+        elif setting.proof == "schedule":
+            seen = lr_seen if name == "lr" else seqlen_seen
+            for what, found in seen(wanted, evidence, in_script=rollback.in_script, changed=new):
+                yield _check(what, found, found.expected, new)
     if standing.total_tokens is not None:
         told = None if started.total_steps is not None else started.total_tokens
-        yield "total_tokens", Check(what="total_tokens", expected=standing.total_tokens, reported=told)
-
-
-def _lr_schedule(lr: LrSchedule, evidence: Evidence) -> Check:
-    """As the trainer reports it; what was read from its arguments alone counts beside the lr that its steps show."""
-    check = Check(what="lr_schedule", expected=lr.to_json(), reported=evidence.started.lr_schedule)
-    asked_for = evidence.reported("lr_schedule") is None and not dict(evidence.learning_rates())
-    silent = asked_for and check.answer is Proof.CONFIRMED
-    return replace(check, found=Proof.NOT_VERIFIED) if silent else check
-
-
-def _first_lr(lr: LrSchedule, step: int, started: RunStarted) -> float:
-    """Where it counts tokens, by those that random-LTD has left of the consumed ones, if the trainer tells them."""
-    effective = started.effective_tokens
-    tokens = started.consumed_tokens if effective is None else effective
-    return lr.lr(step=step, consumed_tokens=tokens or 0)
-
-
-_ALSO_PACED = {
-    "shorten": "seqlen_shortening",
-    "batch_size": "batch_size_schedule",
-    "random_ltd": "random_ltd_schedule",
-    "curriculum": "curriculum_schedule",
-}
-"""Field of Standing -> field of RunStarted."""
-
-_REPORTED_AS = {
-    "adam_beta1": "adam_beta1",
-    "adam_beta2": "adam_beta2",
-    "weight_decay": "weight_decay",
-    "clip_grad": "gradient_clipping",
-}
-"""Field of Standing -> field of RunStarted."""
-
-
-def _settings(standing: Standing, evidence: Evidence) -> Iterator[tuple[str, Check]]:
-    for key, field in _REPORTED_AS.items():
-        if (wanted := getattr(standing, key)) is not None:
-            found = find(key, float(wanted), evidence)
-            yield (
-                key,
-                Check(what=field, expected=float(wanted), reported=found.seen, found=found.answer, why=found.why),
-            )
+        changed_here = "total_tokens" in changed
+        yield Check(what="total_tokens", expected=standing.total_tokens, reported=told, changed=changed_here)
     if standing.skipped:
-        wanted, told = [[r.begin, r.end] for r in standing.skipped], _ranges(evidence.started)
-        kept = None if told is None else [r for r in wanted if r in told]
-        yield "skipped", Check(what="ranges skipped earlier", expected=wanted, reported=kept)
+        ranges, kept = [[r.begin, r.end] for r in standing.skipped], _ranges(started)
+        kept = None if kept is None else [r for r in ranges if r in kept]
+        what = "ranges skipped earlier"
+        yield Check(what=what, expected=ranges, reported=kept, changed="skipped" in changed)
+
+
+def _check(what: str, found: Finding, expected: Any, changed: bool) -> Check:
+    return Check(what=what, expected=expected, reported=found.seen, changed=changed, found=found.answer, why=found.why)
 
 
 def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
@@ -215,7 +167,7 @@ def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
             yield Check(what=f"{flag} ({setting})", expected=value, reported=None, why="its value is no number")
             continue
         found = find(setting, wanted, evidence)
-        yield Check(what=f"{flag} ({setting})", expected=wanted, reported=found.seen, found=found.answer, why=found.why)
+        yield _check(f"{flag} ({setting})", found, wanted, changed=True)
     unknown = any(setting_of(option.partition("=")[0]) is None for option in added)
     others = unknown or dict(free.environment) != dict(before.environment) or set(free.removed) != set(before.removed)
     if others or echoed is not None:
@@ -235,11 +187,6 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     never = "the trainer has never reported the one that it runs with"
     silent = {
         "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
-        "lr_schedule": (standing.lr is not None and baseline.lr is None, f"the LR schedule: {never}"),
-        "seqlen_schedule": (
-            standing.seqlen is not None and baseline.seqlen is None and baseline.full_seqlen is None,
-            f"the sequence length: {never}",
-        ),
         "skipped_samples": (
             once.skip_samples is not None and baseline.skipped is None,
             "the skipped samples: the trainer has never reported how many it has skipped",
@@ -253,27 +200,30 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
             _has_unknown(standing.free, baseline.free) and baseline.free is None,
             "the free-form changes: the trainer has never echoed any",
         ),
-    } | {
-        field: (getattr(standing, key) is not None and getattr(baseline, key) is None, f"{field}: {never}")
-        for key, field in (_ALSO_PACED | _REPORTED_AS).items()
     }
     said = {what: sentence for what, (is_silent, sentence) in silent.items() if is_silent}
-    for key, field in _REPORTED_AS.items():
-        if key in changed and getattr(standing, key) is not None and key in baseline.from_arguments:
-            said[field] = f"{field}: only {_ARGUMENT}"
-    for setting, flag, _ in named_settings(_added(standing.free, baseline.free)):
-        if setting in _REPORTED_AS and (getattr(baseline, setting) is None or setting in baseline.from_arguments):
-            said[f"{flag} ({setting})"] = f"{flag}: {never if getattr(baseline, setting) is None else _ARGUMENT}"
+    for name, setting in settings_of().items():
+        field, known = setting.reported_as or name, getattr(baseline, name)
+        if setting.proof is None or getattr(standing, name) is None:
+            continue
+        if known is None and not (name == "seqlen" and baseline.full_seqlen is not None):
+            said[field] = f"{setting.words}: {never}"
+        elif setting.proof == "number" and name in changed and name in baseline.from_arguments:
+            said[field] = f"{setting.words}: only {_ARGUMENT}"
+    for name, flag, _ in named_settings(_added(standing.free, baseline.free)):
+        if name in _NUMBERS and (getattr(baseline, name) is None or name in baseline.from_arguments):
+            said[f"{flag} ({name})"] = f"{flag}: {never if getattr(baseline, name) is None else _ARGUMENT}"
     for schedule, first in (("lr_schedule", "lr of the first step"), ("seqlen_schedule", "seqlen of the first step")):
         if schedule in said:
             said[first] = said[schedule]
     for what in said:
-        if what == _REPORTED_AS["clip_grad"] or what.endswith(" (clip_grad)"):
+        if what == "gradient_clipping" or what.endswith(" (clip_grad)"):
             named, _, why = said[what].partition(": ")
             said[what] = f"{named}: {CLIPPING}; {why}"
     return said
 
 
+_NUMBERS = frozenset(name for name, setting in settings_of().items() if setting.proof == "number")
 _ARGUMENT = "the trainer's argument is known, and a checkpoint can bring the old value back"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_1, Range, out_of_range, ranges_of
+from sentinel.vocabulary.ranges import AT_LEAST_1, Range, outside
 
 __all__ = ["Tuning"]
 
@@ -56,9 +56,8 @@ class Tuning:
     """Full length in tokens, where the command or script does not show it."""
 
     def __post_init__(self) -> None:
-        for key, wanted in ranges_of(type(self)).items():
-            if (problem := out_of_range(wanted, getattr(self, key), key)) is not None:
-                raise ConfigError(problem)
+        if (problem := outside(self)) is not None:
+            raise ConfigError(problem)
         if odd := next((s for s in self.starts if s % self.difficulty_step), None):
             raise ConfigError(f"start {odd} should be a multiple of difficulty_step {self.difficulty_step}")
         if odd_option := next((o for o in self.options if not o.startswith("--")), None):

@@ -9,6 +9,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import VerifyCheckpoint
+from sentinel.plan.baseline import filled
 from sentinel.plan.decision import has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
 from sentinel.plan.incident import Incident, Rollback, Skip, digest_of
@@ -17,7 +18,6 @@ from sentinel.plan.look import Look, Outcome, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.reported import filled
 from sentinel.plan.rollback import Plan, plan_rollback
 
 __all__ = ["incident_turn", "made_since", "to_preview"]

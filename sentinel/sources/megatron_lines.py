@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sentinel.lint.log import given_by_log
+from sentinel.jobscript.megatron_log import given_by_log
 from sentinel.sources.bar_lines import LOSS, NAN, SCALE, SKIPPED, STEP, Fields, fields_of
 from sentinel.sources.line_events import Evaluated, Event, ProgramStarted, Reading, Saved
 from sentinel.sources.line_text import number, rank_of, time_of, whole

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.jobscript import SetOption, rewrite
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
-from sentinel.jobscript.script_changes import new_scripts
-from sentinel.lint import Facts
+from sentinel.lint.new_scripts import new_scripts
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides

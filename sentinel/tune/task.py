@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.lint import Facts
-from sentinel.lint.derived import total_steps, warmup_steps
+from sentinel.jobscript.derived import total_steps, warmup_steps
+from sentinel.jobscript.facts import Facts
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.tune.search import Pacing, Space
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 
 __all__ = ["Task", "task_of"]
@@ -58,7 +58,7 @@ class Task:
             incident="tune",
             rollback=f"start{pacing.start}-T{pacing.total_steps}",
             anchor=Anchor(global_step=0, consumed_samples=0, consumed_tokens=0),
-            standing=Standing(seqlen=self.schedule(pacing)),
+            standing=TrainingSettings(seqlen=self.schedule(pacing)),
         )
 
     def to_json(self) -> dict[str, Any]:

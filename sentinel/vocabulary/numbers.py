@@ -17,13 +17,14 @@ from sentinel.vocabulary.errors import LineError
 __all__ = [
     "LARGEST_WHOLE",
     "LATEST_UNIX_S",
+    "NOT_FINITE",
     "dump_json",
     "json_too_large",
     "load_object",
     "seconds_problem",
+    "shown",
     "to_json",
     "to_number",
-    "to_whole",
     "whole_problem",
 ]
 
@@ -49,7 +50,8 @@ def json_too_large(text: str | bytes, most: int = 12_000_000) -> str | None:
     return f"holds more than {most:,} values" if sum(map(text.count, marks)) > most else None
 
 
-_NAMES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""How JSON spells the floats that are not finite."""
 
 
 def to_json(value: Any) -> Any:
@@ -72,14 +74,14 @@ def to_number(value: Any, key: str) -> float | None:
     """A float from what JSON held: a number, "nan", "inf", "-inf", or None for null. LineError names the key."""
     if value is None:
         return None
-    if isinstance(value, str) and value in _NAMES:
-        return _NAMES[value]
+    if isinstance(value, str) and value in NOT_FINITE:
+        return NOT_FINITE[value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
             raise LineError(f"{key} is too large for a float") from None
-    raise LineError(f'{key} should be a number, "nan", "inf", "-inf" or null, not {_shown(value)}')
+    raise LineError(f'{key} should be a number, "nan", "inf", "-inf" or null, not {shown(value)}')
 
 
 def whole_problem(value: int) -> str | None:
@@ -94,15 +96,6 @@ def seconds_problem(value: float) -> str | None:
     if math.isnan(value) or 0 <= value < LATEST_UNIX_S:
         return None
     return f"should be in seconds since 1970, and {value:g} is not"
-
-
-def to_whole(value: Any, key: str) -> int:
-    """A count from what JSON held. LineError names the key."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise LineError(f"{key} should be a whole number, not {_shown(value)}")
-    if (why := whole_problem(value)) is not None:
-        raise LineError(f"{key} {why}")
-    return value
 
 
 def load_object(line: str) -> dict[str, Any]:
@@ -122,7 +115,7 @@ def load_object(line: str) -> dict[str, Any]:
     return data
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Enough of a value to be recognised; a number may have more digits than Python would print."""
     try:
         shown = repr(value)

@@ -7,26 +7,28 @@ never repeats it. A trainer refuses to start on a key that it does not know: one
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated
 
-from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
+from sentinel.vocabulary.codec import Form, fields_of, read
+from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides_keys import number, only, required_whole, string, table, whole
-from sentinel.vocabulary.standing import Free, Standing
+from sentinel.vocabulary.ranges import COUNT, POSITIVE, SIXTY_FOUR_BITS
+from sentinel.vocabulary.training_settings import Free, Setting, TrainingSettings, settings_of
 
 __all__ = [
     "CHANGES",
     "SCHEMA",
+    "STANDING",
     "Anchor",
     "Free",
     "Once",
     "Overrides",
-    "Standing",
+    "TrainingSettings",
     "decode_overrides",
     "encode_overrides",
+    "words_of",
 ]
 
 SCHEMA = 1
@@ -57,17 +59,17 @@ class Once:
     id: str
     """Recorded in the client state once applied."""
 
-    seed: int | None = None
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
     """Permutes the data that is not yet consumed; None leaves the order."""
 
-    skip_samples: int | None = None
+    skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
     """Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
     """
 
-    reset_moments: bool = False
+    reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
     """Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay."""
 
-    loss_scale: float | None = None
+    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale", option="--initial-loss-scale")] = None
     """The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it."""
 
 
@@ -80,85 +82,53 @@ class Overrides:
     """Which restart of the incident this is; unique over the run's life."""
 
     anchor: Anchor
-    standing: Standing
+    standing: TrainingSettings
+    """Changes that hold from the anchor on, at every start; only fields of `STANDING`."""
+
     once: Once | None = None
 
+    def __post_init__(self) -> None:
+        for what in ("incident", "rollback"):
+            checked_name(getattr(self, what), what)
 
-CHANGES = tuple(f.name for kind in (Standing, Once) for f in fields(kind) if f.name not in ("id", "skipped"))
+
+STANDING = tuple(name for name, setting in settings_of().items() if setting.standing)
+"""The settings that `standing` can change."""
+
+CHANGES = (*(name for name in STANDING if name != "skipped"), *(f.name for f in fields(Once) if f.name != "id"))
 """All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists.
 
 Not `skipped`: it keeps out what an earlier `skip_samples` left out.
 """
 
 
+def words_of(key: str) -> str:
+    """What a person calls a key of `standing` or `once`."""
+    return (dict(settings_of()) | dict(settings_of(Once)))[key].words
+
+
 def encode_overrides(overrides: Overrides) -> str:
     """The text of overrides.json."""
-    document = {
-        "schema": SCHEMA,
-        "incident": overrides.incident,
-        "rollback": overrides.rollback,
-        "anchor": {
-            "global_step": overrides.anchor.global_step,
-            "consumed_samples": overrides.anchor.consumed_samples,
-            "consumed_tokens": overrides.anchor.consumed_tokens,
-        },
-        "standing": overrides.standing.to_json(),
-        "once": {} if overrides.once is None else _once_to_json(overrides.once),
-    }
-    return dump_json(document, indent=2) + "\n"
-
-
-def _once_to_json(once: Once) -> dict[str, Any]:
-    told = {
-        "id": once.id,
-        "seed": once.seed,
-        "skip_samples": once.skip_samples,
-        "reset_moments": once.reset_moments or None,
-        "loss_scale": once.loss_scale,
-    }
-    return {key: value for key, value in told.items() if value is not None}
+    once = {} if overrides.once is None else fields_of(overrides.once, without_none=True)
+    if not once.get("reset_moments", True):
+        del once["reset_moments"]  # as if it had none: a trainer that was frozen before it refuses it
+    head = {"schema": SCHEMA, "incident": overrides.incident, "rollback": overrides.rollback}
+    anchor, standing = fields_of(overrides.anchor), fields_of(overrides.standing, without_none=True)
+    return dump_json(head | {"anchor": anchor, "standing": standing, "once": once}, indent=2) + "\n"
 
 
 def decode_overrides(text: str) -> Overrides:
     """The decision that the text of overrides.json holds. OverridesError names the key that is wrong."""
     try:
         data = load_object(text)
-        only(data, "overrides.json", {"schema", "incident", "rollback", "anchor", "standing", "once"})
-        if data.get("schema") != SCHEMA:
-            raise OverridesError(f"overrides.json has schema {data.get('schema')!r}; this version reads {SCHEMA}")
-        anchor = only(table(data, "anchor"), "anchor", {"global_step", "consumed_samples", "consumed_tokens"})
-        once = table(data, "once")
-        return Overrides(
-            incident=checked_name(string(data, "incident"), "incident"),
-            rollback=checked_name(string(data, "rollback"), "rollback"),
-            anchor=Anchor(
-                global_step=required_whole(anchor, "global_step"),
-                consumed_samples=whole(anchor, "consumed_samples"),
-                consumed_tokens=whole(anchor, "consumed_tokens"),
-            ),
-            standing=Standing.from_json(table(data, "standing")),
-            once=_once(once) if once else None,
-        )
-    except OverridesError:
-        raise
-    except (LineError, ConfigError) as error:
+        if (schema := data.pop("schema", None)) != SCHEMA:
+            raise OverridesError(f"overrides.json has schema {schema!r}; this version reads {SCHEMA}")
+        standing = data.get("standing") or {}
+        if isinstance(standing, dict) and (odd := standing.keys() - set(STANDING)):
+            raise OverridesError(f"standing has no key {min(odd)!r}; the right ones are {', '.join(STANDING)}")
+        return read(Overrides, {"standing": {}} | data | {"once": data.get("once") or None}, form=_OVERRIDES)
+    except LineError as error:
         raise OverridesError(f"overrides.json: {error}") from error
 
 
-def _once(data: dict[str, Any]) -> Once:
-    only(data, "once", {"id", "seed", "skip_samples", "reset_moments", "loss_scale"})
-    skip_samples, reset_moments = whole(data, "skip_samples"), data.get("reset_moments", False)
-    if skip_samples is not None and skip_samples < 1:
-        raise OverridesError(f"skip_samples should be above 0, not {skip_samples}")
-    if not isinstance(reset_moments, bool):
-        raise OverridesError(f"reset_moments should be true or false, not {reset_moments!r}")
-    loss_scale = number(data, "loss_scale", 0.0, math.inf)
-    if loss_scale == 0:
-        raise OverridesError("loss_scale should be above 0")
-    return Once(
-        id=string(data, "id"),
-        seed=whole(data, "seed"),
-        skip_samples=skip_samples,
-        reset_moments=reset_moments,
-        loss_scale=loss_scale,
-    )
+_OVERRIDES = Form(error=OverridesError, name="overrides.json", whole=COUNT)

@@ -1,4 +1,4 @@
-"""The range that a number of the configuration may lie in, written beside its type: `Annotated[int, AT_LEAST_1]`."""
+"""The range that a number of a document may lie in, written beside its type: `Annotated[int, AT_LEAST_1]`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,48 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S, shown
+
 __all__ = [
     "AT_LEAST_0",
     "AT_LEAST_1",
+    "COUNT",
     "POSITIVE",
     "POSITIVE_OR_INF",
     "SHARE",
+    "SIXTY_FOUR_BITS",
     "Range",
+    "UnixSeconds",
     "out_of_range",
+    "outside",
     "ranges_of",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """From `least` (or above `above`) to `most` (or below `below`). nan is in none; inf only in one without an end."""
+    """From `least` (or above `above`) to `most` (or below `below`); inf only where there is no end."""
 
     least: float | None = None
     above: float | None = None
     most: float | None = None
     below: float | None = None
 
+    nan: bool = False
+    """Whether nan is in it."""
+
+    physical: bool = False
+    """Whether no measurement can lie outside: a record that does is unreadable, where another is only unwise."""
+
+    words: str = ""
+    """What errors call it, where the ends by themselves are hard to read."""
+
     def __contains__(self, number: float) -> bool:
         """Whether the number lies in it."""
+        if number != number:
+            return self.nan
         return (
-            not math.isnan(number)
-            and (self.least is None or number >= self.least)
+            (self.least is None or number >= self.least)
             and (self.above is None or number > self.above)
             and (self.most is None or number <= self.most)
             and (self.below is None or number < self.below)
@@ -40,6 +56,8 @@ class Range:
 
     def __str__(self) -> str:
         """`at least 1`, `above 0`, `at least 0 and below 1`; that inf is too much goes without saying."""
+        if self.words:
+            return self.words
         ends = [
             f"at least {self.least:g}" if self.least is not None else "",
             f"above {self.above:g}" if self.above is not None else "",
@@ -54,6 +72,14 @@ AT_LEAST_1 = Range(least=1, below=math.inf)
 POSITIVE = Range(above=0, below=math.inf)
 POSITIVE_OR_INF = Range(above=0)
 SHARE = Range(least=0, below=1)
+COUNT = Range(least=0, most=LARGEST_WHOLE, physical=True, words="from 0 to 2^53")
+SIXTY_FOUR_BITS = Range(least=-(2**63), below=2**64, physical=True, words="a whole number of 64 bits")
+"""Of a seed, which counts nothing."""
+
+UnixSeconds = Annotated[
+    float, Range(least=0, below=LATEST_UNIX_S, nan=True, physical=True, words="in seconds since 1970")
+]
+"""A time; nan where the source has no clock."""
 
 
 def ranges_of(cls: type[Any]) -> dict[str, Range]:
@@ -66,6 +92,12 @@ def ranges_of(cls: type[Any]) -> dict[str, Range]:
     return found
 
 
+def outside(value: Any) -> str | None:
+    """What is wrong with the first number of a dataclass that is not in its range, as a sentence; None for none."""
+    problems = (out_of_range(wanted, getattr(value, key), key) for key, wanted in ranges_of(type(value)).items())
+    return next((problem for problem in problems if problem is not None), None)
+
+
 def out_of_range(wanted: Range, value: object, key: str) -> str | None:
     """What is wrong with the value, or with one number of a list, as a sentence; None where nothing is."""
     if isinstance(value, tuple):
@@ -73,5 +105,5 @@ def out_of_range(wanted: Range, value: object, key: str) -> str | None:
         return next((problem for problem in items if problem is not None), None)
     if isinstance(value, bool) or not isinstance(value, int | float) or value in wanted:
         return None
-    finite = "" if math.isfinite(value) else "a finite number "
-    return f"{key} should be {finite}{wanted}, not {value!r}"
+    finite = "" if wanted.words or math.isfinite(value) else "a finite number "
+    return f"{key} should be {finite}{wanted}, not {shown(value)}"

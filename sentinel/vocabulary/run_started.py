@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["RunStarted"]
+from sentinel.vocabulary.codec import Form, read
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.ranges import UnixSeconds
+from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettings, settings_of
+
+__all__ = ["AS_REPORTED", "RunStarted", "reported_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
+class RunStarted(SharedSettings):
     """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
 
     attempt: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     run: str | None = None
     """The name of the run, where the trainer knows it."""
 
@@ -24,7 +29,7 @@ class RunStarted:
     pid: int | None = None
     """Process id of rank 0 on `host`."""
 
-    process_start_unix_s: float | None = None
+    process_start_unix_s: UnixSeconds | None = None
     """When that process was started: with the pid it names the process for good."""
 
     process_start_ticks: int | None = None
@@ -56,9 +61,6 @@ class RunStarted:
 
     applied_once: tuple[str, ...] = ()
     """Ids of the one-shot overrides that the run has had so far, this start's included."""
-
-    seed: int | None = None
-    """The seed that orders the data from here on."""
 
     first_sample_index: int | None = None
     """Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
@@ -92,9 +94,6 @@ class RunStarted:
     seqlen_shortening: str | None = None
     """How a batch gets shorter while the length warms up: a Shortening."""
 
-    full_seqlen: int | None = None
-    """The length that a validation loss is measured at."""
-
     batch_size_schedule: dict[str, Any] | None = None
     """The BatchSizeSchedule in force, as its to_json gives it; one without a ramp where the batch does not warm up."""
 
@@ -104,38 +103,11 @@ class RunStarted:
     curriculum_schedule: dict[str, Any] | None = None
     """The CurriculumSchedule in force, as its to_json gives it; one without metrics where nothing paces the data."""
 
-    adam_beta1: float | None = None
-    """Decay of Adam's first moment, dimensionless, as the optimizer holds it (its first group's)."""
-
-    adam_beta2: float | None = None
-    """Decay of Adam's second moment, dimensionless, as the optimizer holds it (its first group's)."""
-
-    weight_decay: float | None = None
-    """The largest of the optimizer's groups: the others are as a rule not decayed at all."""
-
     gradient_clipping: float | None = None
     """Largest global L2 norm of the gradient, as the engine holds it; 0 does not clip."""
 
-    precision: str | None = None
-    """What the model computes in: fp32, bf16 or fp16."""
-
-    parameters: int | None = None
-    """Parameters of the whole model; None where nothing knows all of them."""
-
-    loss_scale: float | None = None
-    """fp16: the loss scale that the first step will be taken with; None where there is none."""
-
-    moments_reset_steps: tuple[int, ...] | None = None
-    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
-
     free: dict[str, Any] | None = None
     """The free-form changes that the trainer has made, as overrides.json gave them."""
-
-    total_steps: int | None = None
-    """The step at which the run ends by itself, or None."""
-
-    total_tokens: int | None = None
-    """The effective tokens at which the run ends by itself, or None."""
 
     checkpoint_interval_steps: int | None = None
     world_size: int | None = None
@@ -152,3 +124,18 @@ class RunStarted:
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Whatever else the trainer wants on the record (its arguments, versions)."""
+
+
+AS_REPORTED = Form(
+    error=ConfigError, name="run_started", prints_whole_as_float=True, ignores_unknown=True, checks_ranges=False
+)
+"""Settings as a run has them, not as a person may ask for them: any number counts."""
+
+
+def reported_settings(started: RunStarted) -> TrainingSettings:
+    """What the attempt reports that it trains with. ConfigError where a schedule is of no known kind."""
+    renamed = {name: setting.reported_as for name, setting in settings_of().items() if setting.reported_as}
+    same = {name: name for name in ("free", *(f.name for f in fields(SharedSettings)))}
+    told = {name: getattr(started, reported_as) for name, reported_as in (renamed | same).items()}
+    empty = [name for name in ("lr", "seqlen") if told[name] == {}]
+    return read(TrainingSettings, told | dict.fromkeys(empty), form=AS_REPORTED)

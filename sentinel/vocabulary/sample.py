@@ -6,12 +6,14 @@ towards what is known: a key of the wrong type is a LineError that names it.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number, to_whole, whole_problem
+from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, whole_problem
+from sentinel.vocabulary.ranges import COUNT, UnixSeconds
 from sentinel.vocabulary.run_started import RunStarted
 
 __all__ = [
@@ -38,7 +40,7 @@ class Sample:
     global_step: int
     """Completed optimizer updates, this one included (DeepSpeed's counter)."""
 
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     """When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps)."""
 
     loss: float
@@ -118,7 +120,7 @@ class LayerVariance:
 
     attempt: int
     global_step: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     layers: tuple[str, ...]
     """The embedding, each block by its path in the model, the head; the same ones at every step of an attempt."""
 
@@ -135,7 +137,7 @@ class Validation:
 
     attempt: int
     global_step: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     loss: float
     seqlen: int | None = None
 
@@ -146,7 +148,7 @@ class CheckpointSaved:
 
     attempt: int
     global_step: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     tag: str
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
@@ -158,7 +160,7 @@ class RunFinished:
 
     attempt: int
     global_step: int
-    time_unix_s: float
+    time_unix_s: UnixSeconds
     reason: str
 
 
@@ -174,6 +176,7 @@ _KINDS: dict[str, type[Record]] = {
     "run_finished": RunFinished,
 }
 _NAMES = {cls: kind for kind, cls in _KINDS.items()}
+_JOURNAL = Form(error=LineError, name="the line", ignores_unknown=True, checks_ranges=False, whole=COUNT)
 
 
 def encode(record: Record) -> str:
@@ -190,45 +193,8 @@ def decode(line: str) -> Record | None:
     cls = _KINDS.get(kind)
     if cls is None:
         return None
-    values = {}
-    for name, (annotation, required) in _GRAMMAR[cls].items():
-        if name in data:
-            values[name] = _read(annotation, data[name], name)
-        elif required:
-            raise LineError(f"a {kind} line needs {name}")
-    return cls(**values)
-
-
-def _read(annotation: str, value: Any, key: str) -> Any:
-    optional = annotation.endswith(" | None")
-    wanted = annotation.removesuffix(" | None")
-    if value is None:
-        if optional:
-            return None
-        raise LineError(f"{key} may not be null")
-    if wanted == "float":
-        number = to_number(value, key)
-        if number is not None and key.endswith("_unix_s") and (why := seconds_problem(number)) is not None:
-            raise LineError(f"{key} {why}")
-        return number
-    if wanted == "int":
-        return _seed(value) if key == "seed" else to_whole(value, key)
-    if wanted.startswith("tuple"):
-        item = wanted.removeprefix("tuple[").removesuffix(", ...]")
-        if not isinstance(value, list):
-            raise LineError(f"{key} should be a list, not {type(value).__name__}")
-        return tuple(_read(item, element, key) for element in value)
-    kinds = {"str": str, "bool": bool, "dict[str, Any]": dict}
-    if isinstance(value, kinds[wanted]):
-        return value
-    raise LineError(f"{key} should be a {kinds[wanted].__name__}, not {type(value).__name__}")
-
-
-def _seed(value: Any) -> int:
-    """A seed is no count: any number of 64 bits, with or without a sign."""
-    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
-        return value
-    raise LineError("seed should be a whole number of 64 bits")
+    del data["kind"]
+    return read(cls, data, form=_JOURNAL)
 
 
 def checked(sample: Sample) -> Sample:
@@ -243,9 +209,3 @@ def checked(sample: Sample) -> Sample:
 
 _COUNTS = tuple(f.name for f in fields(Sample) if str(f.type).removesuffix(" | None") == "int")
 _counts_of = attrgetter(*_COUNTS)
-
-_GRAMMAR: dict[type[Record], dict[str, tuple[str, bool]]] = {
-    # (annotation, required): annotations are strings, as `from __future__ import annotations` leaves them
-    cls: {f.name: (str(f.type), f.default is MISSING and f.default_factory is MISSING) for f in fields(cls)}
-    for cls in _NAMES
-}

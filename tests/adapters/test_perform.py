@@ -14,7 +14,7 @@ from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action, CutTensorBoard, PointLatest, QuarantineCheckpoints, StartJob, WriteOverrides
 from sentinel.vocabulary.errors import JobStillAlive
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 
 WHERE = ("incident-1", "incident-1-r1")
 AT = Anchor(global_step=10)
@@ -22,7 +22,7 @@ MOVES: list[Action] = [
     QuarantineCheckpoints(("global_step20",), *WHERE),
     PointLatest("global_step10", 10, *WHERE),
     CutTensorBoard(AT, *WHERE),
-    WriteOverrides(Overrides(incident=WHERE[0], rollback=WHERE[1], anchor=AT, standing=Standing())),
+    WriteOverrides(Overrides(incident=WHERE[0], rollback=WHERE[1], anchor=AT, standing=TrainingSettings())),
     StartJob(*WHERE),
 ]
 

@@ -39,7 +39,7 @@ from sentinel.vocabulary.errors import (
     OverridesError,
 )
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import Record, Sample, decode, encode
 from tests.adapters.pagers import until
 from tests.adapters.synced import synced
@@ -224,7 +224,7 @@ def test_a_sample_that_no_trainer_can_have_made_is_an_unreadable_line_to_every_r
 def test_overrides_are_replaced_whole_and_taken_away_without_loss(tmp_path: Path) -> None:
     file = OverridesFile(tmp_path / "overrides.json")
     assert file.read() is None
-    overrides = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=3), standing=Standing())
+    overrides = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=3), standing=TrainingSettings())
     file.write(overrides)
     assert file.read() == overrides
     file.take_away("r")

@@ -12,7 +12,7 @@ from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.vocabulary.overrides import Anchor, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, encode
 
 AT = Anchor(global_step=10)
@@ -26,7 +26,7 @@ def rollback(number: int, *moved: str) -> Rollback:
         hypothesis="…",
         target_tag="global_step10",
         target_step=10,
-        overrides=Overrides(incident="incident-1", rollback=name, anchor=AT, standing=Standing()),
+        overrides=Overrides(incident="incident-1", rollback=name, anchor=AT, standing=TrainingSettings()),
         changes=(),
         decided_unix_s=1.0,
         lost_steps=20,
@@ -40,7 +40,10 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\n[launcher]\ncommand = ["true"]\n'
     )
     (tmp_path / "s" / "attempts").mkdir(parents=True)
-    started, ended = RunStarted(attempt=1, time_unix_s=1.0), RunFinished(attempt=1, time_unix_s=2.0, reason="finished")
+    started, ended = (
+        RunStarted(attempt=1, time_unix_s=1.0),
+        RunFinished(attempt=1, time_unix_s=2.0, reason="finished", global_step=30),
+    )
     (tmp_path / "s" / "attempts" / "0001.jsonl").write_text(encode(started) + encode(ended))
     near = neighbours_of(load_config(tmp_path / "a.toml"))
 

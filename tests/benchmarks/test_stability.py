@@ -21,7 +21,7 @@ from benchmarks.papers.running import Runs, records_of
 from benchmarks.papers.tokens import VOCABULARY, make_token_file
 from sentinel.vocabulary.pacing import FixedLinear
 from sentinel.vocabulary.sample import Sample, Validation
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.data import load_corpus
 from trainer_hooks.gpt.deepspeed_json import users_own
@@ -167,7 +167,9 @@ def test_the_trainer_takes_what_a_gpu_is_asked_to_run(tmp_path: Path) -> None:
         assert settings.global_batch % settings.micro_batch == 0
         own_json, told = users_own(settings)
         assert own_json == {}
-        assert Schedules.of(settings, told, Standing()).seqlen == FixedLinear(start=start, full=2048, total_steps=steps)
+        assert Schedules.of(settings, told, TrainingSettings()).seqlen == FixedLinear(
+            start=start, full=2048, total_steps=steps
+        )
 
 
 def test_a_made_token_file_is_whole_numbers_that_the_vocabulary_has(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from sentinel.lint import BatchRamp, Curriculum, DeepSpeedJson, Facts
+from sentinel.jobscript.facts import BatchRamp, Curriculum, DeepSpeedJson, Facts
 
 __all__ = ["PUBLISHED", "SLW", "TR8", "TR8B"]
 

@@ -29,15 +29,15 @@ WRITERS = (WriterSeen(id="job 41"),)
 @pytest.mark.parametrize(
     ("rung", "applies", "carries", "said"),
     [
-        (LOWER, (), None, f"{CALLBACK} does not apply the LR schedule (lr), --max_grad_norm=0.3: it would train on as"),
+        (LOWER, (), None, f"{CALLBACK} does not apply LR schedule (lr), --max_grad_norm=0.3: it would train on as"),
         (LOWER, ("lr",), None, f"{CALLBACK} does not apply --max_grad_norm=0.3: it would train on as before"),
         (LOWER, ("lr", "free"), None, None),
         (LOWER, CHANGES, None, None),
         (LOWER, None, None, None),  # nobody has declared anything: the proof will tell
         (FREE, ("free",), None, None),
-        (RESEED, (), None, "does not apply the seed (seed)"),
+        (RESEED, (), None, "does not apply seed (seed)"),
         (LOWER, (), CARRIED, None),  # the observing callback, and a job script that carries it
-        (SKIP, None, CARRIED, f"neither {CALLBACK} nor a changed job script applies the skipping of data (skip_"),
+        (SKIP, None, CARRIED, f"neither {CALLBACK} nor a changed job script applies skipping of data (skip_"),
         (SKIP, ("skip_samples",), CARRIED, None),
     ],
 )

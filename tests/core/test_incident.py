@@ -22,7 +22,7 @@ from sentinel.plan.proof_value import Proof
 from sentinel.plan.sentences import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 
@@ -32,7 +32,7 @@ OVERRIDES = Overrides(
     incident="incident-1",
     rollback="incident-1-r1",
     anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
-    standing=Standing(lr=LR, seqlen=SEQLEN),
+    standing=TrainingSettings(lr=LR, seqlen=SEQLEN),
     once=Once(id="incident-1-r1", seed=4),
 )
 DECISION = Rollback(

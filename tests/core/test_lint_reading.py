@@ -13,11 +13,12 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from sentinel.demo.configuration import trainer_command
+from sentinel.jobscript.facts import BatchRamp, Curriculum
 from sentinel.jobscript.given import Given, given
-from sentinel.lint import BatchRamp, Curriculum, lint
-from sentinel.lint.gpt_trainer import DEFAULTS, NAMES, PRESETS
-from sentinel.lint.numbers_in_words import declared_parameters, declared_size, minutes
-from sentinel.lint.reading import Read, in_its_words, read_command, read_text
+from sentinel.jobscript.gpt_trainer_facts import DEFAULTS, NAMES, PRESETS
+from sentinel.jobscript.numbers_in_words import declared_parameters, declared_size, minutes
+from sentinel.jobscript.reading import Read, read_command, read_text
+from sentinel.lint import in_its_words, lint
 from sentinel.vocabulary.errors import ConfigError
 from tests.core.shell_sandbox import BASH, FLOATS, SCRIPTS, WHOLE, run
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption, rewrite
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.megatron_options import (
     LrWarmup,
     Marked,
-    MegatronRun,
     SeqlenWarmup,
     Wanted,
     changes_at,
@@ -24,30 +24,24 @@ from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
 from tests.core.shell_sandbox import SCRIPTS, config, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
-RUN = MegatronRun(
-    peak_lr=6e-5,
+RUN = Facts(
+    lr=6e-5,
     min_lr=6e-6,
-    full_seqlen=2048,
-    global_batch_samples=512,
-    unit="samples",
-    train=300_000_000,
-    decay=126_953_125,
+    seq_length=2048,
+    global_batch_size=512,
+    train_samples=300_000_000,
+    lr_decay_samples=126_953_125,
+    lr_scheduler="older",
 )
-BY_STEPS = replace(RUN, unit="steps", train=500_000, decay=None, global_batch_samples=64)
+BY_STEPS = replace(RUN, train_samples=None, train_iters=500_000, lr_decay_samples=None, global_batch_size=64)
 FROM_64 = FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000)
 SLW = SeqlenWarmup(schedule=FROM_64, train_tokens=300_000_000 * 2048, decay_tokens=126_953_125 * 2048)
 LONGER = LrWarmup(length=432_640, unit="samples")
 ALL = Wanted(
-    seed=44,
-    fresh_rng=True,
+    numbers={"seed": 44, "adam_beta2": 0.95, "clip_grad": 0.5, "loss_scale": 4096},
     peak_lr=3e-5,
     seqlen_warmup=SLW,
     lr_warmup=LONGER,
-    adam_beta2=0.95,
-    clip_grad=0.5,
-    initial_loss_scale=4096,
-    save_interval=100,
-    eval_interval=150,
 )
 
 
@@ -59,11 +53,11 @@ def values(changes: tuple[Change, ...]) -> dict[str, Any]:
     }
 
 
-def first(wanted: Wanted, run_: MegatronRun = RUN) -> dict[str, Any]:
+def first(wanted: Wanted, run_: Facts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "first"))
 
 
-def later(wanted: Wanted, run_: MegatronRun = RUN) -> dict[str, Any]:
+def later(wanted: Wanted, run_: Facts = RUN) -> dict[str, Any]:
     return values(changes_at(megatron_changes(wanted, run_), "later"))
 
 
@@ -71,21 +65,21 @@ def test_nothing_wanted_is_nothing_changed() -> None:
     assert megatron_changes(Wanted(), RUN) == ()
 
 
-def test_a_seed_stays_and_fresh_random_numbers_are_for_one_start() -> None:
-    wanted = Wanted(seed=44, fresh_rng=True)
-    assert first(wanted) == {"--seed": "44", "--no-load-rng": None}
+def test_a_seed_stays_and_a_loss_scale_is_for_one_start() -> None:
+    wanted = Wanted(numbers={"seed": 44, "loss_scale": 4096.0})
+    assert first(wanted) == {"--seed": "44", "--initial-loss-scale": "4096"}
     assert later(wanted) == {"--seed": "44"}
 
 
 @pytest.mark.parametrize(("scheduler", "name"), [("older", "lr-scheduler"), ("newer", "opt_param-scheduler")])
 def test_a_lower_lr_overrides_the_checkpoint_once(scheduler: Any, name: str) -> None:
-    wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, scheduler=scheduler)
+    wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=scheduler)
     assert first(wanted, run_) == {"--lr": "3e-05", f"--override-{name}": None, f"--use-checkpoint-{name}": "removed"}
     assert later(wanted, run_) == {"--lr": "3e-05"}
 
 
 def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> None:
-    newer = replace(RUN, scheduler="newer")
+    newer = replace(RUN, lr_scheduler="newer")
     changed = first(Wanted(seqlen_warmup=SLW), newer)
     assert changed["--override-opt_param-scheduler"] is None
     assert changed["--use-checkpoint-opt_param-scheduler"] == "removed"
@@ -99,10 +93,10 @@ def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> N
     [
         (RUN, LONGER, "--lr-warmup-samples"),
         (BY_STEPS, LrWarmup(length=18_000, unit="steps"), "--lr-warmup-iters"),
-        (replace(RUN, scheduler="newer"), LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
+        (replace(RUN, lr_scheduler="newer"), LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
     ],
 )
-def test_a_longer_warmup_is_counted_as_the_run_counts(run_: MegatronRun, warmup: LrWarmup, flag: str) -> None:
+def test_a_longer_warmup_is_counted_as_the_run_counts(run_: Facts, warmup: LrWarmup, flag: str) -> None:
     changed = first(Wanted(lr_warmup=warmup), run_)
     assert {
         name: value for name, value in changed.items() if name.startswith("--lr-warmup") and value != "removed"
@@ -129,7 +123,7 @@ def test_slw_of_a_run_in_iterations_counts_the_batch_in() -> None:
 
 def test_a_run_that_ends_by_tokens_already_keeps_its_samples_where_they_are_enough() -> None:
     by_tokens = replace(SLW, train_tokens=300_000_000_000)
-    changed = first(Wanted(seqlen_warmup=by_tokens), replace(RUN, train=600_000_000))
+    changed = first(Wanted(seqlen_warmup=by_tokens), replace(RUN, train_samples=600_000_000))
     assert (changed["--train-tokens"], changed["--train-samples"]) == ("300000000000", "600000000")
 
 
@@ -138,7 +132,7 @@ def test_a_warmup_that_is_over_leaves_the_newer_scheduler_the_tokens_to_decay_fr
     scheduler: Any, told: str | None
 ) -> None:
     over = replace(SLW, warmup_end_tokens=409_600_000)
-    assert first(Wanted(seqlen_warmup=over), replace(RUN, scheduler=scheduler)).get("--lr-warmup-tokens") == told
+    assert first(Wanted(seqlen_warmup=over), replace(RUN, lr_scheduler=scheduler)).get("--lr-warmup-tokens") == told
 
 
 SCHEDULES = [
@@ -158,7 +152,7 @@ def test_deepspeed_reads_the_staircase_as_the_schedule(schedule: SeqlenSchedule)
         assert scheduler.update_difficulty(step) == schedule.seqlen(step), step
 
 
-REFUSED: list[tuple[Wanted, MegatronRun, str]] = [
+REFUSED: list[tuple[Wanted, Facts, str]] = [
     (Wanted(peak_lr=1e-6), RUN, "below --min-lr"),
     (Wanted(lr_warmup=LrWarmup(length=126_953_125, unit="samples")), RUN, "would not end before the decay"),
     (Wanted(lr_warmup=LrWarmup(length=500_000, unit="steps")), BY_STEPS, "would not end before the decay"),
@@ -170,7 +164,7 @@ REFUSED: list[tuple[Wanted, MegatronRun, str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "run_", "said"), REFUSED)
-def test_what_megatron_would_refuse_is_refused_here(wanted: Wanted, run_: MegatronRun, said: str) -> None:
+def test_what_megatron_would_refuse_is_refused_here(wanted: Wanted, run_: Facts, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         megatron_changes(wanted, run_)
 
@@ -186,8 +180,6 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
         "lr": 3e-5,
         "adam_beta2": 0.95,
         "clip_grad": 0.5,
-        "save_interval": 100,
-        "eval_interval": 150,
         "rampup_batch_size": None,
         "train_samples": 900_000_000,
         "train_tokens": 300_000_000 * 2048,
@@ -198,7 +190,7 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
     plain = {**before.options, **wanted}
     assert {**follow_up.options, "other": []} == {**plain, "other": []}
     assert follow_up.options["other"] == before.options["other"]
-    assert {**start.options, "other": []} == {**plain, "no_load_rng": True, "other": []}
+    assert {**start.options, "other": []} == {**plain, "other": []}
     once = [word for word in start.options["other"] if word not in before.options["other"]]
     assert sorted(once) == ["--initial-loss-scale", "--override-lr-scheduler", "4096"]
     for each in (start, follow_up):
@@ -208,11 +200,10 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
 
 
 def test_every_change_is_marked() -> None:
-    marked = megatron_changes(ALL, replace(RUN, scheduler="newer"))
+    marked = megatron_changes(ALL, replace(RUN, lr_scheduler="newer"))
     assert all(isinstance(each, Marked) for each in marked)
     once = {getattr(each.change, "flag", "") for each in marked if each.at == "once"}
     assert once == {
-        "--no-load-rng",
         "--initial-loss-scale",
         "--override-opt_param-scheduler",
         "--use-checkpoint-opt_param-scheduler",

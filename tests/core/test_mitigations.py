@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.evidence import Evidence
+from sentinel.plan.incident import Rollback
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
+from sentinel.plan.proof import prove
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, decode_overrides, encode_overrides, words_of
 from sentinel.vocabulary.pacing import (
     Adaptive,
     BatchSizeSchedule,
@@ -30,7 +34,9 @@ from sentinel.vocabulary.pacing import (
     Mixed,
     RandomLtdSchedule,
 )
+from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import OptimizerSettings
 
 EARLIER = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 BASELINE = Baseline(
@@ -97,7 +103,7 @@ def made(
         ),
         ({"random_ltd_start": 16}, "rung 'it': random_ltd_start needs random_ltd_total_steps"),
         ({"curriculum_metric": "voc"}, "rung 'it': curriculum_metric needs curriculum_index"),
-        ({"curriculum_metric": "voc", "curriculum_index": "x"}, "curriculum_index needs curriculum_total_steps"),
+        ({"curriculum_metric": "voc", "curriculum_index": "x"}, "curriculum_metric needs curriculum_total_steps"),
         (
             {
                 "curriculum_metric": "voc",
@@ -179,7 +185,7 @@ VOC = DifficultySchedule(
         (
             {**ALONE, "seqlen_start": 8},
             {"seqlen": FixedLinear(**SLW, total_steps=60)},
-            "seqlen 8 -> 128 over 60 steps from 40",
+            "sequence length 8 -> 128 over 60 steps from 40",
         ),
         (
             {
@@ -190,27 +196,27 @@ VOC = DifficultySchedule(
                 "seqlen_multiple": 16,
             },
             {"seqlen": FixedRoot(**SLW, total_steps=90, multiple=16)},
-            "seqlen 8 -> 128 by the root of degree 2 over 90 steps from 40",
+            "sequence length 8 -> 128 by the root of degree 2 over 90 steps from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "fixed_discrete", "seqlen_total_steps": 90},
             {"seqlen": FixedDiscrete(**SLW, difficulties=(8, 128), max_steps=(90,))},
-            "seqlen 8 -> 128 in 2 stages up to step 131, from 40",
+            "sequence length 8 -> 128 in 2 stages up to step 131, from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "mixed"},
             {"seqlen": Mixed(**SLW)},
-            "seqlen 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
+            "sequence length 8 -> 128 in turn, 900 and 100 steps, for ever from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "adaptive"},
             {"seqlen": Adaptive(**SLW)},
-            "seqlen 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
+            "sequence length 8 -> 128 as validations allow, within 1.3 x the best perplexity, from 40",
         ),
         (
             {**ALONE, "seqlen_start": 8, "seqlen_pacing": "custom", "seqlen_function": "recipes:by_loss"},
             {"seqlen": Custom(**SLW, function="recipes:by_loss")},
-            "seqlen 8 -> 128 by recipes:by_loss from 40",
+            "sequence length 8 -> 128 by recipes:by_loss from 40",
         ),
         (
             {"batch_size_start": 16, "batch_size_samples": 4800},
@@ -220,12 +226,12 @@ VOC = DifficultySchedule(
         (
             {"random_ltd_start": 16, "random_ltd_total_steps": 200},
             {"random_ltd": RandomLtdSchedule(start=16, full=128, total_steps=200, anchor_step=40, layers=(1, 2))},
-            "random-LTD keeps 16 -> 128 tokens over 200 steps from 40",
+            "random-LTD 16 -> 128 tokens over 200 steps from 40",
         ),
         (
             {"curriculum_metric": "voc", "curriculum_index": "/voc", "curriculum_total_steps": 300},
             {"curriculum": CurriculumSchedule(metrics={"voc": MetricSchedule(difficulty=VOC, index="/voc")})},
-            "data paced by voc 1 % -> 100 % up to step 340 from 40",
+            "curriculum voc 1 % -> 100 % up to step 340 from 40",
         ),
     ],
 )
@@ -243,7 +249,7 @@ def test_a_rung_switches_a_pacing_on_from_the_target(keys: dict[str, Any], stand
 def test_how_batches_get_shorter_is_said_beside_the_warmup() -> None:
     overrides = made(baseline=PACED, seqlen_start=8, seqlen_shorten="truncate_keep", **ALONE)
     assert overrides.standing.shorten == "truncate_keep"
-    assert changes(overrides, PACED)[1:] == ("batches shortened by truncate_keep",)
+    assert changes(overrides, PACED)[1:] == ("batch shortening truncate_keep",)
 
 
 RAMP = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800)
@@ -320,6 +326,41 @@ def test_what_an_earlier_incident_changed_is_not_lost_with_its_overrides() -> No
 def test_a_trainer_that_has_not_reported_it_is_said_to_have_had_something_unknown() -> None:
     overrides = made(baseline=Baseline(), adam_beta2=0.95)
     assert changes(overrides, Baseline()) == ("Adam's beta2 (not reported) -> 0.95",)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])
+def test_a_setting_of_the_optimizer_is_a_rung_from_its_key_to_its_proof(name: str) -> None:
+    """A new one needs no other test here: it is an entry of OptimizerSettings."""
+    overrides = made(**{name: 0.25})
+    assert changed_keys(overrides, BASELINE) == (name,)
+    assert decode_overrides(encode_overrides(overrides)) == overrides
+    before = getattr(BASELINE, name)
+    said = f"{words_of(name)} {'(not reported)' if before is None else f'{before:g}'} -> 0.25"
+    assert changes(overrides, BASELINE) == (said,)
+    decision = Rollback(
+        id="r",
+        rung="it",
+        hypothesis="…",
+        target_tag=None,
+        target_step=40,
+        overrides=overrides,
+        changes=(said,),
+        decided_unix_s=7.0,
+        lost_steps=0,
+    )
+    for shown, answer in ((0.25, "confirmed"), (0.5, "contradicted"), (None, "not verified")):
+        started = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback="r", **{name: shown})
+        checks = prove(decision, Evidence(started=started), BASELINE)
+        assert [str(check.answer) for check in checks if check.what == name] == [answer]
+
+
+def test_a_setting_that_a_free_form_option_names_is_left_to_the_option() -> None:
+    before = replace(BASELINE, adam_eps=1e-8)
+    overrides = made(baseline=before, options=("--eps=1e-7", "--max_grad_norm=0.3"))
+    standing = overrides.standing
+    assert (standing.adam_eps, standing.clip_grad, standing.adam_beta2) == (None, None, 0.999)
+    assert changed_keys(overrides, before) == ("free",)
+    assert made(baseline=before, reseed=True).standing.adam_eps == 1e-8
 
 
 def test_from_scratch_there_are_no_moments_to_reset() -> None:

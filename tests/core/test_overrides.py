@@ -17,7 +17,7 @@ from sentinel.vocabulary.overrides import (
     Free,
     Once,
     Overrides,
-    Standing,
+    TrainingSettings,
     decode_overrides,
     encode_overrides,
 )
@@ -71,7 +71,7 @@ CURRICULUM = st.builds(
     metrics=st.dictionaries(WORD, st.builds(MetricSchedule, difficulty=DIFFICULTY, index=WORD), max_size=2),
 )
 STANDING = st.builds(
-    Standing,
+    TrainingSettings,
     lr=st.none() | st.builds(LrSchedule, peak=POSITIVE, warmup=WHOLE, decay_end=WHOLE),
     seqlen=st.none() | SEQLEN,
     shorten=st.sampled_from((None, "truncate", "reshape", "truncate_keep")),
@@ -115,7 +115,9 @@ def test_every_decision_is_read_as_it_was_written(overrides: Overrides) -> None:
 
 
 def test_what_is_not_changed_is_not_in_the_file_for_trainers_that_would_not_know_it() -> None:
-    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing(), once=Once(id="r"))
+    bare = Overrides(
+        incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings(), once=Once(id="r")
+    )
     document = json.loads(encode_overrides(bare))
     assert (document["standing"], document["once"]) == ({}, {"id": "r"})
 
@@ -124,28 +126,28 @@ def test_what_is_not_changed_is_not_in_the_file_for_trainers_that_would_not_know
     ("standing", "once", "says"),
     [
         ({"adam_beta2": 1.0}, {}, "adam_beta2 should be at least 0 and below 1, not 1"),
-        ({"adam_beta1": "nan"}, {}, "adam_beta1 should be at least 0"),
+        ({"adam_beta1": "nan"}, {}, "adam_beta1 should be a finite number at least 0 and below 1"),
         ({"adam_beta2": "0.95"}, {}, "adam_beta2 should be a number"),
         ({"clip_grad": -1}, {}, "clip_grad should be at least 0"),
         ({"weight_decay": True}, {}, "weight_decay should be a number"),
-        ({"beta2": 0.95}, {}, "standing has an unknown key 'beta2'; known are .*adam_beta2"),
-        ({"free": {"flags": []}}, {}, "free has an unknown key 'flags'"),
+        ({"beta2": 0.95}, {}, "standing has no key 'beta2'; the right ones are .*adam_beta2"),
+        ({"free": {"flags": []}}, {}, "Free has no key 'flags'"),
         ({"free": {"options": "--a=b"}}, {}, "options should be a list"),
-        ({"free": {"environment": {"A": 1}}}, {}, "environment should hold strings"),
+        ({"free": {"environment": {"A": 1}}}, {}, "environment.A should be a string"),
         ({"skipped": {}}, {}, "skipped should be a list"),
         ({"skipped": [{"begin": 4, "end": 4}]}, {}, "skipped range"),
-        ({"skipped": [{"begin": 4, "end": 9.5}]}, {}, "skipped range counts samples in whole numbers"),
-        ({"skipped": [{"begin": 4, "end": 9, "seed": 1}]}, {}, "skipped range"),
+        ({"skipped": [{"begin": 4, "end": 9.5}]}, {}, "SkippedRange.end should be a whole number"),
+        ({"skipped": [{"begin": 4, "end": 9, "seed": 1}]}, {}, "SkippedRange has no key 'seed'"),
         ({}, {"id": "r", "skip_samples": 0}, "skip_samples should be above 0"),
         ({}, {"id": "r", "skip_samples": 1.5}, "skip_samples should be a whole number"),
         ({}, {"id": "r", "reset_moments": 1}, "reset_moments should be true or false"),
         ({}, {"id": "r", "loss_scale": 0}, "loss_scale should be above 0"),
-        ({}, {"id": "r", "loss_scale": "inf"}, "loss_scale should be at least 0 and below inf"),
-        ({}, {"id": "r", "reset_momentum": True}, "once has an unknown key 'reset_momentum'"),
+        ({}, {"id": "r", "loss_scale": "inf"}, "loss_scale should be a finite number above 0"),
+        ({}, {"id": "r", "reset_momentum": True}, "once has no key 'reset_momentum'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(standing: dict[str, Any], once: dict[str, Any], says: str) -> None:
-    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing())
+    bare = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings())
     document = json.loads(encode_overrides(bare)) | {"standing": standing, "once": once}
     with pytest.raises(OverridesError, match=says):
         decode_overrides(dump_json(document))

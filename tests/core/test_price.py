@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.price import price, unconfirmed
-from sentinel.vocabulary.overrides import Anchor, Once, Standing
+from sentinel.vocabulary.overrides import Anchor, Once, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from tests.core.test_recovery_plan import decision, run
 
@@ -33,14 +33,14 @@ def test_what_the_trainer_never_reports_can_not_be_confirmed() -> None:
     overrides = replace(
         decision().overrides,
         anchor=Anchor(global_step=30),
-        standing=Standing(lr=LrSchedule(peak=1.0, warmup=1, decay_end=0), seqlen=None),
+        standing=TrainingSettings(lr=LrSchedule(peak=1.0, warmup=1, decay_end=0), seqlen=None),
         once=Once(id="incident-1-r1", seed=7),
     )
     said = unconfirmed(replace(decision(), target_step=30, overrides=overrides), silent)
     assert [sentence.split(":")[0] for sentence in said] == [
         "the trainer has reported nothing so far",
         "the new seed",
-        "the LR schedule",
+        "LR schedule",
         "the first sample",
     ]
     assert unconfirmed(decision(), AT_87) == ()

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, baseline_of
 from sentinel.plan.evidence import Evidence, find
 from sentinel.plan.incident import Rollback
 from sentinel.plan.known_options import setting_of
 from sentinel.plan.proof import Check, outcome, prove, unreported
 from sentinel.plan.proof_value import Proof, failure
-from sentinel.plan.reported import baseline_of
 from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (
     Adaptive,
     BatchSizeSchedule,
@@ -33,12 +32,14 @@ from sentinel.vocabulary.skipping import SkippedRange
 ID = "incident-2-r1"
 OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 NEW = SkippedRange(begin=640, end=900, reseeds=((0, 3),))
-FREE = Free(environment={"NCCL_ALGO": "Ring"}, options=("--eps=1e-6",))
+FREE = Free(environment={"NCCL_ALGO": "Ring"}, options=("--foo=1e-6",))
 OVERRIDES = Overrides(
     incident="incident-2",
     rollback=ID,
     anchor=Anchor(global_step=40, consumed_samples=640),
-    standing=Standing(adam_beta1=0.8, adam_beta2=0.95, weight_decay=0.1, clip_grad=0.3, skipped=(OLD,), free=FREE),
+    standing=TrainingSettings(
+        adam_beta1=0.8, adam_beta2=0.95, weight_decay=0.1, clip_grad=0.3, skipped=(OLD,), free=FREE
+    ),
     once=Once(id=ID, seed=4, skip_samples=260, reset_moments=True, loss_scale=512.0),
 )
 DECISION = Rollback(
@@ -114,7 +115,7 @@ def test_a_report_that_is_what_was_decided_proves_every_change() -> None:
         ({"skipped_ranges": (NEW.to_json(),)}, "ranges skipped earlier"),
         ({"skipped_ranges": (OLD.to_json(), NEW.to_json() | {"end": 899})}, "skipped_samples"),
         ({"first_sample_index": 640}, "first_sample_index of at least 900"),
-        ({"free": {"environment": {}, "options": ["--eps=1e-6"]}}, "free"),
+        ({"free": {"environment": {}, "options": ["--foo=1e-6"]}}, "free"),
         ({"applied_once": ()}, f"one-shot changes of {ID}"),
     ],
 )
@@ -201,7 +202,7 @@ def test_what_the_trainer_has_reported_before_is_expected_again() -> None:
     assert unreported(OVERRIDES, told) == {}
     said = unreported(OVERRIDES, replace(told, adam_beta2=None, moments_reset_steps=None))
     assert list(said) == ["moments_reset_steps", "adam_beta2"]
-    assert said["adam_beta2"] == "adam_beta2: the trainer has never reported the one that it runs with"
+    assert said["adam_beta2"] == "Adam's beta2: the trainer has never reported the one that it runs with"
 
 
 BATCH = BatchSizeSchedule(start=16, full=64, increment=16, ramp_samples=4800, anchor_samples=640)
@@ -212,7 +213,7 @@ PACING = replace(
     DECISION,
     overrides=replace(
         OVERRIDES,
-        standing=Standing(
+        standing=TrainingSettings(
             seqlen=FixedRoot(start=8, full=128, total_steps=90, anchor_step=40),
             shorten="reshape",
             batch_size=BATCH,
@@ -290,7 +291,7 @@ TOKENWISE = LrSchedule(peak=1.0, warmup=100_000, decay_end=1_000_000, unit="toke
 def test_an_lr_that_counts_tokens_counts_those_that_were_not_dropped(
     schedule: LrSchedule, effective: int | None, counted: int
 ) -> None:
-    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=Standing(lr=schedule), once=None))
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=TrainingSettings(lr=schedule), once=None))
     first = schedule.lr(step=41, consumed_tokens=counted)
     started = replace(
         STARTED,
@@ -326,7 +327,7 @@ ILL = RunStarted(attempt=1, time_unix_s=1.0, settings={"learning_rate": 1e-3, "m
 
 def told(option: str, *, lr: float | None = None, before: float | None = None, **reported: Any) -> Proof:
     """The answer for a free-form change of a run that has taken the same three steps before."""
-    standing = Standing(free=Free(options=(option,)))
+    standing = TrainingSettings(free=Free(options=(option,)))
     decision = replace(DECISION, overrides=replace(OVERRIDES, standing=standing, once=None))
     steps = range(41, 44)
     sample = Sample(attempt=2, global_step=0, time_unix_s=9.0, loss=3.0, lr=lr, seqlen=128, global_batch_samples=16)
@@ -376,16 +377,16 @@ YES, NO, UNKNOWN = Proof.CONFIRMED, Proof.CONTRADICTED, Proof.NOT_VERIFIED
         ("--loss-scale=512", {"loss_scale": 512.0}, YES),
         ("--warmup-steps=500", {"settings": {"warmup_steps": 500}}, UNKNOWN),
         ("--warmup-steps=500", {"settings": {"warmup_steps": 5}}, NO),
-        ("--eps=1e-6", {}, UNKNOWN),  # no known setting: only an echo could tell
-        ("--eps=1e-6", {"free": {"environment": {}, "options": ["--eps=1e-6"]}}, YES),
-        ("--eps=1e-6", {"free": {"environment": {}, "options": []}}, NO),
+        ("--foo=1e-6", {}, UNKNOWN),  # no known setting: only an echo could tell
+        ("--foo=1e-6", {"free": {"environment": {}, "options": ["--foo=1e-6"]}}, YES),
+        ("--foo=1e-6", {"free": {"environment": {}, "options": []}}, NO),
     ],
 )
 def test_an_option_that_names_a_setting_is_looked_for_in_what_was_measured(
     option: str, shown: dict[str, Any], answer: Proof
 ) -> None:
     if setting_of(option.partition("=")[0]) is None:
-        option, decided = "free", Standing(free=Free(options=(option,)))
+        option, decided = "free", TrainingSettings(free=Free(options=(option,)))
         decision = replace(DECISION, overrides=replace(OVERRIDES, standing=decided, once=None))
         started = RunStarted(attempt=2, time_unix_s=9.0, resumed_from=40, rollback=ID, **shown)
         assert answers(started, decision)["free"] is answer
@@ -395,7 +396,7 @@ def test_an_option_that_names_a_setting_is_looked_for_in_what_was_measured(
 
 def test_the_first_steps_contradict_a_start_report_that_promises_the_schedule() -> None:
     lr = LrSchedule(peak=1e-3, warmup=100, anchor=40, decay_end=0)
-    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=Standing(lr=lr), once=None))
+    decision = replace(DECISION, overrides=replace(OVERRIDES, standing=TrainingSettings(lr=lr), once=None))
     first = lr.lr(step=41)
     started = replace(STARTED, first_sample_index=640, lr=first, lr_schedule=lr.to_json())
     sample = Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, lr=first)
@@ -431,7 +432,7 @@ def test_an_lr_that_a_job_script_carries_has_to_differ_from_what_the_same_steps_
     now: float, before: float | None, answer: Proof
 ) -> None:
     """Megatron performs a longer warmup in its own form: the schedule that was decided is not reported by it."""
-    standing = Standing(lr=LrSchedule(peak=1e-3, warmup=800, anchor=40, decay_end=0))
+    standing = TrainingSettings(lr=LrSchedule(peak=1e-3, warmup=800, anchor=40, decay_end=0))
     overrides = replace(OVERRIDES, standing=standing, once=None)
     decision = replace(DECISION, overrides=overrides, in_script=True)
     shown = Evidence(
@@ -444,7 +445,7 @@ def test_an_lr_that_a_job_script_carries_has_to_differ_from_what_the_same_steps_
 
 def test_what_stays_as_it_was_has_to_stay_and_need_not_be_shown_again() -> None:
     before = Baseline(adam_beta2=0.999)
-    standing = Standing(adam_beta2=0.999)
+    standing = TrainingSettings(adam_beta2=0.999)
     decision = replace(DECISION, overrides=replace(OVERRIDES, standing=standing))
     started = replace(STARTED, adam_beta2=None)
     assert outcome(prove(decision, Evidence(started=started), before)) is Proof.CONFIRMED
@@ -454,17 +455,17 @@ def test_what_stays_as_it_was_has_to_stay_and_need_not_be_shown_again() -> None:
 
 def test_the_plan_says_beforehand_which_settings_only_an_argument_shows() -> None:
     free = Free(options=("--clip-grad=0.3", "--weight-decay=0.1", "--adam-beta1=0.8"))
-    overrides = replace(OVERRIDES, standing=Standing(adam_beta2=0.95, free=free), once=None)
+    overrides = replace(OVERRIDES, standing=TrainingSettings(adam_beta2=0.95, free=free), once=None)
     told = Baseline(adam_beta2=0.999, clip_grad=1.0, adam_beta1=0.9, from_arguments=("adam_beta2", "clip_grad"))
     said = unreported(overrides, told)
     assert list(said) == ["adam_beta2", "--clip-grad (clip_grad)", "--weight-decay (weight_decay)"]
     assert said["--clip-grad (clip_grad)"].endswith("and a checkpoint can bring the old value back")
-    assert unreported(replace(overrides, standing=Standing(adam_beta2=0.999)), told) == {}
+    assert unreported(replace(overrides, standing=TrainingSettings(adam_beta2=0.999)), told) == {}
     assert Baseline.from_json(load_object(dump_json(told.to_json()))) == told
 
 
 CLIPPING_ALONE = Overrides(
-    incident="incident-2", rollback=ID, anchor=Anchor(global_step=40), standing=Standing(clip_grad=0.3)
+    incident="incident-2", rollback=ID, anchor=Anchor(global_step=40), standing=TrainingSettings(clip_grad=0.3)
 )
 SENTENCE = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
 
@@ -475,7 +476,7 @@ SENTENCE = "clipping can be confirmed only by the trainer's own start report, sa
 def test_no_gradient_norm_confirms_or_contradicts_clipping_and_the_rung_stays_unverified(
     norms: tuple[float, ...], told: dict[str, Any], free: bool
 ) -> None:
-    standing = Standing(free=Free(options=("--clip-grad=0.3",))) if free else CLIPPING_ALONE.standing
+    standing = TrainingSettings(free=Free(options=("--clip-grad=0.3",))) if free else CLIPPING_ALONE.standing
     decision = replace(DECISION, overrides=replace(CLIPPING_ALONE, standing=standing))
     samples = tuple(
         Sample(attempt=2, global_step=40 + n, time_unix_s=10.0 + n, loss=3.0, grad_norm=norm)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from sentinel.jobscript.given import given
-from sentinel.jobscript.script_changes import baseline_of_script, new_scripts
-from sentinel.lint.reading import read_text
+from sentinel.jobscript.reading import read_text
+from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.lint.new_scripts import new_scripts
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (
     Adaptive,
     BatchSizeSchedule,
@@ -31,6 +32,7 @@ from sentinel.vocabulary.pacing import (
     Track,
     staircase,
 )
+from sentinel.vocabulary.training_settings import OptimizerSettings, settings_of
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
@@ -49,9 +51,11 @@ PACED = CurriculumSchedule(
 ANCHOR = Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048)
 
 
-def overrides(standing: Standing | None = None, once: Once | None = None) -> Overrides:
+def overrides(standing: TrainingSettings | None = None, once: Once | None = None) -> Overrides:
     name = "incident-1-r1"
-    return Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing or Standing(), once=once)
+    return Overrides(
+        incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing or TrainingSettings(), once=once
+    )
 
 
 def changed(made: str) -> list[str]:
@@ -67,14 +71,22 @@ def test_what_the_script_asks_for_is_read_from_it() -> None:
 
 def test_what_is_in_force_already_changes_no_byte() -> None:
     """Every decision carries all that holds, so that it outlives the next incident."""
-    standing = Standing(lr=OWN.lr, adam_beta1=0.9, adam_beta2=0.999, weight_decay=0.01, clip_grad=1.0)
+    standing = TrainingSettings(lr=OWN.lr, adam_beta1=0.9, adam_beta2=0.999, weight_decay=0.01, clip_grad=1.0)
     made = new_scripts(SCRIPT, overrides(standing))
     assert (made.first.text, made.later.text) == (SCRIPT, SCRIPT)
 
 
+@pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])
+def test_each_setting_of_the_optimizer_is_one_option_of_the_script(name: str) -> None:
+    made = new_scripts(SCRIPT, overrides(TrainingSettings(**{name: 0.25})))
+    option = settings_of()[name].option
+    assert changed(made.first.diff) == changed(made.later.diff) == [f"{option} 0.25"]
+    assert getattr(baseline_of_script(made.first.text), name) == 0.25
+
+
 def test_a_seed_and_a_lower_lr_are_the_only_lines_that_change() -> None:
     assert OWN.lr is not None
-    standing = Standing(lr=replace(OWN.lr, peak=3e-5))
+    standing = TrainingSettings(lr=replace(OWN.lr, peak=3e-5))
     made = new_scripts(SCRIPT, overrides(standing, Once(id="incident-1-r1", seed=44)))
     assert set(changed(made.first.diff)) == {"--seed 44", "--lr 3e-05", "--override-lr-scheduler"}
     assert set(changed(made.later.diff)) == {"--seed 44", "--lr 3e-05"}
@@ -100,12 +112,12 @@ def test_a_warmup_that_begins_anywhere_else_can_not_be_said_to_megatron() -> Non
     assert OWN.lr is not None
     lr = replace(OWN.lr, warmup=8 * OWN.lr.warmup, anchor=108_032)
     with pytest.raises(ConfigError, match="counts the LR warmup from the run's beginning"):
-        new_scripts(SCRIPT, overrides(Standing(lr=lr)))
+        new_scripts(SCRIPT, overrides(TrainingSettings(lr=lr)))
 
 
 def test_slw_is_all_of_its_changes_or_none() -> None:
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen))).first.diff
+    diff = new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen))).first.diff
     assert "--rampup-batch-size" in "".join(line for line in diff.splitlines() if line.startswith("-"))
     for option in ("--train-tokens", "--lr-decay-tokens", "--train-samples 900000000", '"curriculum_learning"'):
         assert option in diff
@@ -139,20 +151,20 @@ def test_what_only_a_trainer_with_overrides_can_do_is_refused(once: Once) -> Non
 @pytest.mark.parametrize(
     "standing",
     [
-        Standing(shorten="reshape", seqlen=FixedLinear(start=64, full=2048, total_steps=9, anchor_step=300)),
-        Standing(batch_size=GROWING.anchored_at(ANCHOR.consumed_samples or 0)),
-        Standing(random_ltd=DROPPING.anchored_at(300)),
-        Standing(curriculum=PACED.anchored_at(300)),
+        TrainingSettings(shorten="reshape", seqlen=FixedLinear(start=64, full=2048, total_steps=9, anchor_step=300)),
+        TrainingSettings(batch_size=GROWING.anchored_at(ANCHOR.consumed_samples or 0)),
+        TrainingSettings(random_ltd=DROPPING.anchored_at(300)),
+        TrainingSettings(curriculum=PACED.anchored_at(300)),
     ],
 )
-def test_a_pacing_that_only_a_trainer_with_overrides_can_do_is_refused(standing: Standing) -> None:
+def test_a_pacing_that_only_a_trainer_with_overrides_can_do_is_refused(standing: TrainingSettings) -> None:
     with pytest.raises(ConfigError, match=r"can't be done by a job script"):
         new_scripts(SCRIPT, overrides(standing))
 
 
 @pytest.mark.parametrize("begun_at", [0, 100])
 def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int) -> None:
-    standing = Standing(
+    standing = TrainingSettings(
         shorten="reshape",
         batch_size=GROWING.anchored_at(begun_at),
         random_ltd=DROPPING.anchored_at(begun_at),
@@ -175,25 +187,25 @@ def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int)
 )
 def test_a_pacing_that_megatron_does_not_have_is_refused_with_the_reason(seqlen: SeqlenSchedule, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen)))
+        new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen)))
 
 
 def test_slw_by_the_root_reaches_the_script_as_stages() -> None:
     seqlen = FixedRoot(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(Standing(lr=OWN.lr, seqlen=seqlen))).first.diff
+    diff = new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen))).first.diff
     assert '"fixed_discrete"' in diff
     added = "".join("".join(line[1:].split()) for line in diff.splitlines() if line.startswith("+"))
     assert f'"difficulty":{json.dumps(staircase(seqlen).difficulties, separators=(",", ":"))}' in added
 
 
 def test_a_change_that_lint_finds_wrong_is_refused() -> None:
-    standing = Standing(free=Free(environment={"GLOBAL_BATCH": "511"}))
+    standing = TrainingSettings(free=Free(environment={"GLOBAL_BATCH": "511"}))
     with pytest.raises(ScriptRefused, match="the changed run would be wrong"):
         new_scripts(SCRIPT, overrides(standing))
 
 
 def test_a_free_variable_and_option_are_set_where_they_are() -> None:
-    standing = Standing(free=Free(environment={"SAVE_INTERVAL": "100"}, options=("--eval-interval=200",)))
+    standing = TrainingSettings(free=Free(environment={"SAVE_INTERVAL": "100"}, options=("--eval-interval=200",)))
     assert set(changed(new_scripts(SCRIPT, overrides(standing)).first.diff)) == {
         "SAVE_INTERVAL=100",
         "--eval-interval 200",
@@ -253,7 +265,7 @@ def test_slw_from_the_ladder_is_what_bigscience_wrote_by_hand() -> None:
 
 
 def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None:
-    standing = Standing(free=Free(options=("--bf16",), removed=("--fp16", "--rampup-batch-size")))
+    standing = TrainingSettings(free=Free(options=("--bf16",), removed=("--fp16", "--rampup-batch-size")))
     text = new_scripts(SCRIPT, overrides(standing)).first.text
     before, after = ({o.flag for o in given(t).options} for t in (SCRIPT, text))
     assert (before - after, after - before) == ({"--fp16", "--rampup-batch-size"}, {"--bf16"})
@@ -266,4 +278,4 @@ def test_slw_is_refused_where_the_script_does_not_show_its_warmup_in_tokens() ->
     without = re.sub(r" *--global-batch-size .*\n", "", SCRIPT)
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
     with pytest.raises(ConfigError, match="SLW re-sizes the LR warmup, and the script does not show how long"):
-        new_scripts(without, overrides(Standing(seqlen=seqlen)))
+        new_scripts(without, overrides(TrainingSettings(seqlen=seqlen)))

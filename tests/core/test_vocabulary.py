@@ -14,7 +14,7 @@ from sentinel.vocabulary import errors
 from sentinel.vocabulary.errors import ConfigError, LineError, OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum, loss_ratio
 from sentinel.vocabulary.metrics import SAMPLE_METRICS
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, decode_overrides, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings, decode_overrides, encode_overrides
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
@@ -84,10 +84,13 @@ def test_nan_is_a_reading_and_null_is_none() -> None:
         ("", "not JSON"),
         ("[1]", "object"),
         ('{"attempt": 1}', "no kind"),
-        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0}', "needs loss"),
+        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0}', "needs the key 'loss'"),
         ('{"kind": "sample", "attempt": "1", "global_step": 3, "time_unix_s": 0, "loss": 1}', "attempt"),
         ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": "high"}', "loss"),
-        ('{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": null}', "may not be null"),
+        (
+            '{"kind": "sample", "attempt": 1, "global_step": 3, "time_unix_s": 0, "loss": null}',
+            "loss should be a number",
+        ),
     ],
 )
 def test_a_line_that_makes_no_sense_is_named(line: str, says: str) -> None:
@@ -187,7 +190,7 @@ OVERRIDES = Overrides(
     incident="incident-1",
     rollback="incident-1-r2",
     anchor=Anchor(global_step=10, consumed_samples=160, consumed_tokens=20480),
-    standing=Standing(lr=LR, seqlen=FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)),
+    standing=TrainingSettings(lr=LR, seqlen=FixedLinear(start=8, full=128, total_steps=60, anchor_step=10)),
     once=Once(id="incident-1-r2", seed=4),
 )
 
@@ -196,7 +199,7 @@ OVERRIDES = Overrides(
     "overrides",
     [
         OVERRIDES,
-        Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=Standing()),
+        Overrides(incident="i", rollback="r", anchor=Anchor(global_step=0), standing=TrainingSettings()),
     ],
 )
 def test_overrides_are_read_as_they_were_written(overrides: Overrides) -> None:
@@ -207,12 +210,12 @@ def test_overrides_are_read_as_they_were_written(overrides: Overrides) -> None:
     ("change", "says"),
     [
         ({"schema": 99}, "schema 99"),
-        ({"standing": {"sequence": {}}}, "unknown key 'sequence'"),
+        ({"standing": {"sequence": {}}}, "standing has no key 'sequence'"),
         ({"standing": {"lr": {"peak": 1.0}}}, "LrSchedule"),
-        ({"anchor": {}}, "global_step is missing"),
+        ({"anchor": {}}, "anchor needs the key 'global_step'"),
         ({"incident": ""}, "incident"),
         ({"once": {"seed": 3}}, "id"),
-        ({"extra": 1}, "unknown key 'extra'"),
+        ({"extra": 1}, "overrides.json has no key 'extra'"),
     ],
 )
 def test_an_override_that_is_not_understood_is_refused_never_ignored(change: dict[str, object], says: str) -> None:

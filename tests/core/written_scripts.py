@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     LrWarmup,
-    MegatronRun,
     SeqlenWarmup,
     Wanted,
     changes_at,
     megatron_changes,
 )
-from sentinel.jobscript.script_changes import baseline_of_script, new_scripts
+from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.lint.new_scripts import new_scripts
 from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
@@ -112,15 +113,18 @@ def _megatron(seed: int) -> Iterator[str]:
     """Changes that a drawn run of Megatron's needs, and the starts that each is for."""
     drawn = Drawn(seed)
     unit = drawn.one("samples", "steps")
-    run = MegatronRun(
-        min_lr=drawn.one(0.0, 6e-6),
-        peak_lr=6e-5,
-        full_seqlen=2048,
-        global_batch_samples=512,
-        unit=unit,
-        train=drawn.one(300_000, 300_000_000),
-        decay=drawn.maybe(126_000),
-        scheduler=drawn.one("older", "newer"),
+    min_lr, train, decay = drawn.one(0.0, 6e-6), drawn.one(300_000, 300_000_000), drawn.maybe(126_000)
+    by_steps = unit == "steps"
+    run = Facts(
+        min_lr=min_lr,
+        lr=6e-5,
+        seq_length=2048,
+        global_batch_size=512,
+        train_iters=train if by_steps else None,
+        train_samples=None if by_steps else train,
+        lr_decay_iters=decay if by_steps else None,
+        lr_decay_samples=None if by_steps else decay,
+        lr_scheduler=drawn.one("older", "newer"),
     )
     schedule = FixedLinear(start=64, full=2048, total_steps=drawn.one(0, 9, 6000), anchor_step=drawn.one(0, 3000))
     tokens = drawn.one(600_000_000_000, 300_000)
@@ -129,17 +133,16 @@ def _megatron(seed: int) -> Iterator[str]:
         schedule=schedule, train_tokens=tokens, decay_tokens=drawn.one(9, 200_000), warmup_end_tokens=end
     )
     length = drawn.one(4000, 126_000, 300_000)
+    seed, peak_lr = drawn.maybe(44), drawn.maybe(drawn.one(3e-5, 6e-6, 1e-6, 3.0), 0.4)
+    seqlen_warmup = drawn.maybe(slw, 0.4)
+    lr_warmup = drawn.maybe(LrWarmup(length=length, unit=drawn.one(unit, "steps", "samples", "tokens")), 0.5)
+    numbers = {"seed": seed, "adam_beta2": drawn.maybe(0.95), "clip_grad": drawn.maybe(0.5)}
+    numbers["loss_scale"] = drawn.maybe(4096.0)
     wanted = Wanted(
-        seed=drawn.maybe(44),
-        fresh_rng=drawn.rng.random() < 0.5,
-        peak_lr=drawn.maybe(drawn.one(3e-5, 6e-6, 1e-6, 3.0), 0.4),
-        seqlen_warmup=drawn.maybe(slw, 0.4),
-        lr_warmup=drawn.maybe(LrWarmup(length=length, unit=drawn.one(unit, "steps", "samples", "tokens")), 0.5),
-        adam_beta2=drawn.maybe(0.95),
-        clip_grad=drawn.maybe(0.5),
-        initial_loss_scale=drawn.maybe(4096.0),
-        save_interval=drawn.maybe(100),
-        eval_interval=drawn.maybe(150),
+        numbers={name: value for name, value in numbers.items() if value is not None},
+        peak_lr=peak_lr,
+        seqlen_warmup=seqlen_warmup,
+        lr_warmup=lr_warmup,
     )
     try:
         marked = megatron_changes(wanted, run)

@@ -32,7 +32,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import Sample, Validation, encode
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.torchrun import lines_of
 
 
@@ -62,7 +62,7 @@ class Size:
         """Of a run that is well."""
         return (*self.arguments, "--lr", "2e-3", "--lr-warmup", "20", "--lr-decay", str(self.steps))
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, TrainingSettings]:
         """What is switched on at the checkpoint, by the case's name."""
         at, whole, warmup = self.at, self.full, self.warmup
         bounds: dict[str, Any] = {"start": 8, "full": whole, "anchor_step": at}
@@ -79,21 +79,23 @@ class Size:
             anchor_samples=at * self.batch,
         )
         return {
-            "nothing": Standing(),
-            "linear": Standing(seqlen=linear),
-            "linear reshape": Standing(seqlen=linear, shorten="reshape"),
-            "linear keep": Standing(seqlen=linear, shorten="truncate_keep"),
-            "root": Standing(seqlen=FixedRoot(total_steps=warmup, **bounds)),
-            "discrete": Standing(seqlen=FixedDiscrete(difficulties=(8, whole), max_steps=(warmup // 2,), **bounds)),
-            "mixed": Standing(seqlen=probe),
-            "mixed reshape": Standing(seqlen=probe, shorten="reshape"),
-            "mixed keep": Standing(seqlen=probe, shorten="truncate_keep"),
-            "mixed for ever": Standing(seqlen=endless),
-            "adaptive": Standing(seqlen=Adaptive(**bounds)),
-            "random-LTD": Standing(random_ltd=dropping),
-            "voc": Standing(curriculum=paced),
-            "batch": Standing(batch_size=grows),
-            "all of it": Standing(seqlen=linear, shorten="reshape", random_ltd=dropping, curriculum=paced),
+            "nothing": TrainingSettings(),
+            "linear": TrainingSettings(seqlen=linear),
+            "linear reshape": TrainingSettings(seqlen=linear, shorten="reshape"),
+            "linear keep": TrainingSettings(seqlen=linear, shorten="truncate_keep"),
+            "root": TrainingSettings(seqlen=FixedRoot(total_steps=warmup, **bounds)),
+            "discrete": TrainingSettings(
+                seqlen=FixedDiscrete(difficulties=(8, whole), max_steps=(warmup // 2,), **bounds)
+            ),
+            "mixed": TrainingSettings(seqlen=probe),
+            "mixed reshape": TrainingSettings(seqlen=probe, shorten="reshape"),
+            "mixed keep": TrainingSettings(seqlen=probe, shorten="truncate_keep"),
+            "mixed for ever": TrainingSettings(seqlen=endless),
+            "adaptive": TrainingSettings(seqlen=Adaptive(**bounds)),
+            "random-LTD": TrainingSettings(random_ltd=dropping),
+            "voc": TrainingSettings(curriculum=paced),
+            "batch": TrainingSettings(batch_size=grows),
+            "all of it": TrainingSettings(seqlen=linear, shorten="reshape", random_ltd=dropping, curriculum=paced),
         }
 
     def options(self) -> dict[str, tuple[str, ...]]:
@@ -115,7 +117,7 @@ class Size:
             "all of it": ("--seqlen-schedule", linear, "--seqlen-shorten", "reshape", *dropping, *paced),
         }
 
-    def overrides(self, standing: Standing) -> str:
+    def overrides(self, standing: TrainingSettings) -> str:
         """overrides.json for it."""
         consumed = self.at * self.batch
         anchor = Anchor(global_step=self.at, consumed_samples=consumed, consumed_tokens=consumed * self.full)
@@ -158,7 +160,7 @@ class Runs:
         return history
 
 
-def restart_all(runs: Runs, size: Size, cases: dict[str, Standing] | None = None) -> None:
+def restart_all(runs: Runs, size: Size, cases: dict[str, TrainingSettings] | None = None) -> None:
     """The run that is well, and from its checkpoint each case, once bearable and once at a rate that ends in nan."""
     runs.add("begun", *size.bearable, "--steps", str(size.at), "--save-interval", str(size.at))
     runs.run()

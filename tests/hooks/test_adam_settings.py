@@ -64,12 +64,12 @@ def test_a_loss_scale_is_set_and_survives_the_next_checkpoint(cases: list[dict[s
 
 
 def test_groups_that_are_decayed_differently_or_not_at_all_are_told_apart() -> None:
-    groups = [{"betas": (0.9, 0.999), "weight_decay": decay} for decay in (0.1, 0.05, 0.0)]
+    groups = [{"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": decay} for decay in (0.1, 0.05, 0.0)]
     optimizer = SimpleNamespace(param_groups=groups)
     engine = SimpleNamespace(optimizer=optimizer, gradient_clipping=lambda: 1.0, _config=SimpleNamespace())
     configured = AdamSettings.of(engine)
     configured.impose(engine, weight_decay=0.1)  # as it was: sentinel names what it does not change, too
     assert [group["weight_decay"] for group in groups] == [0.1, 0.05, 0.0]
-    configured.impose(engine, weight_decay=0.2, beta2=0.95)
+    configured.impose(engine, weight_decay=0.2, beta2=0.95, eps=1e-6)
     assert [group["weight_decay"] for group in groups] == [0.2, 0.2, 0.0]
-    assert [group["betas"] for group in groups] == [(0.9, 0.95)] * 3
+    assert [(group["betas"], group["eps"]) for group in groups] == [((0.9, 0.95), 1e-6)] * 3

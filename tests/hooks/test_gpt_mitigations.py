@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings, encode_overrides
 from sentinel.vocabulary.sample import Sample
 from tests.hooks.trainer import records, starts, train
 from trainer_hooks.gpt.order import DataOrder
@@ -22,14 +22,14 @@ TRAINING = 294
 """Blocks that are not validation samples: 2 % of 299, rounded down, are."""
 
 
-def decide(folder: Path, step: int, *, standing: Standing | None = None, **once: Any) -> None:
+def decide(folder: Path, step: int, *, standing: TrainingSettings | None = None, **once: Any) -> None:
     """Writes overrides.json with an anchor at that step."""
     (folder / "state").mkdir(exist_ok=True, parents=True)
     overrides = Overrides(
         incident="incident-1",
         rollback=ID,
         anchor=Anchor(global_step=step, consumed_samples=step * BATCH),
-        standing=standing or Standing(),
+        standing=standing or TrainingSettings(),
         once=Once(id=ID, **once) if once else None,
     )
     (folder / "state" / "overrides.json").write_text(encode_overrides(overrides))
@@ -105,7 +105,7 @@ def test_the_ledger_holds_on_another_number_of_ranks_and_before_the_range(tmp_pa
 
 def test_moments_are_reset_once_and_settings_hold_at_every_start(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "10", "--save-interval", "10", *ALIKE)
-    decide(tmp_path, 10, standing=Standing(adam_beta2=0.95, clip_grad=0.5), reset_moments=True, seed=7)
+    decide(tmp_path, 10, standing=TrainingSettings(adam_beta2=0.95, clip_grad=0.5), reset_moments=True, seed=7)
     train(tmp_path, "--steps", "13", "--save-interval", "12", *ALIKE)
     train(tmp_path, "--steps", "13", *ALIKE)
     first, at_the_anchor, requeued = starts(tmp_path)
@@ -132,7 +132,7 @@ def test_a_one_shot_change_is_made_neither_a_second_time_nor_past_its_anchor(tmp
 
 
 def test_a_free_option_is_taken_and_echoed(tmp_path: Path) -> None:
-    decide(tmp_path, 0, standing=Standing(free=Free(options=("--eps=1e-6", "--micro-batch=2"))))
+    decide(tmp_path, 0, standing=TrainingSettings(free=Free(options=("--eps=1e-6", "--micro-batch=2"))))
     train(tmp_path, "--steps", "1", *ALIKE)
     (started,) = starts(tmp_path)
     assert started.free == {"environment": {}, "options": ["--eps=1e-6", "--micro-batch=2"]}
@@ -143,17 +143,17 @@ def test_a_free_option_is_taken_and_echoed(tmp_path: Path) -> None:
     ("standing", "once", "says"),
     [
         (
-            Standing(free=Free(options=("--save=elsewhere",))),
+            TrainingSettings(free=Free(options=("--save=elsewhere",))),
             {},
             "this trainer takes --eps=…, .* not '--save=elsewhere'",
         ),
-        (Standing(free=Free(options=("--eps=small",))), {}, "'--eps=small': could not convert"),
-        (Standing(free=Free(environment={"NCCL_ALGO": "Ring"})), {}, "takes none, so not 'NCCL_ALGO'"),
-        (Standing(), {"loss_scale": 512.0}, "only fp16 has one, not fp32"),
+        (TrainingSettings(free=Free(options=("--eps=small",))), {}, "'--eps=small': could not convert"),
+        (TrainingSettings(free=Free(environment={"NCCL_ALGO": "Ring"})), {}, "takes none, so not 'NCCL_ALGO'"),
+        (TrainingSettings(), {"loss_scale": 512.0}, "only fp16 has one, not fp32"),
     ],
 )
 def test_what_the_trainer_can_not_do_it_refuses_by_name(
-    tmp_path: Path, standing: Standing, once: dict[str, Any], says: str
+    tmp_path: Path, standing: TrainingSettings, once: dict[str, Any], says: str
 ) -> None:
     decide(tmp_path, 0, standing=standing, **once)
     refused = train(tmp_path, "--steps", "1", *ALIKE, expect=2).stderr

@@ -22,7 +22,7 @@ from sentinel.vocabulary.pacing import (
 )
 from sentinel.vocabulary.run_started import RunStarted
 from sentinel.vocabulary.sample import Sample
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.torchrun import lines_of
 from tests.hooks.trainer import SMALL, losses, records, starts
 
@@ -130,7 +130,7 @@ def cut_short(runs: Runs, case: str, *more: str, at: tuple[int, ...]) -> None:
                  folder=f"{case}, cut")  # fmt: skip
 
 
-def decided(standing: Standing, at: int) -> str:
+def decided(standing: TrainingSettings, at: int) -> str:
     anchor = Anchor(global_step=at, consumed_samples=4 * at, consumed_tokens=4 * at * FULL)
     return encode_overrides(Overrides(incident="i-1", rollback="i-1.1", anchor=anchor, standing=standing))
 
@@ -181,15 +181,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory, index: str) -> Runs:
         (runs.root / f"{name}.json").write_text(json.dumps(config))
         runs.add(name, 8, "--deepspeed-config", str(runs.root / f"{name}.json"))
     for name, standing in {
-        "all of it": Standing(
+        "all of it": TrainingSettings(
             seqlen=SEQLEN,
             shorten="reshape",
             random_ltd=DROPPING,
             curriculum=CurriculumSchedule.from_json(paced(index)).anchored_at(6),
         ),
-        "a batch that grows": Standing(batch_size=GROWING),
-        "another end": Standing(total_tokens=9 * 4 * FULL),
-        "by tokens": Standing(seqlen=SEQLEN, lr=BY_TOKENS, total_tokens=9 * 4 * FULL),
+        "a batch that grows": TrainingSettings(batch_size=GROWING),
+        "another end": TrainingSettings(total_tokens=9 * 4 * FULL),
+        "by tokens": TrainingSettings(seqlen=SEQLEN, lr=BY_TOKENS, total_tokens=9 * 4 * FULL),
     }.items():
         runs.add(name, 6, "--lr-decay", "12", "--save-interval", "6", "--micro-batch", "1")
         runs.add(f"{name}, on", 12, "--micro-batch", "1", folder=name, overrides=decided(standing, 6))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentinel.vocabulary.standing import TrainingSettings
 
 from sentinel.vocabulary.errors import ConfigError, OverridesError
 from sentinel.vocabulary.overrides import Anchor, Overrides, encode_overrides
@@ -22,7 +23,6 @@ from sentinel.vocabulary.pacing import (
     MetricSchedule,
     RandomLtdSchedule,
 )
-from sentinel.vocabulary.standing import Standing
 from trainer_hooks.gpt.arguments import parse
 from trainer_hooks.gpt.decided import read_overrides
 from trainer_hooks.gpt.schedules import Schedules
@@ -33,11 +33,11 @@ FULL = 64
 SHARES = DifficultySchedule(kind="percentile", start=10, full=100, total_steps=9)
 
 
-def by(*arguments: str, told: DataEfficiency | None = None, standing: Standing | None = None) -> Schedules:
+def by(*arguments: str, told: DataEfficiency | None = None, standing: TrainingSettings | None = None) -> Schedules:
     """The schedules of a run with these arguments, a DeepSpeed block and what sentinel decided."""
     run = ["--seqlen", str(FULL), "--global-batch", "4"]
     ends = [] if {"--steps", "--tokens"} & {*arguments} else ["--steps", "100"]
-    return Schedules.of(parse([*run, *ends, *arguments]), told or DataEfficiency(), standing or Standing())
+    return Schedules.of(parse([*run, *ends, *arguments]), told or DataEfficiency(), standing or TrainingSettings())
 
 
 def curriculum(index: str, metric: str = "voc") -> CurriculumSchedule:
@@ -82,7 +82,7 @@ BY_ARGUMENTS = ("--seqlen-start", "24", "--seqlen-warmup-steps", "7", "--random-
 
 def test_what_sentinel_decided_goes_before_deepspeeds_json_and_that_before_the_arguments() -> None:
     lr = LrSchedule(peak=5e-4, warmup=10, decay_end=0, anchor=30)
-    standing = Standing(seqlen=SEQLEN, shorten="truncate_keep", random_ltd=LTD, lr=lr)
+    standing = TrainingSettings(seqlen=SEQLEN, shorten="truncate_keep", random_ltd=LTD, lr=lr)
     decided = by(*BY_ARGUMENTS, told=TOLD, standing=standing)
     assert (decided.seqlen, decided.shorten, decided.random_ltd, decided.lr) == (SEQLEN, "truncate_keep", LTD, lr)
     told = by(*BY_ARGUMENTS, told=TOLD)
@@ -90,7 +90,7 @@ def test_what_sentinel_decided_goes_before_deepspeeds_json_and_that_before_the_a
     recipe = by(*BY_ARGUMENTS, "--recipe", "slw", "random-ltd")
     assert (recipe.seqlen.start, recipe.random_ltd.start) == (FULL, FULL)  # the papers' 80 and 128, of 64
     grown = BatchSizeSchedule(start=1, full=4, increment=1, ramp_samples=9, anchor_samples=120)
-    assert by(standing=Standing(batch_size=grown)).batch_size == grown
+    assert by(standing=TrainingSettings(batch_size=grown)).batch_size == grown
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,20 @@ def test_what_sentinel_decided_goes_before_deepspeeds_json_and_that_before_the_a
     [
         (
             (),
-            Standing(seqlen=FixedLinear(start=8, full=32, total_steps=5)),
+            TrainingSettings(seqlen=FixedLinear(start=8, full=32, total_steps=5)),
             "warms up to 32, and the model's full leng",
         ),
         (
             (),
-            Standing(batch_size=BatchSizeSchedule(start=8, full=8, increment=1, ramp_samples=0)),
+            TrainingSettings(batch_size=BatchSizeSchedule(start=8, full=8, increment=1, ramp_samples=0)),
             "the batch warms up to 8, and --global-batch is 4",
         ),
-        (("--rampup-batch-size", "2", "1", "40"), Standing(seqlen=SEQLEN), "both take tokens out of a batch"),
-        (("--recipe", "voc"), Standing(), "--recipe voc needs --voc-index"),
+        (("--rampup-batch-size", "2", "1", "40"), TrainingSettings(seqlen=SEQLEN), "both take tokens out of a batch"),
+        (("--recipe", "voc"), TrainingSettings(), "--recipe voc needs --voc-index"),
     ],
 )
 def test_schedules_that_do_not_go_together_are_refused(
-    arguments: tuple[str, ...], standing: Standing, says: str
+    arguments: tuple[str, ...], standing: TrainingSettings, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         by(*arguments, standing=standing)
@@ -148,7 +148,7 @@ def test_the_data_are_paced_by_the_first_that_says_how(
     decided: CurriculumSchedule | None,
     found: dict[str, str] | None,
 ) -> None:
-    paced = by(*arguments, told=told, standing=Standing(curriculum=decided)).curriculum
+    paced = by(*arguments, told=told, standing=TrainingSettings(curriculum=decided)).curriculum
     assert (None if paced is None else {name: metric.index for name, metric in paced.metrics.items()}) == found
     assert paced is None or all(m.difficulty.full == 100 for m in paced.metrics.values())
 
@@ -218,7 +218,7 @@ def test_the_lr_warms_up_and_decays_in_the_units_that_were_asked_for(
 def test_the_lr_goes_by_the_runs_own_lengths_whatever_was_decided_since() -> None:
     """Its decay would begin elsewhere after each restart."""
     asked = ("--lr-decay-unit", "tokens", "--tokens", "9000", "--lr-warmup", "5")
-    assert by(*asked, standing=Standing(seqlen=SEQLEN)).lr == by(*asked).lr
+    assert by(*asked, standing=TrainingSettings(seqlen=SEQLEN)).lr == by(*asked).lr
 
 
 def test_a_recipes_lr_goes_by_tokens() -> None:
@@ -230,7 +230,9 @@ def test_a_recipes_lr_goes_by_tokens() -> None:
 
 def test_what_sentinel_decided_is_read_where_it_is_and_refused_where_it_is_not_readable(tmp_path: Path) -> None:
     assert read_overrides(tmp_path) is None
-    decided = Overrides(incident="i", rollback="r", anchor=Anchor(global_step=30), standing=Standing(seqlen=SEQLEN))
+    decided = Overrides(
+        incident="i", rollback="r", anchor=Anchor(global_step=30), standing=TrainingSettings(seqlen=SEQLEN)
+    )
     (tmp_path / "overrides.json").write_text(encode_overrides(decided))
     assert read_overrides(tmp_path) == decided
     (tmp_path / "overrides.json").write_text("{")

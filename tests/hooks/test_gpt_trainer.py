@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sentinel.adapters.journal import Journals
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings, encode_overrides
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Validation
 from tests.adapters.pagers import until
@@ -93,7 +93,7 @@ def overrides(step: int, *, seed: int | None = None) -> str:
             incident="incident-1",
             rollback="incident-1-r1",
             anchor=Anchor(global_step=step),
-            standing=Standing(lr=lr, seqlen=seqlen),
+            standing=TrainingSettings(lr=lr, seqlen=seqlen),
             once=once,
         )
     )

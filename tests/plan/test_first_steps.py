@@ -17,14 +17,14 @@ from sentinel.plan.look import Look, Outcome
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
-from sentinel.vocabulary.overrides import Free, Standing
+from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
 
 MADE = decision()
 LOWER = replace(
     MADE,
-    overrides=replace(MADE.overrides, standing=Standing(free=Free(options=("--lr=1e-5",))), once=None),
+    overrides=replace(MADE.overrides, standing=TrainingSettings(free=Free(options=("--lr=1e-5",))), once=None),
     starts=1,
     last_start_unix_s=1990.0,
 )

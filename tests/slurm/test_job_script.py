@@ -16,7 +16,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.vocabulary.errors import ScriptRefused
-from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import RunStarted
 from tests.adapters.servers import running
 from tests.slurm.cluster import Cluster, until
@@ -49,7 +49,7 @@ def overrides(number: int, *, peak: float = 3e-5, seed: int | None = 7) -> Overr
     assert own is not None
     lr = replace(own, peak=peak)
     once = Once(id=name, seed=seed) if seed is not None else None
-    standing = Standing(lr=lr, adam_beta2=0.95, free=Free(environment={"SAVE_INTERVAL": "100"}))
+    standing = TrainingSettings(lr=lr, adam_beta2=0.95, free=Free(environment={"SAVE_INTERVAL": "100"}))
     return Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing, once=once)
 
 

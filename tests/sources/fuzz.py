@@ -14,7 +14,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["sentinel.sources", "sentinel.lint.log"]):
+with atheris.instrument_imports(include=["sentinel.sources", "sentinel.jobscript.megatron_log"]):
     from sentinel.sources.file_bytes import LineSplitter
     from sentinel.sources.line_formats import FORMATS, format_named
     from sentinel.sources.log_file import LineReader

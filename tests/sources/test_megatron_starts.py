@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.plan.baseline import Baseline
+from sentinel.plan.baseline import Baseline, baseline_of, warmup_end
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.liveness import rollback_of
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.proof import outcome, prove, unreported
 from sentinel.plan.proof_value import Proof
-from sentinel.plan.reported import baseline_of, warmup_end
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides, Standing
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.sources.reading import records_of, starts, steps
@@ -151,7 +150,7 @@ def decision(before: RunStarted, *, seed: int) -> Rollback:
         incident="incident-1",
         rollback="incident-1-r1",
         anchor=Anchor(global_step=40, consumed_samples=320),
-        standing=Standing(lr=baseline.lr, adam_beta2=baseline.adam_beta2, clip_grad=baseline.clip_grad),
+        standing=TrainingSettings(lr=baseline.lr, adam_beta2=baseline.adam_beta2, clip_grad=baseline.clip_grad),
         once=Once(id="incident-1-r1", seed=seed),
     )
     unconfirmed = {**unreported(overrides, baseline), "one-shot changes of incident-1-r1": "it keeps no record"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.lint import Facts
-from sentinel.lint.reading import read_command, read_text
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import read_command, read_text
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.tune.command import Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.search import Pacing

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.lint import Facts
+from sentinel.jobscript.facts import Facts
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.tune.probe import Probe

@@ -21,7 +21,7 @@ from sentinel.vocabulary.pacing import (
     refuse_beside_slw,
 )
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric
-from sentinel.vocabulary.standing import Standing
+from sentinel.vocabulary.training_settings import TrainingSettings
 from trainer_hooks.gpt.arguments import shape
 from trainer_hooks.gpt.recipes import recipe_lr, recipe_schedules
 
@@ -41,7 +41,7 @@ class Schedules:
     """None draws from all of the data."""
 
     @classmethod
-    def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: Standing) -> Schedules:
+    def of(cls, settings: argparse.Namespace, told: DataEfficiency, standing: TrainingSettings) -> Schedules:
         """ConfigError where two of them do not go together, or one is not of this model's length."""
         recipe, rarity = recipe_schedules(settings)
         ltd = told.random_ltd or recipe.random_ltd or _random_ltd(settings)
@@ -95,7 +95,7 @@ def _random_ltd(settings: argparse.Namespace) -> RandomLtdSchedule:
 
 
 def _curriculum(
-    settings: argparse.Namespace, told: DataEfficiency, standing: Standing, rarity: CurriculumSchedule | None
+    settings: argparse.Namespace, told: DataEfficiency, standing: TrainingSettings, rarity: CurriculumSchedule | None
 ) -> CurriculumSchedule | None:
     decided = standing.curriculum
     if decided is None and settings.curriculum is not None:

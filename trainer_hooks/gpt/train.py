@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.overrides import CHANGES, Free, Standing
+from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
 from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 from trainer_hooks.exporter import ExporterSettings
@@ -50,7 +50,7 @@ class Trainer:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stop_asked = False
         self.overrides = read_overrides(settings.state_dir)
-        self.standing = self.overrides.standing if self.overrides else Standing()
+        self.standing = self.overrides.standing if self.overrides else TrainingSettings()
         self.settings = settings = with_free_options(settings, self.standing.free)
         own_json, told = users_own(settings)
         self.schedules = Schedules.of(settings, told, self.standing)
@@ -90,7 +90,7 @@ class Trainer:
             self.schedules,
             settings,
             self.progress,
-            skipped=self.standing.skipped,
+            skipped=self.standing.skipped or (),
             rank=DataRank(rank=self.rank, size=self.world),
         )
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
@@ -204,6 +204,7 @@ class Trainer:
             self.engine,
             beta1=standing.adam_beta1,
             beta2=standing.adam_beta2,
+            eps=standing.adam_eps,
             weight_decay=standing.weight_decay,
             clip_grad=standing.clip_grad,
         )

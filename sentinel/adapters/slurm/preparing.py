@@ -13,10 +13,10 @@ from sentinel.adapters.slurm.checking import check_script
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
-from sentinel.jobscript.script_changes import new_scripts
 from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, unmarked, with_own_head
 from sentinel.jobscript.slurm_properties import JobProperties
 from sentinel.jobscript.syntax import to_bytes
+from sentinel.lint.new_scripts import new_scripts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

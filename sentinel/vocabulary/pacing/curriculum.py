@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
 
@@ -13,24 +14,16 @@ __all__ = ["CurriculumSchedule", "MetricSchedule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSchedule:
+class MetricSchedule(Described):
     """One metric of a curriculum."""
 
     difficulty: DifficultySchedule
     index: str
     """The folder of its two indexes (sample -> value, value -> samples), as the trainer sees it."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"difficulty": self.difficulty.to_json(), "index": self.index}
-
-    @classmethod
-    def from_json(cls, data: Any) -> MetricSchedule:
-        """What to_json gave. ConfigError when it is something else."""
-        if not isinstance(data, Mapping) or data.keys() != {"difficulty", "index"}:
-            raise ConfigError(f"a curriculum's metric has difficulty and index, and is not {data!r}")
-        if not isinstance(data["index"], str) or not data["index"]:
-            raise ConfigError(f"a curriculum metric's index is a folder, not {data['index']!r}")
-        return cls(difficulty=DifficultySchedule.from_json(data["difficulty"]), index=data["index"])
+    def __post_init__(self) -> None:
+        if not self.index:
+            raise ConfigError("a curriculum metric's index is a folder, not an empty text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +55,7 @@ class CurriculumSchedule:
     @classmethod
     def from_json(cls, data: Any) -> CurriculumSchedule:
         """What to_json gave. ConfigError names the metric that is wrong."""
-        if not isinstance(data, Mapping):
-            raise ConfigError(f"a curriculum is an object of metrics by name, not {data!r}")
-        found = {}
-        for name, metric in data.items():
-            try:
-                found[name] = MetricSchedule.from_json(metric)
-            except ConfigError as error:
-                raise ConfigError(f"metric {name!r}: {error}") from error
-        return cls(metrics=found)
+        return read(cls, {"metrics": data}, "curriculum")
 
     def __str__(self) -> str:
         """As a person reads it, in a plan."""

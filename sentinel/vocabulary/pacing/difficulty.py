@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
+from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.described import Described
 from sentinel.vocabulary.pacing.formulas import root, rounded, staged
 from sentinel.vocabulary.pacing.seqlen_fixed import check_stages
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.described import Described
 
 __all__ = ["LrSchedule"]
 

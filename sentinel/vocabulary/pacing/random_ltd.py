@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.described import Described
 from sentinel.vocabulary.pacing.formulas import root, rounded
 
 __all__ = ["RandomLtdSchedule"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from sentinel.vocabulary.codec import fields_of, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
-from sentinel.vocabulary.pacing.described import fields_from, fields_of
 
 __all__ = ["SeqlenSchedule"]
 
@@ -92,7 +92,7 @@ class SeqlenSchedule(ABC):
         cls = _PACINGS.get(pacing) if isinstance(pacing, str) else None
         if cls is None:
             raise ConfigError(f"there is no seqlen pacing {pacing!r}; there are {', '.join(sorted(_PACINGS))}")
-        return fields_from(cls, told)
+        return read(cls, told, cls.__name__)
 
     def __str__(self) -> str:
         """As a person reads it, in a plan."""

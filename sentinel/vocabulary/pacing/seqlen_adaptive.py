@@ -41,7 +41,8 @@ class Adaptive(SeqlenSchedule):
 
     def begin(self) -> AdaptiveState:
         """The state at the anchor, before any validation."""
-        return AdaptiveState(length=self.start, validated_step=self.anchor_step, anchor_step=self.anchor_step)
+        at = self.anchor_step
+        return AdaptiveState(length=self.start, best_perplexity=math.inf, validated_step=at, anchor_step=at)
 
     def after_validation(self, state: AdaptiveState | None, perplexity: float, step: int) -> AdaptiveState:
         """The state after the validation that followed the completed `step`: the next step has its length.

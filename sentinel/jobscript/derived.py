@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from dataclasses import dataclass
+from functools import lru_cache
 
-from sentinel.lint.facts import BatchRamp, Facts
-from sentinel.vocabulary.pacing import BILLION
+from sentinel.jobscript.facts import Facts
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import (
+    BILLION,
+    BatchSizeSchedule,
+    FixedDiscrete,
+    FixedLinear,
+    Position,
+    SeqlenSchedule,
+    Track,
+)
 
 __all__ = [
     "BILLION",
     "ParameterCount",
+    "batch_schedule",
+    "curriculum_schedule",
     "embedding_rows",
     "parameter_count",
     "replicas",
     "scale",
-    "steps_of_samples",
-    "steps_of_tokens",
+    "steps_of",
     "total_steps",
+    "track_of",
     "warmup_steps",
 ]
 
 _LARGEST_VOCABULARY = 262_144
 """Rows of the largest embeddings in use; bounds the count where the vocabulary is not known."""
-
-_MOST_STAGES = 100_000
-"""A batch ramp of more stages than this is not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,62 +101,32 @@ def replicas(facts: Facts) -> int | None:
     return facts.world_size // one or None
 
 
-def steps_of_samples(facts: Facts, samples: float) -> float | None:
-    """Optimizer steps for so many samples, from the run's beginning, with the batch ramp.
+@lru_cache(maxsize=64)  # the rules ask for the same few again and again
+def steps_of(facts: Facts, *, samples: int | None = None, tokens: int | None = None) -> float | None:
+    """Optimizer steps, the last one in part, for so many samples or tokens along the batch ramp and SLW.
 
-    Source: Megatron-LM, megatron/microbatches.py: stages of samples / increments each.
+    None where the batch is not known, or where a curriculum is there that can't be followed and tokens are counted.
     """
-    full, ramp = facts.global_batch_size, facts.rampup_batch_size
-    if full is None:
+    batch, seqlen = batch_schedule(facts), curriculum_schedule(facts)
+    if batch is None or (tokens is not None and (facts.seq_length is None or (facts.curriculum and seqlen is None))):
         return None
-    if ramp is None or ramp.start >= full:
-        return samples / full
-    stages = _stages(ramp, full)
-    if stages > _MOST_STAGES:
-        return None
-    steps, left = 0.0, float(samples)
-    for stage in range(stages):
-        taken = min(left, ramp.samples / stages)
-        steps += taken / (ramp.start + stage * ramp.increment)
-        left -= taken
-        if left <= 0:
-            return steps
-    return steps + left / full
-
-
-def _stages(ramp: BatchRamp, full: int) -> int:
-    return max(1, (full - ramp.start) // ramp.increment)
-
-
-def steps_of_tokens(facts: Facts, tokens: float) -> float | None:
-    """Optimizer steps for so many tokens: with SLW the length rises linearly, and tokens with the square of the steps.
-
-    None for a schedule other than fixed_linear, and for SLW together with a batch ramp.
-    """
-    full, slw = facts.seq_length, facts.curriculum
-    if full is None:
-        return None
-    if slw is None:
-        return steps_of_samples(facts, tokens / full)
-    if facts.global_batch_size is None or facts.rampup_batch_size is not None or slw.schedule != "fixed_linear":
-        return None
-    if slw.min_difficulty is None or not slw.total_steps:
-        return None
-    start, end, steps = slw.min_difficulty, max(full, slw.min_difficulty), slw.total_steps
-    each = tokens / facts.global_batch_size
-    while_short = steps * (start + end) / 2
-    if each >= while_short:
-        return steps + (each - while_short) / end
-    slope = (end - start) / steps
-    return each / start if slope == 0 else (math.sqrt(start * start + 2 * slope * each) - start) / slope
+    track = Track(full=facts.seq_length or 1, batch=batch, seqlen=None if tokens is None else seqlen)
+    with contextlib.suppress(ConfigError):
+        end = track.reach(Position(), samples=samples, tokens=tokens)
+        before = track.reach(Position(), step=max(0, end.step - 1))
+        wanted, begin, full = (
+            (samples, before.samples, end.samples) if samples is not None else (tokens or 0, before.tokens, end.tokens)
+        )
+        return before.step + (wanted - begin) / (full - begin) if full > begin else 0.0
+    return None
 
 
 def total_steps(facts: Facts) -> float | None:
     """Optimizer steps of the run, by whichever of its ends comes first."""
     ends = [
-        _steps(facts, iters=facts.train_iters or None),
-        _steps(facts, samples=facts.train_samples),
-        _steps(facts, tokens=facts.train_tokens),
+        facts.train_iters or None,
+        None if facts.train_samples is None else steps_of(facts, samples=facts.train_samples),
+        None if facts.train_tokens is None else steps_of(facts, tokens=facts.train_tokens),
     ]
     return min((end for end in ends if end is not None), default=None)
 
@@ -155,19 +134,50 @@ def total_steps(facts: Facts) -> float | None:
 def warmup_steps(facts: Facts) -> float | None:
     """Optimizer steps of the LR warmup; 0 where it has none."""
     if facts.lr_warmup_fraction:
-        decay = _steps(facts, iters=facts.lr_decay_iters, samples=facts.lr_decay_samples, tokens=facts.lr_decay_tokens)
+        decay = _first(facts, facts.lr_decay_iters, facts.lr_decay_samples, facts.lr_decay_tokens)
         decay = total_steps(facts) if decay is None else decay
         return None if decay is None else facts.lr_warmup_fraction * decay
-    return _steps(facts, iters=facts.lr_warmup_iters, samples=facts.lr_warmup_samples, tokens=facts.lr_warmup_tokens)
+    return _first(facts, facts.lr_warmup_iters, facts.lr_warmup_samples, facts.lr_warmup_tokens)
 
 
-def _steps(
-    facts: Facts, *, iters: int | None = None, samples: int | None = None, tokens: int | None = None
-) -> float | None:
+def _first(facts: Facts, iters: int | None, samples: int | None, tokens: int | None) -> float | None:
+    """The steps of whichever of the three is given."""
     if iters is not None:
-        return float(iters)
-    if samples is not None:
-        return steps_of_samples(facts, samples) if samples else 0.0
-    if tokens is not None:
-        return steps_of_tokens(facts, tokens) if tokens else 0.0
+        return iters
+    return None if samples is None and tokens is None else steps_of(facts, samples=samples, tokens=tokens)
+
+
+def track_of(facts: Facts) -> Track | None:
+    """The run's batch and sequence length, step by step; None where the options do not show them."""
+    batch = batch_schedule(facts)
+    if batch is None or facts.seq_length is None:
+        return None
+    return Track(full=facts.seq_length, batch=batch, seqlen=curriculum_schedule(facts))
+
+
+def batch_schedule(facts: Facts) -> BatchSizeSchedule | None:
+    """`--rampup-batch-size` and the global batch; None where they are not shown or do not fit."""
+    full, ramp = facts.global_batch_size, facts.rampup_batch_size
+    if full is None:
+        return None
+    if ramp is None or ramp.start >= full:
+        return BatchSizeSchedule(start=full, full=full, increment=1, ramp_samples=0)
+    with contextlib.suppress(ConfigError):
+        return BatchSizeSchedule(start=ramp.start, full=full, increment=ramp.increment, ramp_samples=ramp.samples)
+    return None
+
+
+def curriculum_schedule(facts: Facts) -> SeqlenSchedule | None:
+    """The lengths of the script's own curriculum, counted from step 0; None where it has none that can be followed."""
+    told = facts.curriculum
+    if told is None or told.min_difficulty is None or told.max_difficulty is None:
+        return None
+    start, full, multiple = told.min_difficulty, told.max_difficulty, told.difficulty_step or 8
+    with contextlib.suppress(ConfigError):
+        match told.schedule:
+            case "fixed_linear" if told.total_steps is not None:
+                return FixedLinear(start=start, full=full, multiple=multiple, total_steps=told.total_steps)
+            case "fixed_discrete":
+                stages, ends = told.difficulties, told.max_steps
+                return FixedDiscrete(start=start, full=full, difficulties=stages, max_steps=ends)
     return None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.lint.megatron import Known
+from sentinel.jobscript.megatron_facts import Known
 
 __all__ = ["given_by_log", "is_megatron_log", "measured"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sentinel.jobscript.facts import BatchRamp
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.lint.facts import BatchRamp
-from sentinel.lint.numbers_in_words import number, whole
+from sentinel.jobscript.numbers_in_words import number, whole
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.training_settings import settings_of
 
 __all__ = ["Known", "megatron_facts", "read_options"]
 
@@ -25,7 +26,9 @@ _WHOLE = [
 _NOT_NEGATIVE = [
     *["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens", "save-interval", "eval-interval", "exit-interval"],
 ]
-_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "adam-beta1", "adam-beta2", "clip-grad", "init-method-std"]
+_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
+_PLAIN = {name: setting for name, setting in settings_of().items() if setting.option}
+"""Settings whose value stands in one option as it is."""
 
 
 def _not_negative(text: str) -> int:
@@ -36,6 +39,7 @@ OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
     **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
     **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
+    **{setting.option: (name, number) for name, setting in _PLAIN.items()},
     "--pad-vocab-size-to": ("padded_vocab_size", whole),
     "--num-key-value-heads": ("num_query_groups", whole),
     "--ds-sequence-parallel-size": ("context_parallel_size", whole),
@@ -58,9 +62,7 @@ _DEFAULTS: Known = {
     "learned_positions": True,
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "clip_grad": 1.0,
+    **{name: setting.default for name, setting in _PLAIN.items()},
     "init_method_std": 0.02,
     "make_vocab_size_divisible_by": 128,
 }
@@ -103,6 +105,8 @@ def megatron_facts(given: Given, unread: list[Unread]) -> Known:
             else:
                 known[name] = value
     flags = {option.flag: option for option in given.options}
+    newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
+    known["lr_scheduler"] = "newer" if newer else "older"
     if (position := flags.get("--position-embedding-type")) is not None and position.values:
         known["learned_positions"] = position.values[0].lower() in ("absolute", "learned_absolute")
     if "--group-query-attention" in flags and (groups := flags.get("--num-query-groups")) and groups.values:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.jobscript.facts import Curriculum, DeepSpeedJson
 from sentinel.jobscript.given import Unread
-from sentinel.lint.facts import Curriculum, DeepSpeedJson
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["curriculum_of", "deepspeed_of", "precision_facts"]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from sentinel.jobscript.deepspeed_facts import curriculum_of, deepspeed_of, precision_facts
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, Option, Unread, given, options_of
-from sentinel.lint.deepspeed import curriculum_of, deepspeed_of, precision_facts
-from sentinel.lint.facts import Facts
-from sentinel.lint.finding import Finding
-from sentinel.lint.gpt_trainer import NAMES, gpt_trainer_facts
-from sentinel.lint.log import given_by_log, is_megatron_log, measured
-from sentinel.lint.megatron import Known, megatron_facts
-from sentinel.lint.numbers_in_words import declared_parameters, minutes, whole
+from sentinel.jobscript.gpt_trainer_facts import NAMES, gpt_trainer_facts
+from sentinel.jobscript.megatron_facts import Known, megatron_facts
+from sentinel.jobscript.megatron_log import given_by_log, is_megatron_log, measured
+from sentinel.jobscript.numbers_in_words import declared_parameters, minutes, whole
 from sentinel.vocabulary.errors import ConfigError, LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
-__all__ = ["Read", "in_its_words", "read_command", "read_text"]
+__all__ = ["Read", "read_command", "read_text"]
 
 Format = Literal["job script", "command", "megatron log", "deepspeed json", "not understood"]
 _OWN_TRAINER = "trainer_hooks.gpt"
@@ -65,14 +64,6 @@ def read_command(words: Sequence[str], name: str = "") -> Read:
             found = Given(program=program, options=options_of(words[place + 1 :]), launcher=options_of(words[:place]))
             return _read(found, "command", name, {})
     raise ConfigError("the command has no word that ends in .py and no module after -m: which program is the trainer?")
-
-
-def in_its_words(read: Read, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings with the trainer's own names for its options."""
-    return tuple(
-        replace(finding, sentence=re.sub(r"--[a-z0-9-]+", lambda m: read.names.get(m[0], m[0]), finding.sentence))
-        for finding in findings
-    )
 
 
 def _read(given: Given, format_: Format, name: str, more: Known) -> Read:

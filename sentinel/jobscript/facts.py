@@ -8,6 +8,7 @@ from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
+from sentinel.vocabulary.training_settings import OptimizerSettings
 
 __all__ = ["BatchRamp", "Curriculum", "DeepSpeedJson", "Facts"]
 
@@ -101,13 +102,13 @@ class DeepSpeedJson(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(_Checked):
+class Facts(_Checked, OptimizerSettings):
     """A run as its job script, its command line or its log describes it. All of it may be left out."""
 
     may_be_zero = frozenset(
         [
             *["train_iters", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_tokens", "lr_warmup_fraction"],
-            *["lr", "min_lr", "adam_beta1", "adam_beta2", "clip_grad"],
+            *["lr", "min_lr", "clip_grad", *(f.name for f in fields(OptimizerSettings))],
             *["consumed_samples", "save_interval", "eval_interval", "exit_interval", "node_failures_per_day"],
         ]
     )
@@ -208,8 +209,9 @@ class Facts(_Checked):
 
     min_lr: float | None = None
 
-    adam_beta1: float | None = None
-    adam_beta2: float | None = None
+    lr_scheduler: Literal["older", "newer"] | None = None
+    """Which name Megatron's scheduler has in its options: `lr-scheduler` (BigScience's) or `opt_param-scheduler`
+    (Microsoft's and NVIDIA's)."""
 
     clip_grad: float | None = None
     """L2 norm to which the gradient is clipped; 0 is none."""

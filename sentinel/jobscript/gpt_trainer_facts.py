@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sentinel.jobscript.facts import Curriculum
 from sentinel.jobscript.given import Given, Unread
-from sentinel.lint.facts import Curriculum
-from sentinel.lint.megatron import Known, read_options
-from sentinel.lint.numbers_in_words import declared_parameters, number, whole
+from sentinel.jobscript.megatron_facts import Known, read_options
+from sentinel.jobscript.numbers_in_words import declared_parameters, number, whole
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["DEFAULTS", "NAMES", "PRESETS", "gpt_trainer_facts"]

@@ -1,0 +1,224 @@
+"""What a run trains with: reported by an attempt, changed by a rung and by overrides.json, compared by a proof.
+
+Each field says beside its type how it is called, reported, compared and, where it can be changed, encoded. A new
+setting of the optimizer is one entry in `OptimizerSettings`: with it come the key of `[[policy.ladder]]`, of
+overrides.json, of the journal's `run_started`, its difference, its proof and its option in a job script.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from sentinel.vocabulary.codec import Described, fields_of
+from sentinel.vocabulary.pacing import (
+    BatchSizeSchedule,
+    CurriculumSchedule,
+    LrSchedule,
+    RandomLtdSchedule,
+    SeqlenSchedule,
+    Shortening,
+)
+from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
+from sentinel.vocabulary.skipping import SkippedRange
+
+__all__ = ["Free", "OptimizerSettings", "Setting", "SharedSettings", "TrainingSettings", "difference", "settings_of"]
+
+T = TypeVar("T", bound="TrainingSettings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How a field of the training settings is called, reported, proved and encoded."""
+
+    words: str
+    """What a person calls it."""
+
+    reported_as: str = ""
+    """The field of `run_started`, where it has another name."""
+
+    proof: Literal["number", "exact", "schedule"] | None = None
+    """How a restart's value is compared with what the attempt shows. number: to 1 part in 10^9, by what was measured;
+    exact: the same JSON; schedule: the same JSON, and its values at the steps that were made; None: not by itself."""
+
+    standing: bool = False
+    """Whether `standing` of overrides.json can change it."""
+
+    restored: bool = False
+    """Whether loading a checkpoint brings an older value back: that it was passed does not show that it is in force."""
+
+    option: str = ""
+    """Megatron's option for it, where its value can be written as it is."""
+
+    default: float | None = None
+    """Megatron's own value, where its job script gives none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """Numbers of Adam that are reported, changed by a rung and decided under the same name. None is not reported, or
+    left as it is."""
+
+    adam_beta1: Annotated[
+        float | None,
+        SHARE,
+        Setting(words="Adam's beta1", proof="number", standing=True, restored=True, option="--adam-beta1", default=0.9),
+    ] = None
+    """Decay of Adam's first moment, dimensionless, for all parameters."""
+
+    adam_beta2: Annotated[
+        float | None,
+        SHARE,
+        Setting(
+            words="Adam's beta2", proof="number", standing=True, restored=True, option="--adam-beta2", default=0.999
+        ),
+    ] = None
+    """Decay of Adam's second moment, dimensionless, for all parameters, e.g. 0.95 for 0.999."""
+
+    adam_eps: Annotated[
+        float | None,
+        POSITIVE,
+        Setting(
+            words="Adam's epsilon", proof="number", standing=True, restored=True, option="--adam-eps", default=1e-8
+        ),
+    ] = None
+    """Adam's epsilon, which is added to sqrt(v), for all parameters; in the units of the gradient, e.g. 1e-8."""
+
+    weight_decay: Annotated[
+        float | None,
+        AT_LEAST_0,
+        Setting(
+            words="weight decay", proof="number", standing=True, restored=True, option="--weight-decay", default=0.01
+        ),
+    ] = None
+    """Weight decay of the parameters that are decayed at all, the largest of the optimizer's groups; those at 0 stay
+    there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSettings(OptimizerSettings):
+    """What `run_started` reports under the same name as it is known here."""
+
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None
+    """The seed that orders the data."""
+
+    full_seqlen: int | None = None
+    """Full sequence length, tokens per sample: what a validation loss is measured at."""
+
+    total_steps: int | None = None
+    """The step at which the run ends by itself."""
+
+    total_tokens: Annotated[int | None, Setting(words="end by tokens", standing=True)] = None
+    """The effective tokens at which the run ends by itself; where steps are given too, at the first of both."""
+
+    precision: str | None = None
+    """What the model computes in: fp32, bf16 or fp16."""
+
+    parameters: float | None = None
+    """Parameters of the whole model."""
+
+    loss_scale: Annotated[float | None, Setting(words="loss scale", restored=True)] = None
+    """fp16: the loss scale that the first step is taken with."""
+
+    moments_reset_steps: tuple[int, ...] | None = None
+    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free(Described):
+    """Changes that sentinel has no word for: the trainer gets them as they are, and echoes those that it has made."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Name -> value of environment variables."""
+
+    options: tuple[str, ...] = ()
+    """Options of the trainer's command line, each with its value, `--flag=value`; a switch is `--flag`."""
+
+    removed: tuple[str, ...] = ()
+    """Options that the trainer no longer gets, each as `--flag`; left out of JSON where there are none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As overrides.json holds it, and as run_started echoes it."""
+        found = fields_of(self)
+        return found if self.removed else {key: found[key] for key in ("environment", "options")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings(SharedSettings):
+    """What a run trains with, or a change of it. None is what nobody has reported, or what is left as it is."""
+
+    lr: Annotated[
+        LrSchedule | None,
+        Setting(words="LR schedule", reported_as="lr_schedule", proof="schedule", standing=True, restored=True),
+    ] = None
+
+    seqlen: Annotated[
+        SeqlenSchedule | None,
+        Setting(words="sequence length", reported_as="seqlen_schedule", proof="schedule", standing=True),
+    ] = None
+    """Of any pacing; one that does not warm up where SLW is off."""
+
+    shorten: Annotated[
+        Shortening | None,
+        Setting(words="batch shortening", reported_as="seqlen_shortening", proof="exact", standing=True),
+    ] = None
+    """How a batch gets shorter while the sequence length warms up."""
+
+    batch_size: Annotated[
+        BatchSizeSchedule | None,
+        Setting(words="global batch", reported_as="batch_size_schedule", proof="exact", standing=True),
+    ] = None
+
+    random_ltd: Annotated[
+        RandomLtdSchedule | None,
+        Setting(words="random-LTD", reported_as="random_ltd_schedule", proof="exact", standing=True),
+    ] = None
+
+    curriculum: Annotated[
+        CurriculumSchedule | None,
+        Setting(words="curriculum", reported_as="curriculum_schedule", proof="exact", standing=True),
+    ] = None
+    """The metrics that pace the data; one without metrics ends it, or says that nothing paces the data."""
+
+    clip_grad: Annotated[
+        float | None,
+        AT_LEAST_0,
+        Setting(
+            words="gradient clipping",
+            reported_as="gradient_clipping",
+            proof="number",
+            standing=True,
+            restored=True,
+            option="--clip-grad",
+            default=1.0,
+        ),
+    ] = None
+    """Largest global L2 norm of the gradient; above it, it is scaled down. 0 does not clip."""
+
+    total_samples: int | None = None
+    """Samples at which the run ends by itself."""
+
+    skipped: Annotated[
+        tuple[SkippedRange, ...] | None,
+        Setting(words="ranges skipped earlier", reported_as="skipped_ranges", standing=True),
+    ] = None
+    """Samples that were left out of the data; they stay out, also when the run is rolled back to before them."""
+
+    free: Annotated[Free | None, Setting(words="free-form changes", standing=True)] = None
+    """Changes that have no field here."""
+
+
+@lru_cache(maxsize=8)
+def settings_of(cls: Any = TrainingSettings) -> Mapping[str, Setting]:
+    """Field name -> how it is called, reported and compared, of the fields that say so."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: x for f in fields(cls) for x in get_args(hints[f.name])[1:] if isinstance(x, Setting)}
+
+
+def difference(before: TrainingSettings, after: TrainingSettings) -> tuple[str, ...]:
+    """The settings that overrides.json can change and that differ, by their names; None in `after` changes nothing."""
+    standing = (name for name, setting in settings_of().items() if setting.standing)
+    return tuple(name for name in standing if getattr(after, name) not in (None, getattr(before, name)))
