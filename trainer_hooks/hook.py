@@ -28,17 +28,17 @@ from sentinel.vocabulary.sample import (
     Validation,
     encode,
 )
-from trainer_hooks import adam_settings
-from trainer_hooks.all_ranks import AllRanks
-from trainer_hooks.exporter import Exporter, ExporterSettings, announce
-from trainer_hooks.gathering import Gathering, Layers
-from trainer_hooks.identity import job_id, process_facts
-from trainer_hooks.journal_writer import JournalWriter, create_attempt, journal_path
-from trainer_hooks.meter import Meter
-from trainer_hooks.reading import Reading
-from trainer_hooks.samples import Position, Samples, StepFacts
-from trainer_hooks.seams import take_place
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
+from trainer_hooks.export.journal_writer import JournalWriter, create_attempt, journal_path
+from trainer_hooks.export.step_collector import StepCollector
+from trainer_hooks.sample import adam_settings
+from trainer_hooks.sample.all_ranks import AllRanks
+from trainer_hooks.sample.engine_calls import take_place
+from trainer_hooks.sample.gathering import Gathering, Layers
+from trainer_hooks.sample.meter import Meter
+from trainer_hooks.sample.process_facts import job_id, process_facts
+from trainer_hooks.sample.reading import Reading
+from trainer_hooks.sample.samples import Position, Samples, StepFacts
 
 __all__ = ["Hook", "Position", "attach"]
 

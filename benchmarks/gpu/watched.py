@@ -15,7 +15,7 @@ _METHODS = ("loss_seen", "update_coming", "step_made")
 """All that a step calls of the hook."""
 
 _SEAMS = ("backward", "step", "_take_model_step")
-"""Where the hook sits in an engine; see trainer_hooks.seams."""
+"""Where the hook sits in an engine; see trainer_hooks.sample.engine_calls."""
 
 _WAITING = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"})
 

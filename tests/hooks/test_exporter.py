@@ -30,12 +30,12 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
-from trainer_hooks import metrics_server, visitor
-from trainer_hooks.answers import Credentials
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.metrics_server import Allowance
-from trainer_hooks.step_collector import LayerReading, StepCollector
-from trainer_hooks.visitor import Visitor
+from trainer_hooks.export import connection, metrics_server
+from trainer_hooks.export.answers import Credentials
+from trainer_hooks.export.connection import Visitor
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.metrics_server import Allowance
+from trainer_hooks.export.step_collector import LayerReading, StepCollector
 
 OPENSSL = shutil.which("openssl") or "openssl"
 EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
@@ -315,7 +315,7 @@ def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pyte
     patience_s = iter([1.0] * 5)  # of theirs; who reads has all the time that it needs
 
     def comes(*given: Any) -> Visitor:
-        monkeypatch.setattr(visitor, "_CONNECTION_S", next(patience_s, 60.0))
+        monkeypatch.setattr(connection, "_CONNECTION_S", next(patience_s, 60.0))
         return Visitor(*given)
 
     monkeypatch.setattr(metrics_server, "Visitor", comes)

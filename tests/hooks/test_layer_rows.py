@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from trainer_hooks.adam_state import Held
-from trainer_hooks.meter import Measurement
-from trainer_hooks.one_pass import Piece
+from trainer_hooks.sample.adam_state import Held
+from trainer_hooks.sample.meter import Measurement
+from trainer_hooks.sample.one_pass import Piece
 
 
 @pytest.mark.parametrize("place", [0, 1])

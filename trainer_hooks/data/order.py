@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.skipping import SkippedRange
-from trainer_hooks.data.pool import Pace
+from trainer_hooks.data.pool import Pace, Progress
 from trainer_hooks.data.sampler import CurriculumSampler, is_in
-from trainer_hooks.data.segments import Progress
 
 __all__ = ["CurriculumOrder"]
 

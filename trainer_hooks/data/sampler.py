@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.permutation import Permutation, key, noise
-from trainer_hooks.data.pool import Counts, Pace, Pool
-from trainer_hooks.data.segments import Progress, Segment
+from trainer_hooks.data.pool import Counts, Pace, Pool, Progress, Segment
 
 __all__ = ["CurriculumSampler", "is_in"]
 

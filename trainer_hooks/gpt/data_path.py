@@ -10,19 +10,21 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sentinel.vocabulary.skipping import SkippedRange
-from trainer_hooks.custom_pacing import resolved
 from trainer_hooks.gpt.arguments import shape
 from trainer_hooks.gpt.checkpoint import Progress
 from trainer_hooks.gpt.data import Corpus
-from trainer_hooks.gpt.feed import Feed
 from trainer_hooks.gpt.model import Block
 from trainer_hooks.gpt.ordering import curriculum_state, data_order
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.random_ltd import DataRank, LayerTokens, RandomLtd
-from trainer_hooks.seqlen_warmup import SeqlenWarmup
+from trainer_hooks.warmup import SeqlenWarmup
+from trainer_hooks.warmup.pacing import resolved
 
 __all__ = ["DataPath"]
 
@@ -42,7 +44,8 @@ class DataPath:
         rank: DataRank,
     ) -> None:
         """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of."""
-        self._engine, self._schedules, self._progress = engine, schedules, progress
+        self._engine, self._corpus, self._schedules = engine, corpus, schedules
+        self._progress, self._rank = progress, rank
         self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
         known = [SkippedRange.from_json(r) for r in progress.skipped]
         self.order = data_order(
@@ -53,7 +56,6 @@ class DataPath:
             self.warmup.load(progress.warmup)
         else:
             self.warmup.consumed_tokens = progress.consumed_tokens
-        self._feed = Feed(corpus, self.order, self.warmup, rank, micro=engine.train_micro_batch_size_per_gpu())
         self.layer_tokens = LayerTokens(shape(settings).layers, progress.consumed_tokens)
         if progress.layer_tokens is not None:
             self.layer_tokens.load(progress.layer_tokens)
@@ -74,17 +76,31 @@ class DataPath:
         if self.samples != engine.train_batch_size():
             engine.set_train_batch_size(self.samples)
         self.warmup.begin(step, self.samples)
-        batches, position = self._feed.step(step, progress.consumed_samples, self.samples)
+        kept = self.warmup.kept_samples
+        fresh, position = self.order.take(progress.consumed_samples, self.samples - kept, step)
+        if self.warmup.cuts:
+            self.warmup.took(self.order.runs(progress.consumed_samples, position))
         self._count(step, position)
-        return self._micro_batches(step, batches)
+        return self._micro_batches(step, fresh)
 
-    def _micro_batches(self, step: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
-        engine, last = self._engine, self.samples // self._at_once - 1
-        for number, batch in enumerate(batches):
+    def _micro_batches(self, step: int, fresh: NDArray[np.int64]) -> Iterator[Tensor]:
+        """Samples are dealt to the ranks so that a step's are the same on any number of ranks, at any micro-batch."""
+        engine, rank, last = self._engine, self._rank, self.samples // self._at_once - 1
+        slots = np.arange(self.samples).reshape(-1, rank.size, self._at_once // rank.size)[:, rank.rank]
+        for number, batch in enumerate(self._tokens(fresh, each) for each in slots):
             if self._ltd is not None:
                 self._ltd.begin(step, number)
             engine.set_gradient_accumulation_boundary(number == last)  # its own count is off when the batch changes
             yield self.warmup(batch.to(engine.device))
+
+    def _tokens(self, fresh: NDArray[np.int64], slots: NDArray[Any]) -> Tensor:
+        """(micro, F + 1) tokens: of the step's samples the last ones are packed of what the warmup has kept."""
+        ordered = torch.from_numpy(self._corpus.training(fresh[slots[slots < len(fresh)]]))
+        later = slots[slots >= len(fresh)] - len(fresh)
+        return torch.cat([ordered, self.warmup.packed(later.tolist(), self._read)]) if len(later) else ordered
+
+    def _read(self, positions: list[int]) -> Tensor:
+        return torch.from_numpy(self._corpus.training(self.order.at(positions)))
 
     def _count(self, step: int, position: int) -> None:
         progress, length = self._progress, self.warmup.length

@@ -17,8 +17,7 @@ from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, Standing
 from sentinel.vocabulary.sample import Sample
-from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
-from trainer_hooks.exporter import ExporterSettings
+from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import shape, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
@@ -30,6 +29,7 @@ from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
+from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
 __all__ = ["Trainer", "leave_out_unused_ops"]
 

@@ -22,11 +22,10 @@ from deepspeed.runtime.data_pipeline.data_routing.helper import convert_to_rando
 from deepspeed.utils.module_utils import recursive_setattr
 from torch import Tensor, nn
 
-from trainer_hooks.random_ltd.data_rank import DataRank
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.layer_tokens import LayerTokens
 from trainer_hooks.random_ltd.random_ltd import Schedule, kept_at
-from trainer_hooks.random_ltd.turn import Turn
+from trainer_hooks.random_ltd.turn import DataRank, Turn
 
 __all__ = ["DeepSpeedLtd"]
 
@@ -69,7 +68,7 @@ class DeepSpeedLtd:
 
     def kept_tokens(self, seqlen: int) -> int:
         """Of a sample of `seqlen` tokens, how many a dropping layer sees in the step that has begun."""
-        return seqlen if self._turn.kept is None else min(self._turn.kept, seqlen)
+        return self._turn.kept_of(seqlen)
 
     def count(self, tokens: LayerTokens, *, samples: int, seqlen: int) -> None:
         """Adds what the step's `samples` (on all ranks) of `seqlen` tokens are to each layer."""

@@ -1,21 +1,64 @@
-"""random-LTD in a model: which layers, how many tokens in this step, on and off."""
+"""random-LTD in a model: which layers (all of one class but the first and the last), how many tokens, on and off."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 from sentinel.vocabulary.errors import ConfigError
-from trainer_hooks.random_ltd.data_rank import DataRank
 from trainer_hooks.random_ltd.layer import DroppingForward
 from trainer_hooks.random_ltd.layer_tokens import LayerTokens
-from trainer_hooks.random_ltd.layers import Layers
-from trainer_hooks.random_ltd.routing import PlainTorch, Routing
-from trainer_hooks.random_ltd.turn import Turn
+from trainer_hooks.random_ltd.routing import PlainTorch, Routing, fastest
+from trainer_hooks.random_ltd.turn import DataRank, Turn
 
-__all__ = ["KeptTokens", "RandomLtd", "Schedule", "kept_at"]
+__all__ = ["KeptTokens", "Layers", "RandomLtd", "Schedule", "kept_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """A model's layers of one class, numbered from 0 in their order."""
+
+    count: int
+    """In the whole model, on all stages of a pipeline."""
+
+    dropping: tuple[int, ...]
+    """Numbers of those that drop tokens, ascending."""
+
+    here: dict[int, nn.Module]
+    """Number -> layer, of those of `dropping` that this process has."""
+
+    @classmethod
+    def of(cls, model: nn.Module, layer_class: type[nn.Module], chosen: Iterable[int] | None = None) -> Layers:
+        """`chosen` numbers; None is all but the first and the last. ConfigError where there are none such."""
+        count, here = _numbered(model, layer_class)
+        dropping = tuple(range(1, count - 1)) if chosen is None else tuple(sorted(set(chosen)))
+        if not dropping:
+            raise ConfigError(
+                f"random-LTD has no layer to drop tokens in: the model has {count} of class {layer_class.__name__}, "
+                f"and the first and the last see every token"
+            )
+        if dropping[0] < 0 or dropping[-1] >= count:
+            raise ConfigError(f"random-LTD: layers {list(dropping)} should be numbers from 0 to {count - 1}")
+        return cls(count=count, dropping=dropping, here={n: here[n] for n in dropping if n in here})
+
+
+def _numbered(model: Any, layer_class: type[nn.Module]) -> tuple[int, dict[int, nn.Module]]:
+    """(number of layers in the whole model, number -> layer of those in this process)."""
+    if not hasattr(model, "_layer_specs"):
+        found = [module for module in model.modules() if isinstance(module, layer_class)]
+        return len(found), dict(enumerate(found))
+    # DeepSpeed's PipelineModule: a stage builds its own layers only, and names them by their place in the whole stack
+    places = [place for place, spec in enumerate(model._layer_specs) if _builds(spec, layer_class)]
+    here = dict(model.named_children())
+    return len(places), {n: here[str(place)] for n, place in enumerate(places) if str(place) in here}
+
+
+def _builds(spec: Any, layer_class: type[nn.Module]) -> bool:
+    built = getattr(spec, "typename", None)
+    return issubclass(built, layer_class) if isinstance(built, type) else isinstance(spec, layer_class)
 
 
 @runtime_checkable
@@ -86,7 +129,7 @@ class RandomLtd:
 
     def kept_tokens(self, seqlen: int) -> int:
         """Of a sample of `seqlen` tokens, how many a dropping layer sees in the step that has begun."""
-        return seqlen if self._turn.kept is None else min(self._turn.kept, seqlen)
+        return self._turn.kept_of(seqlen)
 
     def count(self, tokens: LayerTokens, *, samples: int, seqlen: int) -> None:
         """Adds what the step's `samples` (on all ranks) of `seqlen` tokens are to each layer."""
@@ -113,11 +156,7 @@ class RandomLtd:
 
 def _fastest(layers: Layers) -> Routing:
     parameter = next((p for layer in layers.here.values() for p in layer.parameters()), None)
-    if parameter is None or parameter.device.type == "cpu":
-        return PlainTorch()
-    from trainer_hooks.random_ltd.deepspeed_op import fastest
-
-    return fastest(parameter.device)
+    return PlainTorch() if parameter is None else fastest(parameter.device)
 
 
 def _before(engine: Any, name: str, what: Callable[[], None]) -> None:

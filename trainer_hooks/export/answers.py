@@ -1,0 +1,148 @@
+"""From the bytes of a request to the bytes of an answer; prometheus_client's WSGI application says what is in it.
+
+The application negotiates the format (text or OpenMetrics), compresses, and renders. What it has rendered is kept for
+a moment, so that many who ask at once cost the training no more than one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import http.client
+import io
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from trainer_hooks.export.step_collector import StepCollector
+
+__all__ = ["Answers", "Credentials"]
+
+_RENDERING_SHARE = 0.01
+"""An answer is rendered anew only when it is 1 / this times as old as the time that rendering it took."""
+
+_MOST_KEPT_S = 10.0
+"""No answer is older than this, however long rendering takes (a millisecond as a rule, 50 with a thousand layers)."""
+
+_KEPT = 8
+"""Different answers (formats, encodings, queries) that are kept at a time."""
+
+_NO_VERSION = re.compile(r"version=(?!\d+(\.\d+){0,2}\s*([;,]|$))", re.ASCII)
+"""A version of a format that is no number: the application raises on it; plain text is what everybody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The user and the password of HTTP's basic authentication."""
+
+    expected: bytes
+    """user:password, as UTF-8."""
+
+    @classmethod
+    def read(cls, user: str, password_file: Path) -> Credentials:
+        """The password is the file's text without the newline at its end. OSError, or ValueError where it is empty."""
+        password = password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        if not user or not password:
+            raise ValueError(f"basic authentication needs a user and a password; {password_file} holds the password")
+        return cls(f"{user}:{password}".encode())
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+    def admit(self, authorization: str | None) -> bool:
+        """Whether the header is right, found out in a time that does not depend on where it is wrong."""
+        scheme, _, given = (authorization or "").partition(" ")
+        try:
+            told = base64.b64decode(given.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            told = b""
+        return hmac.compare_digest(told, self.expected) and scheme.lower() == "basic"
+
+
+class Answers:
+    """Answers requests for one collector's metrics; to be asked by one thread."""
+
+    def __init__(
+        self,
+        collector: StepCollector,
+        *,
+        credentials: Credentials | None = None,
+        failed: Callable[[Exception], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(collector)
+        self._app = make_wsgi_app(registry)
+        self._credentials = credentials
+        self._failed = failed
+        self._clock = clock
+        self._kept: dict[tuple[str, ...], tuple[float, bytes]] = {}
+        """{what the answer depends on: (how long it is good for, by the clock, the answer)}"""
+
+    def to(self, head: bytes) -> bytes:
+        """The answer to a request, given up to the empty line. An error in here is told, and is a 500."""
+        try:
+            return self._to(head)
+        except Exception as error:  # noqa: BLE001 - the exporter's edge: the next scrape may well be answered
+            self._failed(error)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _to(self, head: bytes) -> bytes:
+        line, _, rest = head.partition(b"\r\n")
+        words = line.decode("latin-1").split(" ")
+        folded = b"\r\n " in head or b"\r\n\t" in head  # long out of use, but for smuggling lines into an answer
+        if len(words) != 3 or not words[2].startswith("HTTP/1.") or folded:
+            return _plain(HTTPStatus.BAD_REQUEST)
+        try:
+            headers = http.client.parse_headers(io.BytesIO(rest))
+        except http.client.HTTPException:
+            return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if self._credentials is not None and not self._credentials.admit(headers.get("Authorization")):
+            return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
+        method, (path, _, query) = words[0], words[1].partition("?")
+        asked = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
+        now = self._clock()
+        good_until, answer = self._kept.get(asked, (0.0, b""))
+        if now >= good_until:
+            answer = self._render(*asked)
+            took = self._clock() - now
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[asked] = (now + min(took / _RENDERING_SHARE, _MOST_KEPT_S), answer)
+        return answer
+
+    def _render(self, method: str, path: str, query: str, accept: str, encoding: str) -> bytes:
+        if path not in ("/", "/metrics"):
+            return _plain(HTTPStatus.NOT_FOUND)
+        if method != "GET":
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET"))
+        environment = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "HTTP_ACCEPT": "" if _NO_VERSION.search(accept) else accept,
+            "HTTP_ACCEPT_ENCODING": encoding,
+        }
+        told: list[Any] = []
+        body = b"".join(self._app(environment, lambda status, headers: told.extend((status, headers))))
+        status, headers = told
+        return _answer(status, headers, body)
+
+
+def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:
+    text = f"{status.value} {status.phrase}"
+    return _answer(text, [("Content-Type", "text/plain; charset=utf-8"), *headers], f"{text}\n".encode())
+
+
+def _answer(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    """One answer, after which the connection is closed: who asks often has to be let in each time, at our pace."""
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body

@@ -1,0 +1,267 @@
+"""A callback for Hugging Face's Trainer with DeepSpeed. This module needs transformers; nothing else of the hooks does.
+
+    trainer = Trainer(model=model, args=TrainingArguments(deepspeed=config, ...), ...)
+    trainer.add_callback(StabilityCallback(trainer, run="tr8"))
+    trainer.train()
+
+What Trainer shows a callback has neither the engine nor the batches. So the callback holds the trainer, whose
+`model_wrapped` is the engine that accelerate made, and counts what is fed where the engine's forward is called.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import deepspeed
+from transformers import TrainerCallback
+
+from sentinel.vocabulary.loss_ratio import LossMinimum
+from trainer_hooks.hook import Hook, Position, attach
+
+__all__ = ["StabilityCallback"]
+
+log = logging.getLogger(__name__)
+
+_TRAINER = "Hugging Face's Trainer (StabilityCallback)"
+
+_KEY = "sentinel"
+"""Where the callback's state lies among the `stateful_callbacks` of trainer_state.json.
+
+Not through ExportableState: a checkpoint that was saved before the callback was added has no entry for it, and the
+next save ends in Trainer's KeyError; and with restore_callback_states_from_checkpoint the callback would be built anew
+from what JSON can hold, which a trainer is not. Under a key of its own it comes back with and without that option.
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fed:
+    """What the model was given to train on: counted from the batches' shapes, padding included, without a sync."""
+
+    ranks: int
+    """Data-parallel ranks. Each is taken to be fed as much as this one, as packed pre-training does."""
+
+    samples: int | None
+    """Over the run's life and all ranks; None where an earlier part of the run was not counted."""
+
+    tokens: int | None
+    """Likewise."""
+
+    step_samples: int = 0
+    """In the step under way, over all ranks."""
+
+    seqlen: int | None = None
+    """Tokens per sample in the step under way, its longest micro-batch's."""
+
+    def next_step(self) -> None:
+        """A step begins."""
+        self.step_samples, self.seqlen = 0, None
+
+    def micro_batch(self, samples: int, seqlen: int) -> None:
+        """One micro-batch goes into the model on this rank."""
+        whole = samples * self.ranks
+        self.step_samples += whole
+        self.seqlen = max(seqlen, self.seqlen or 0)
+        if self.samples is not None:
+            self.samples += whole
+        if self.tokens is not None:
+            self.tokens += whole * seqlen
+
+
+class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers is no requirement of ours: Any to mypy
+    """One sample per optimizer step to the metrics journal and to /metrics, and word of starts, saves and evaluations.
+
+    Added to the trainer on every rank. Nothing that goes wrong in it reaches the training loop.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        state_dir: str | os.PathLike[str] | None = None,
+        run: str = "run",
+        validation_metric: str = "eval_loss",
+        full_seqlen: int | None = None,
+        applies: Iterable[str] = (),
+        **attach_options: Any,
+    ) -> None:
+        """`attach_options` go to `attach` (address, port, mpu, …).
+
+        `validation_metric` is the one of evaluate()'s metrics that counts as the run's validation loss: with several
+        evaluation sets the one of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length that it is
+        measured at, in tokens; None where that is not known. `applies` names the keys of overrides.json that the
+        training script itself reads and applies, such as "free": the callback observes and applies none.
+        """
+        self.hook: Hook | None = None
+        """From the beginning of a training to its end."""
+
+        self.errors = 0
+        """What was caught and kept from the training loop."""
+
+        self._trainer = trainer
+        self._state_dir = state_dir
+        self._run = run
+        self._validation_metric = validation_metric
+        self._full_seqlen = full_seqlen
+        self._attach_options = {"applies": tuple(applies), "trainer": _TRAINER, **attach_options}
+        self._said: set[str] = set()
+        self._fed = Fed(ranks=1, samples=0, tokens=0)
+        self._lr_warmup_steps: int | None = None
+        self._watching: Any = None  # the handle of the engine's forward hook
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """The engine is made and the checkpoint loaded: attaches, and reports what the attempt runs with."""
+        with self._kept_from_training("attach"):
+            self._end("error: training began anew")  # Trainer does so with a smaller batch after an out-of-memory
+            engine = self._trainer.model_wrapped
+            if not isinstance(engine, deepspeed.DeepSpeedEngine):
+                raise TypeError(
+                    f"Trainer runs a {type(engine).__name__}, not a DeepSpeed engine: deepspeed=… is not set"
+                )
+            self._begin(engine, args, state)
+
+    def on_step_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        """Before a step's first micro-batch."""
+        with self._kept_from_training("look before the step"):
+            self._fed.next_step()
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """After the update and before a save: leaves word for a restart in what becomes trainer_state.json."""
+        with self._kept_from_training("leave word for a restart"):
+            if self.hook is not None:
+                state.stateful_callbacks[_KEY] = {
+                    "attempt": self.hook.attempt,
+                    "consumed_samples": self._fed.samples,
+                    "consumed_tokens": self._fed.tokens,
+                    "loss_minimum": [list(pair) for pair in self.hook.loss_minimum.state()],
+                }
+
+    def on_evaluate(
+        self, _args: Any, _state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Reports the validation loss, where evaluate() measured the metric that counts as it."""
+        with self._kept_from_training("report the validation"):
+            loss = (metrics or {}).get(self._validation_metric)
+            if self.hook is not None and loss is not None:
+                self.hook.validation(float(loss), self._full_seqlen)
+
+    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Reports the checkpoint: DeepSpeed's part is whole on every rank, other ranks may yet write an rng_state."""
+        with self._kept_from_training("report the checkpoint"):
+            if self.hook is not None and not args.save_only_model:  # weights alone are nothing to go on from
+                tag = f"checkpoint-{state.global_step}"
+                fed = self._fed
+                self.hook.checkpoint_saved(tag, consumed_samples=fed.samples, consumed_tokens=fed.tokens)
+
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Reports the end of train(): the planned one, or an earlier stop that a callback asked for, as for a time
+        limit. An error never gets here: see `_at_exit`."""
+        with self._kept_from_training("report the end"):
+            at, planned = int(state.global_step), int(state.max_steps)
+            self._end("finished" if at >= planned else f"stopped: at step {at} of {planned}")
+
+    def _begin(self, engine: Any, args: Any, state: Any) -> None:
+        before: dict[str, Any] = {}
+        resumed = int(state.global_step) or None
+        with self._kept_from_training("read what an earlier attempt left"):
+            before = _left_behind(state)
+        self._fed = Fed(
+            ranks=int(engine.dp_world_size),
+            samples=before.get("consumed_samples") if resumed else 0,
+            tokens=before.get("consumed_tokens") if resumed else 0,
+        )
+        self.hook = attach(
+            engine,
+            state_dir=self._state_dir,
+            run=self._run,
+            position=self._position,
+            loss_minimum=before.get("loss_minimum"),
+            **self._attach_options,
+        )
+        atexit.register(self._at_exit)
+        with self._kept_from_training("count what is fed"):
+            self._watching = engine.register_forward_pre_hook(self._forward, with_kwargs=True)
+        with self._kept_from_training("report the start"):
+            if engine.lr_scheduler is None:  # else the schedule is DeepSpeed's own, and not of Trainer's arguments
+                self._lr_warmup_steps = int(args.get_warmup_steps(state.max_steps)) or None
+            by_steps = str(getattr(args.save_strategy, "value", args.save_strategy)) == "steps"
+            self.hook.run_started(
+                parent_attempt=before.get("attempt"),
+                resumed_from=resumed,
+                seed=int(args.seed if args.data_seed is None else args.data_seed),
+                first_sample_index=None if resumed and args.ignore_data_skip else self._fed.samples,
+                consumed_tokens=self._fed.tokens,
+                lr=float(engine.optimizer.param_groups[0]["lr"]),
+                full_seqlen=self._full_seqlen,
+                total_steps=int(state.max_steps),
+                checkpoint_interval_steps=int(state.save_steps) if by_steps else None,
+                settings=args.to_sanitized_dict(),
+            )
+
+    def _forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Torch's forward pre-hook of the engine, which no compilation of the model takes in."""
+        with self._kept_from_training("count what is fed"):
+            if module.module.training:
+                name = getattr(module.module, "main_input_name", "input_ids")
+                shape = (kwargs[name] if name in kwargs else args[0]).shape  # (B, T)
+                self._fed.micro_batch(shape[0], shape[1])
+
+    def _position(self) -> Position:
+        """For the hook: where the step that was just made stands."""
+        fed = self._fed
+        return Position(
+            consumed_samples=fed.samples,
+            consumed_tokens=fed.tokens,
+            seqlen=fed.seqlen,
+            lr_warmup_steps=self._lr_warmup_steps,
+            global_batch_samples=fed.step_samples or None,
+        )
+
+    def _at_exit(self) -> None:
+        """The process ends before the training does; Python keeps the error that nobody caught in sys.last_value."""
+        with self._kept_from_training("report the end"):
+            error = getattr(sys, "last_value", None)
+            told = f"{type(error).__name__}: {error}" if error is not None else "the process ended before the training"
+            self._end(f"error: {told}")
+
+    def _end(self, reason: str) -> None:
+        hook, self.hook = self.hook, None
+        if hook is None:
+            return
+        atexit.unregister(self._at_exit)
+        if self._watching is not None:
+            self._watching.remove()
+            self._watching = None
+        hook.close(reason)
+
+    @contextmanager
+    def _kept_from_training(self, what: str) -> Iterator[None]:
+        """The callback's outer edge, as the hook has its own."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
+            self.errors += 1
+            with suppress(AttributeError):
+                self.hook.errors += 1  # type: ignore[union-attr]  # counted in sentinel_hook_errors_total
+            if what not in self._said:
+                self._said.add(what)
+                log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
+
+
+def _left_behind(state: Any) -> dict[str, Any]:
+    """What `on_step_end` of an earlier attempt left in the checkpoint's trainer_state.json; empty where nothing is."""
+    told = (state.stateful_callbacks or {}).get(_KEY) if state.global_step else None
+    if told is None:
+        return {}
+    counts = {name: told.get(name) for name in ("attempt", "consumed_samples", "consumed_tokens")}
+    for name, count in counts.items():
+        if count is not None and not isinstance(count, int):
+            raise ValueError(f"{name} in trainer_state.json should be a whole number, not {count!r}")
+    minima = [(seqlen, float(loss)) for seqlen, loss in told["loss_minimum"]]
+    return {**counts, "loss_minimum": LossMinimum.load(minima)}

@@ -1,0 +1,281 @@
+"""Measures one step on one rank: starts the reductions on the device, and reads them when they are on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer_hooks.sample.adam_state import AdamState, Held
+from trainer_hooks.sample.layers import layers_of
+from trainer_hooks.sample.local_gradient import LocalGradient
+from trainer_hooks.sample.measurement import Readout
+from trainer_hooks.sample.one_pass import OnePass, one_pass
+from trainer_hooks.sample.reading import Moments, RankReading, loss_scale
+from trainer_hooks.sample.replicas import Replicas, is_partitioned
+
+__all__ = ["LayerRows", "Measurement", "Meter"]
+
+
+_ROWS_WITH_MOMENTS = 5
+
+Keeps = Callable[[str], AbstractContextManager[None]]
+"""keeps(what): a context that keeps errors from the training loop, counts them, and says what could not be done."""
+
+
+class Meter:
+    """One engine's, on one rank."""
+
+    def __init__(self, engine: Any, mpu: Any, keeps: Keeps) -> None:
+        self._engine = engine
+        self._keeps = keeps
+        """So that what can't be read of a step takes nothing else of it along."""
+
+        names = {id(p): name for name, p in engine.module.named_parameters()}
+        layers = layers_of(names.values())
+        self.layers: list[str] = list(dict.fromkeys(layers.values()))
+        """The layers that this rank has parameters of, in the model's order."""
+
+        self._replicas = Replicas.of(engine, mpu)
+        self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
+        self._passes: list[OnePass] = []
+        self._held: list[Held] = []
+        """What lies on this rank, in the order of the passes' pieces."""
+
+        self._shares = torch.zeros(0, dtype=torch.float64)
+        self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
+        self._local = LocalGradient(self._parameters) if self._replicas.whole_model else None
+        self._step = _Step()
+
+    def look(self, *, whole: bool = False) -> None:
+        """Finds Adam's state, and chooses what reads it (which may compile it, once): here, or at the first update."""
+        if self._state.changed(whole=whole):
+            self._take_up()
+
+    def listen_to_gradients(self) -> None:
+        """The next step's gradients are to be measured before they are averaged over the ranks."""
+        if self._local is not None:
+            self._local.listen()
+
+    def loss_seen(self, loss: Tensor, *, of_many: bool) -> None:
+        """A micro-batch's loss, before it is differentiated; see `seams.Listener`."""
+        step = self._step
+        step.losses.append(loss.detach())
+        step.of_many = of_many
+        step.divided = _divided_at_the_loss(self._engine, loss)
+        if loss.requires_grad:
+            loss.register_hook(step.scaled_by)  # type: ignore[no-untyped-call]
+
+    def update_coming(self) -> None:
+        """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them.
+
+        At stage 0 in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them.
+        """
+        self._step.loss_scale = loss_scale(self._engine.optimizer)
+        self._state.update_coming()
+        if not hasattr(self._engine.optimizer, "optimizer"):
+            self._step.squares = self._squares_of_gradients()
+
+    def measure(self, *, with_moments: bool) -> Measurement:
+        """Starts to measure the step that was just made; its readings may still be on their way to the host.
+
+        RuntimeError when no loss of the step was seen, and whatever goes wrong in the optimizer's state.
+        """
+        step, self._step = self._step, _Step()
+        engine = self._engine
+        local, given = None, None
+        with self._keeps("read this rank's own gradient"):
+            if self._local is not None and self._local.listening:
+                local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
+        with self._keeps("read the gradient's norm"):
+            given = _given_norm(engine, step) if step.squares is None else None
+        if not step.losses:
+            raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
+        self.look(whole=with_moments)
+        loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
+        rows = self._rows(with_moments)
+        scalars = {"loss": loss, "squares": step.squares_unscaled(engine), "given": given, "local": local}
+        return Measurement(
+            global_step=engine.global_steps,
+            scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
+            rows=rows,
+            with_moments=with_moments and all(len(row) == _ROWS_WITH_MOMENTS for row in rows),
+            with_state=self._state.there or not self._parameters,
+            held=self._held,
+            shares=self._shares,
+        )
+
+    def _rows(self, with_moments: bool) -> list[Tensor]:
+        """Of each pass (2, S), or (5, S) with the moments."""
+        with self._keeps("measure the moments"):
+            if with_moments and all(h.piece.exp_avg is not None and h.piece.parameter is not None for h in self._held):
+                constants = self._state.constants()
+                return [p.moments(constants) for p in self._passes]
+        return [p.variance() for p in self._passes]
+
+    def _take_up(self) -> None:
+        """New tensors: one pass per device over what lies there."""
+        held = self._state.held
+        devices = list(dict.fromkeys(h.piece.exp_avg_sq.device for h in held))
+        by_device = [[h for h in held if h.piece.exp_avg_sq.device == device] for device in devices]
+        self._held = [h for some in by_device for h in some]
+        self._shares = torch.tensor([h.share for h in self._held], dtype=torch.float64)
+        self._passes = [one_pass([h.piece for h in some]) for some in by_device]
+
+    def _squares_of_gradients(self) -> Tensor | None:
+        """() float64: each element counted once over all ranks; None without any gradient."""
+        shares: dict[float, list[Tensor]] = {}
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                shares.setdefault(self._replicas.share(parameter), []).append(parameter.grad)
+        squares = [
+            share * torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+            for share, gradients in shares.items()
+        ]
+        return torch.stack(squares).sum() if squares else None
+
+
+class _Step:
+    """What was heard of the step under way."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.of_many = True
+        self.divided = True
+        self.squares: Tensor | None = None
+        self.loss_scale: float | None = None
+        self.factor: Tensor | None = None
+
+    def scaled_by(self, gradient: Tensor) -> None:
+        """What DeepSpeed multiplies the loss with, read where it arrives at the loss; see `_divided_at_the_loss`."""
+        self.factor = gradient.detach().double()
+
+    def many(self, engine: Any) -> int:
+        """What DeepSpeed divides each micro-batch's loss by."""
+        return int(engine.gradient_accumulation_steps()) if self.of_many else 1
+
+    def scale(self, engine: Any) -> Tensor | float:
+        """The loss scale that the gradients really carry, dimensionless."""
+        if self.factor is None:
+            return 1.0
+        return self.factor * (self.many(engine) if self.divided else 1)
+
+    def squares_unscaled(self, engine: Any) -> Tensor | None:
+        return None if self.squares is None else self.squares / self.scale(engine) ** 2
+
+
+def _divided_at_the_loss(engine: Any, loss: Tensor) -> bool:
+    """Whether what arrives at the loss is divided by the number of micro-batches already.
+
+    DeepSpeed 0.18.3 to 0.19.5 divides what arrives at the model's output, in a hook that it puts there in forward: the
+    loss is divided where it is that output itself (Hugging Face's models) and not where it is made of it. All others
+    divide the loss.
+    """
+    at_the_output = hasattr(engine, "_backward_prologue_per_tensor")
+    of_late = hasattr(engine, "_running_engine_backward_count")  # it then leaves the output's alone
+    return of_late or not at_the_output or bool(getattr(loss, "_backward_hooks", None))
+
+
+def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
+    """The global norm before clipping as DeepSpeed has measured it, with what its fp16 optimizers do to it undone.
+
+    Stage 3, and at stage 0 the wrapper of FusedAdam, divide by the loss scale as it is after the step, not by the one
+    that the gradients carry: where the scale doubles, the norm is half. At stage 0 the gradients may not carry it at
+    all (0.19.8 does not scale the loss there), and the wrapper of the other Adams does not divide.
+
+    Of a step that an overflow has skipped it is inf; before 0.19.8 DeepSpeed has the norm of the step before there.
+    """
+    norm, optimizer = engine.get_global_grad_norm(), engine.optimizer
+    if getattr(optimizer, "overflow", False) is True:
+        return math.inf
+    after = loss_scale(optimizer)
+    if norm is None or step.loss_scale is None or after is None:
+        return norm  # type: ignore[no-any-return]
+    if not is_partitioned(engine):
+        carried = norm * after if hasattr(optimizer, "fp32_groups_flat") else norm
+        return carried / step.scale(engine)  # type: ignore[no-any-return]
+    return norm * (after / step.loss_scale) if int(engine.zero_optimization_stage()) == 3 else norm  # type: ignore[no-any-return]
+
+
+class Measurement:
+    """The readings of one rank's step, on their way to the host."""
+
+    def __init__(
+        self,
+        *,
+        global_step: int,
+        scalars: dict[str, Tensor],
+        rows: list[Tensor],
+        with_moments: bool,
+        with_state: bool,
+        held: list[Held],
+        shares: Tensor,
+    ) -> None:
+        self._global_step = global_step
+        self._names = list(scalars)
+        self._readout = Readout([*(t.double() for t in scalars.values()), *rows])
+        self._with_moments = with_moments
+        self._with_state = with_state
+        self._held = held
+        self._shares = shares
+
+    def ready(self) -> bool:
+        """Whether all of it is on the host; never waits."""
+        return self._readout.ready()
+
+    def rank_reading(self) -> RankReading:
+        """The reading, once it is ready."""
+        scalars, rows = self._on_the_host()
+        shares = self._shares
+        moments = None
+        if self._with_moments:
+            momentum, update, parameter = (float(shares @ rows[i]) for i in (2, 3, 4))
+            elements = sum(h.share * h.piece.exp_avg_sq.numel() for h in self._held if h.layer is not None)
+            moments = Moments(
+                update_squares=update, momentum_squares=momentum, parameter_squares=parameter, elements=elements
+            )
+        return RankReading(
+            global_step=self._global_step,
+            loss=scalars["loss"],
+            variance_l1=float(shares @ rows[0]) if self._with_state else None,
+            variance_top=float(rows[1].max()) if self._held else -math.inf,
+            grad_squares=scalars.get("squares"),
+            grad_norm=scalars.get("given"),
+            local_grad_norm=scalars.get("local"),
+            moments=moments,
+        )
+
+    def layer_rows(self, layers: list[str]) -> LayerRows:
+        """This rank's part of each of the layers, once it is ready."""
+        _, rows = self._on_the_host()
+        position = {layer: i for i, layer in enumerate(layers)}
+        l1, top, nans = [0.0] * len(layers), [-math.inf] * len(layers), [0.0] * len(layers)
+        for held, total, largest in zip(self._held, rows[0].tolist(), rows[1].tolist(), strict=True):
+            at = position.get(held.layer) if held.layer is not None else None
+            if at is not None:
+                l1[at] += held.share * total
+                top[at] = max(top[at], largest)
+                nans[at] = max(nans[at], float(math.isnan(largest)))
+        return LayerRows(sums=l1 + nans, tops=top)
+
+    def _on_the_host(self) -> tuple[dict[str, float], Tensor]:
+        tensors = self._readout.tensors()
+        scalars = {name: float(t) for name, t in zip(self._names, tensors, strict=False)}
+        rows = tensors[len(self._names) :]
+        return scalars, torch.cat(rows, dim=1) if rows else torch.zeros(5, 0, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRows:
+    """One rank's part of each layer's variance, in the order of the layers."""
+
+    sums: list[float]
+    """To be added: of each layer the sum of sqrt(v); then of each whether a v is nan (1) or none is (0)."""
+
+    tops: list[float]
+    """Of which the largest is taken: of each layer max of v; -inf where this rank holds none of it."""
