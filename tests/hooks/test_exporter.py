@@ -35,7 +35,7 @@ from trainer_hooks.export.answers import Credentials
 from trainer_hooks.export.connection import Visitor
 from trainer_hooks.export.exporter import Exporter, ExporterSettings
 from trainer_hooks.export.metrics_server import Allowance
-from trainer_hooks.export.step_collector import LayerReading, StepCollector
+from trainer_hooks.export.step_collector import StepCollector
 
 OPENSSL = shutil.which("openssl") or "openssl"
 EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
@@ -50,7 +50,7 @@ A_MEGABYTE = LayerVariance(
 )
 
 
-def collector(layers: Callable[[], LayerReading | None] = lambda: None) -> StepCollector:
+def collector(layers: Callable[[], LayerVariance | None] = lambda: None) -> StepCollector:
     made = StepCollector("tr8", 1, layers=layers)
     made.push(Sample(attempt=1, global_step=7, time_unix_s=1.0, loss=7.0, lr=0.5))
     return made

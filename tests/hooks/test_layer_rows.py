@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trainer_hooks.sample.adam_state import Held
-from trainer_hooks.sample.meter import Measurement
+from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import Piece
 
 

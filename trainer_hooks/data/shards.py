@@ -26,8 +26,7 @@ Stage = Literal["counts", "values"]
 _SHARD_TOKENS = range(1 << 22, 1 << 27)
 """From 30 ms of work, which writing a file is small beside, to a second: what a kill can cost."""
 
-_SHARDS = 64
-"""As many as this where the data is neither small nor large, so that workers share it evenly."""
+_SHARDS = 64  # as many as this where the data is neither small nor large, so that workers share it evenly
 
 _BATCH_TOKENS: dict[Stage, int] = {"counts": 1 << 17, "values": 1 << 15}
 """Tokens that are looked at at once: as many as the processor's cache takes."""

@@ -31,9 +31,7 @@ _RENDERING_SHARE = 0.01
 _MOST_KEPT_S = 10.0
 """No answer is older than this, however long rendering takes (a millisecond as a rule, 50 with a thousand layers)."""
 
-_KEPT = 8
-"""Different answers (formats, encodings, queries) that are kept at a time."""
-
+_KEPT = 8  # different answers (formats, encodings, queries) that are kept at a time
 _NO_VERSION = re.compile(r"version=(?!\d+(\.\d+){0,2}\s*([;,]|$))", re.ASCII)
 """A version of a format that is no number: the application raises on it; plain text is what everybody reads."""
 

@@ -11,9 +11,7 @@ from typing import Any, cast
 
 __all__ = ["Visitor"]
 
-_CONNECTION_S = 5.0
-"""All that one connection may take: TLS, asking, and reading the answer."""
-
+_CONNECTION_S = 5.0  # all that one connection may take: TLS, asking, and reading the answer
 _MOST_HEAD_BYTES = 16_384
 
 

@@ -14,16 +14,11 @@ __all__ = ["JournalWriter", "create_attempt", "journal_path"]
 
 log = logging.getLogger(__name__)
 
-_QUEUE_LINES = 10_000
-"""Lines that may wait for a slow disk; the next ones are dropped and counted."""
-
-_CLOSE_S = 5.0
-"""How long closing waits for what is queued: a hung filesystem may not hold the trainer."""
+_QUEUE_LINES = 10_000  # lines that may wait for a slow disk; the next ones are dropped and counted
+_CLOSE_S = 5.0  # how long closing waits for what is queued: a hung filesystem may not hold the trainer
 
 
-_LOOKS_S = 10.0
-"""How often the writer looks whether the journal is still at its path."""
-
+_LOOKS_S = 10.0  # how often the writer looks whether the journal is still at its path
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
@@ -58,9 +53,7 @@ class JournalWriter:
 
     def __init__(self, descriptor: int, path: Path | None = None, *, looks_s: float = _LOOKS_S) -> None:
         self._descriptor = descriptor
-        self._path = path
-        """Where the descriptor was opened; None: it is not looked after."""
-
+        self._path = path  # where the descriptor was opened; None: it is not looked after
         self._looks_s = looks_s
         self._looked_at = time.monotonic()
         self._first = b""

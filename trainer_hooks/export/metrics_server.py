@@ -26,18 +26,12 @@ __all__ = ["Allowance", "MetricsServer", "listen"]
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.01
-"""Of one core's time, in the long run."""
-
+_SHARE = 0.01  # of one core's time, in the long run
 _SAVED_UP_S = 0.01
 """Time of a core that may be spent at once after a quiet while: some scrapers come in the same moment."""
 
-_LONGEST_PAUSE_S = 1.0
-"""Between two connections, however much the first has cost: debts beyond it are forgiven."""
-
-_BACKLOG = 32
-"""Connections that may wait in the kernel's queue."""
-
+_LONGEST_PAUSE_S = 1.0  # between two connections, however much the first has cost: debts beyond it are forgiven
+_BACKLOG = 32  # connections that may wait in the kernel's queue
 _MOST_CONNECTIONS = 64
 _COMES_BACK_S = 1.0
 _LOOKS_AFTER_ITSELF_S = 10.0
@@ -104,9 +98,7 @@ class MetricsServer:
         self._answer = answer
         self._tls = tls
         self._failed = failed
-        self._visitors: dict[Visitor, None] = {}
-        """The oldest first."""
-
+        self._visitors: dict[Visitor, None] = {}  # the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -22,31 +21,13 @@ from sentinel.vocabulary.metrics import (
     Exported,
     all_metrics,
 )
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import LayerVariance, Sample
 from trainer_hooks.export.totals import Totals
 
-__all__ = ["LayerReading", "StepCollector"]
+__all__ = ["StepCollector"]
 
 _HELP = {metric.name: metric.help for metric in all_metrics()}
 _LABELS = ["run", "attempt"]
-
-
-class LayerReading(Protocol):
-    """Adam's variance of each layer after one step."""
-
-    @property
-    def global_step(self) -> int: ...
-
-    @property
-    def layers(self) -> Sequence[str]: ...
-
-    @property
-    def adam_variance_l1(self) -> Sequence[float]:
-        """Of each layer, in the order of `layers`."""
-
-    @property
-    def adam_variance_max(self) -> Sequence[float]:
-        """Of each layer, in the order of `layers`."""
 
 
 class StepCollector(Collector):
@@ -61,7 +42,7 @@ class StepCollector(Collector):
         attempt: int,
         *,
         errors: Callable[[], int] = lambda: 0,
-        layers: Callable[[], LayerReading | None] = lambda: None,
+        layers: Callable[[], LayerVariance | None] = lambda: None,
         window_s: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,7 +81,7 @@ class StepCollector(Collector):
         if (reading := self._layers()) is not None:
             yield from self._of_layers(reading)
 
-    def _of_layers(self, reading: LayerReading) -> Iterator[Metric]:
+    def _of_layers(self, reading: LayerVariance) -> Iterator[Metric]:
         yield self._gauge(LAYER_STEP.name, reading.global_step)
         for metric in LAYER_METRICS:
             family = GaugeMetricFamily(metric.name, metric.help, labels=[*_LABELS, "layer"])

@@ -20,9 +20,7 @@ __all__ = ["SPIKE_RATIO", "Counts", "Totals"]
 SPIKE_RATIO = 1.2
 """A step above it counts as a spike step. Source: Li, Zhang & He 2022, Table 1 (arXiv:2108.06084)."""
 
-_SLICES = 12
-"""Parts of a window, each with its own maximum: a maximum shows for one window, and up to a twelfth more."""
-
+_SLICES = 12  # parts of a window, each with its own maximum: a maximum shows for one window, and up to a twelfth more
 _NEVER = -math.inf
 _readings = attrgetter(*(metric.field for metric in WINDOW_MAXIMA))
 _at_intervals = attrgetter(*(metric.field for metric in INTERVAL_METRICS))

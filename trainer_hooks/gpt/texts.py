@@ -17,8 +17,7 @@ from trainer_hooks.gpt.order import DataOrder, Reseed
 
 __all__ = ["main", "texts"]
 
-_BYTES = 128
-"""Vocabulary of the trainer's own text corpora: a token is an ASCII byte."""
+_BYTES = 128  # vocabulary of the trainer's own text corpora: a token is an ASCII byte
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,11 +11,8 @@ What Trainer shows a callback has neither the engine nor the batches. So the cal
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +20,10 @@ import deepspeed
 from transformers import TrainerCallback
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
+from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.hook import Hook, Position, attach
 
 __all__ = ["StabilityCallback"]
-
-log = logging.getLogger(__name__)
 
 _TRAINER = "Hugging Face's Trainer (StabilityCallback)"
 
@@ -101,23 +97,25 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self.hook: Hook | None = None
         """From the beginning of a training to its end."""
 
-        self.errors = 0
-        """What was caught and kept from the training loop."""
-
+        self._guard = Guard()
         self._trainer = trainer
         self._state_dir = state_dir
         self._run = run
         self._validation_metric = validation_metric
         self._full_seqlen = full_seqlen
         self._attach_options = {"applies": tuple(applies), "trainer": _TRAINER, **attach_options}
-        self._said: set[str] = set()
         self._fed = Fed(ranks=1, samples=0, tokens=0)
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook
 
+    @property
+    def errors(self) -> int:
+        """Errors that were caught and kept from the training loop."""
+        return self._guard.errors
+
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """The engine is made and the checkpoint loaded: attaches, and reports what the attempt runs with."""
-        with self._kept_from_training("attach"):
+        with self._guard("attach"):
             self._end("error: training began anew")  # Trainer does so with a smaller batch after an out-of-memory
             engine = self._trainer.model_wrapped
             if not isinstance(engine, deepspeed.DeepSpeedEngine):
@@ -128,12 +126,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_step_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
-        with self._kept_from_training("look before the step"):
+        with self._guard("look before the step"):
             self._fed.next_step()
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """After the update and before a save: leaves word for a restart in what becomes trainer_state.json."""
-        with self._kept_from_training("leave word for a restart"):
+        with self._guard("leave word for a restart"):
             if self.hook is not None:
                 state.stateful_callbacks[_KEY] = {
                     "attempt": self.hook.attempt,
@@ -146,14 +144,14 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self, _args: Any, _state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
         """Reports the validation loss, where evaluate() measured the metric that counts as it."""
-        with self._kept_from_training("report the validation"):
+        with self._guard("report the validation"):
             loss = (metrics or {}).get(self._validation_metric)
             if self.hook is not None and loss is not None:
                 self.hook.validation(float(loss), self._full_seqlen)
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Reports the checkpoint: DeepSpeed's part is whole on every rank, other ranks may yet write an rng_state."""
-        with self._kept_from_training("report the checkpoint"):
+        with self._guard("report the checkpoint"):
             if self.hook is not None and not args.save_only_model:  # weights alone are nothing to go on from
                 tag = f"checkpoint-{state.global_step}"
                 fed = self._fed
@@ -162,14 +160,14 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Reports the end of train(): the planned one, or an earlier stop that a callback asked for, as for a time
         limit. An error never gets here: see `_at_exit`."""
-        with self._kept_from_training("report the end"):
+        with self._guard("report the end"):
             at, planned = int(state.global_step), int(state.max_steps)
             self._end("finished" if at >= planned else f"stopped: at step {at} of {planned}")
 
     def _begin(self, engine: Any, args: Any, state: Any) -> None:
         before: dict[str, Any] = {}
         resumed = int(state.global_step) or None
-        with self._kept_from_training("read what an earlier attempt left"):
+        with self._guard("read what an earlier attempt left"):
             before = _left_behind(state)
         self._fed = Fed(
             ranks=int(engine.dp_world_size),
@@ -184,10 +182,11 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             loss_minimum=before.get("loss_minimum"),
             **self._attach_options,
         )
+        self._guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         atexit.register(self._at_exit)
-        with self._kept_from_training("count what is fed"):
+        with self._guard("count what is fed"):
             self._watching = engine.register_forward_pre_hook(self._forward, with_kwargs=True)
-        with self._kept_from_training("report the start"):
+        with self._guard("report the start"):
             if engine.lr_scheduler is None:  # else the schedule is DeepSpeed's own, and not of Trainer's arguments
                 self._lr_warmup_steps = int(args.get_warmup_steps(state.max_steps)) or None
             by_steps = str(getattr(args.save_strategy, "value", args.save_strategy)) == "steps"
@@ -206,7 +205,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def _forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Torch's forward pre-hook of the engine, which no compilation of the model takes in."""
-        with self._kept_from_training("count what is fed"):
+        with self._guard("count what is fed"):
             if module.module.training:
                 name = getattr(module.module, "main_input_name", "input_ids")
                 shape = (kwargs[name] if name in kwargs else args[0]).shape  # (B, T)
@@ -225,13 +224,11 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def _at_exit(self) -> None:
         """The process ends before the training does; Python keeps the error that nobody caught in sys.last_value."""
-        with self._kept_from_training("report the end"):
-            error = getattr(sys, "last_value", None)
-            told = f"{type(error).__name__}: {error}" if error is not None else "the process ended before the training"
-            self._end(f"error: {told}")
+        with self._guard("report the end"):
+            self._end(exit_reason())
 
     def _end(self, reason: str) -> None:
-        hook, self.hook = self.hook, None
+        hook, self.hook, self._guard.outer = self.hook, None, None
         if hook is None:
             return
         atexit.unregister(self._at_exit)
@@ -239,19 +236,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             self._watching.remove()
             self._watching = None
         hook.close(reason)
-
-    @contextmanager
-    def _kept_from_training(self, what: str) -> Iterator[None]:
-        """The callback's outer edge, as the hook has its own."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
-            self.errors += 1
-            with suppress(AttributeError):
-                self.hook.errors += 1  # type: ignore[union-attr]  # counted in sentinel_hook_errors_total
-            if what not in self._said:
-                self._said.add(what)
-                log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
 
 
 def _left_behind(state: Any) -> dict[str, Any]:

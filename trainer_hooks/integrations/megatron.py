@@ -11,21 +11,16 @@ Made for Microsoft's fork and BigScience's; nothing of theirs is imported: `args
 from __future__ import annotations
 
 import atexit
-import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
+from trainer_hooks.errors import exit_reason
 from trainer_hooks.hook import Hook, Position, attach
 
 __all__ = ["MegatronHook", "attach_to_megatron"]
 
-log = logging.getLogger(__name__)
-
-_KEY = "sentinel"
-"""Where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration."""
+_KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
 
 
 def attach_to_megatron(
@@ -53,16 +48,16 @@ class MegatronHook:
         self._evaluated_at: int | None = None
         self._evaluated: list[Any] = []
         """What eval_batch gave since the last evaluation, nats: a pipeline's first stage has the loss from it alone."""
-        self._said: set[str] = set()
         declared = {"applies": (), "trainer": "Megatron-DeepSpeed"}  # a decision reaches it by its job script alone
         self.hook: Hook = attach(engine, position=self._position, mpu=mpu, **{**declared, **attach_options})
-        with self._kept_from_training("take its place around saving, loading and evaluating"):
+        self._guard = self.hook.guard
+        with self._guard("take its place around saving, loading and evaluating"):
             self._wrap()
         atexit.register(self._at_exit)
 
     def started(self) -> None:
         """Reports what the attempt runs with; once args.iteration is what load_checkpoint gave."""
-        with self._kept_from_training("report the start"):
+        with self._guard("report the start"):
             args = self._args
             self.hook.run_started(
                 parent_attempt=self._parent_attempt,
@@ -83,7 +78,7 @@ class MegatronHook:
 
         Of several sets that are evaluated after one step the first counts.
         """
-        with self._kept_from_training("report the validation"):
+        with self._guard("report the validation"):
             told, self._evaluated = self._evaluated, []
             step, before = self._engine.global_steps, self._evaluated_at
             if step == before or not ("lm loss" in losses or told):
@@ -95,7 +90,7 @@ class MegatronHook:
     def finished(self) -> None:
         """Reports that train() has returned: at its planned end, or earlier, as some versions do for a time limit."""
         reason = "finished"
-        with self._kept_from_training("tell the planned end"):
+        with self._guard("tell the planned end"):
             reason = self._end_of_training()
         self._end(reason)
 
@@ -119,11 +114,11 @@ class MegatronHook:
 
         def hooked_save(save_dir: Any, tag: Any = None, client_state: Any = None, *more: Any, **named: Any) -> Any:
             with_ours = client_state = {} if client_state is None else client_state
-            with self._kept_from_training("leave word for a restart"):
+            with self._guard("leave word for a restart"):
                 minimum = [list(pair) for pair in self.hook.loss_minimum.state()]
                 with_ours = {**client_state, _KEY: {"attempt": self.hook.attempt, "loss_minimum": minimum}}
             result = save(save_dir, tag, with_ours, *more, **named)
-            with self._kept_from_training("report the checkpoint"):
+            with self._guard("report the checkpoint"):
                 self.hook.checkpoint_saved(
                     tag or f"global_step{engine.global_steps}",
                     consumed_samples=self._args.consumed_train_samples,
@@ -133,7 +128,7 @@ class MegatronHook:
 
         def hooked_load(*positional: Any, **named: Any) -> Any:
             result = load(*positional, **named)
-            with self._kept_from_training("read what an earlier attempt left"):
+            with self._guard("read what an earlier attempt left"):
                 told = (result[1] or {}).get(_KEY)
                 if told is not None:
                     self._parent_attempt = told["attempt"] or None
@@ -147,7 +142,7 @@ class MegatronHook:
 
         def hooked_evaluate(*positional: Any, **named: Any) -> Any:
             result = evaluate(*positional, **named)
-            with self._kept_from_training("take the validation's loss"):
+            with self._guard("take the validation's loss"):
                 self._evaluated.append(result.detach())
             return result
 
@@ -169,25 +164,12 @@ class MegatronHook:
 
     def _at_exit(self) -> None:
         """Megatron's own ways out (a signal, a duration, an interval, the kill switch) are sys.exit, as an error is."""
-        error = getattr(sys, "last_value", None)
-        told = f"{type(error).__name__}: {error}" if error is not None else "the process ended before the training"
-        self._end(f"error: {told}")
+        self._end(exit_reason())
 
     def _end(self, reason: str) -> None:
-        with self._kept_from_training("report the end"):
+        with self._guard("report the end"):
             atexit.unregister(self._at_exit)
             self.hook.close(reason)
-
-    @contextmanager
-    def _kept_from_training(self, what: str) -> Iterator[None]:
-        """The outer edge, as the hook has its own."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
-            self.hook.errors += 1
-            if what not in self._said:
-                self._said.add(what)
-                log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
 
 
 def _seqlen(args: Any) -> int | None:

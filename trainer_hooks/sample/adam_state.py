@@ -58,9 +58,7 @@ class AdamState:
 
     def __init__(self, engine: Any, layers: Mapping[int, str], replicas: Replicas) -> None:
         self._engine = engine
-        self._layers = layers
-        """{id of a model's parameter: its layer}"""
-
+        self._layers = layers  # {id of a model's parameter: its layer}
         self._replicas = replicas
         self._seen: list[int] = []
         self._seen_beside: list[int] = []

@@ -20,12 +20,10 @@ from torch import Tensor
 
 __all__ = ["AllRanks", "Reduction"]
 
-_FAN = 64
-"""Ranks of one group: up to here one level is enough, and each rank holds at most 63 connections."""
+_FAN = 64  # ranks of one group: up to here one level is enough, and each rank holds at most 63 connections
 
 
-_GLANCE_S = 50e-6
-"""How often a reduction that is waited for is looked at."""
+_GLANCE_S = 50e-6  # how often a reduction that is waited for is looked at
 
 
 class AllRanks:

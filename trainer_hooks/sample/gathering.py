@@ -1,7 +1,7 @@
 """Steps whose readings are on their way: from the device to the host, and from every rank to rank 0.
 
-Every rank starts the reductions of every step, in the order of the steps, whatever went wrong on it; so the ranks never
-disagree about what is being added up, and a rank that could not read says so in its part.
+Every rank starts the reductions of every step, in the order of the steps, also where it could not read: so the ranks
+always agree on the step that they add up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_hooks.sample.all_ranks import AllRanks, Reduction
-from trainer_hooks.sample.meter import Measurement
+from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.reading import RankReading, Reading
 
 __all__ = ["Gathering", "Layers"]
@@ -37,12 +37,8 @@ class Layers:
 @dataclass(slots=True, kw_only=True)
 class _Step:
     global_step: int
-    facts: Any
-    """What `report` is given of it beside the reading; None where there is nothing to report."""
-
-    measurement: Measurement | None
-    """None where this rank could not begin to measure."""
-
+    facts: Any  # for `report`; None where there is nothing to report
+    measurement: Measurement | None  # none where this rank could not begin to measure
     layered: bool
     reductions: list[Reduction] = field(default_factory=list)
 
@@ -63,18 +59,20 @@ class Gathering:
         return len(self._steps)
 
     def add(self, global_step: int, facts: Any, measurement: Measurement | None, *, layered: bool) -> None:
-        """Takes up a step, on every rank. RuntimeError when too many have not arrived: the step is not begun."""
+        """Takes up a step, on every rank. RuntimeError when too many are on their way: the step is not begun."""
         if len(self._steps) >= _MOST_STEPS:
             raise RuntimeError(f"the readings of the last {_MOST_STEPS} steps have not come together: a rank hangs")
         self._steps.append(_Step(global_step=global_step, facts=facts, measurement=measurement, layered=layered))
 
     def close(self) -> None:
-        """Leaves the hook's own groups of ranks; only when nothing is on its way."""
+        """Leaves the hook's own groups of ranks. RuntimeError where readings are missing: the groups stay."""
+        if self._steps:
+            raise RuntimeError(f"the readings of {len(self._steps)} step(s) have never come")
         self._ranks.close()
 
     def advance(self, wait_s: float = 0.0) -> None:
-        """Goes on as far as can be within wait_s. What a step's reduction or report raises is raised; the step is
-        done with then, and the next call goes on with the next one."""
+        """Goes on as far as it can within wait_s. Raises what a step's reduction or report raises; the next call goes
+        on with the next step."""
         deadline = time.monotonic() + wait_s
         self._start(deadline)
         while self._steps and self._steps[0].reductions:

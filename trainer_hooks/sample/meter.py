@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer_hooks.errors import Guard
 from trainer_hooks.sample.adam_state import AdamState, Held
 from trainer_hooks.sample.layers import layers_of
 from trainer_hooks.sample.local_gradient import LocalGradient
-from trainer_hooks.sample.measurement import Readout
+from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
-from trainer_hooks.sample.reading import Moments, RankReading, loss_scale
+from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import Replicas, is_partitioned
 
-__all__ = ["LayerRows", "Measurement", "Meter"]
+__all__ = ["Meter"]
 
 
 _ROWS_WITH_MOMENTS = 5
-
-Keeps = Callable[[str], AbstractContextManager[None]]
-"""keeps(what): a context that keeps errors from the training loop, counts them, and says what could not be done."""
 
 
 class Meter:
     """One engine's, on one rank."""
 
-    def __init__(self, engine: Any, mpu: Any, keeps: Keeps) -> None:
+    def __init__(self, engine: Any, mpu: Any, guard: Guard) -> None:
         self._engine = engine
-        self._keeps = keeps
-        """So that what can't be read of a step takes nothing else of it along."""
-
+        self._guard = guard  # a reading that fails costs no other reading of its step
         names = {id(p): name for name, p in engine.module.named_parameters()}
         layers = layers_of(names.values())
         self.layers: list[str] = list(dict.fromkeys(layers.values()))
@@ -44,9 +37,7 @@ class Meter:
         self._replicas = Replicas.of(engine, mpu)
         self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
         self._passes: list[OnePass] = []
-        self._held: list[Held] = []
-        """What lies on this rank, in the order of the passes' pieces."""
-
+        self._held: list[Held] = []  # what lies on this rank, in the order of the passes' pieces
         self._shares = torch.zeros(0, dtype=torch.float64)
         self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
         self._local = LocalGradient(self._parameters) if self._replicas.whole_model else None
@@ -63,7 +54,7 @@ class Meter:
             self._local.listen()
 
     def loss_seen(self, loss: Tensor, *, of_many: bool) -> None:
-        """A micro-batch's loss, before it is differentiated; see `seams.Listener`."""
+        """A micro-batch's loss, before it is differentiated; see `Hook.loss_seen`."""
         step = self._step
         step.losses.append(loss.detach())
         step.of_many = of_many
@@ -89,10 +80,10 @@ class Meter:
         step, self._step = self._step, _Step()
         engine = self._engine
         local, given = None, None
-        with self._keeps("read this rank's own gradient"):
+        with self._guard("read this rank's own gradient"):
             if self._local is not None and self._local.listening:
                 local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
-        with self._keeps("read the gradient's norm"):
+        with self._guard("read the gradient's norm"):
             given = _given_norm(engine, step) if step.squares is None else None
         if not step.losses:
             raise RuntimeError("no loss of this step was seen: engine.backward(loss) is where it is taken")
@@ -112,7 +103,7 @@ class Meter:
 
     def _rows(self, with_moments: bool) -> list[Tensor]:
         """Of each pass (2, S), or (5, S) with the moments."""
-        with self._keeps("measure the moments"):
+        with self._guard("measure the moments"):
             if with_moments and all(h.piece.exp_avg is not None and h.piece.parameter is not None for h in self._held):
                 constants = self._state.constants()
                 return [p.moments(constants) for p in self._passes]
@@ -200,82 +191,3 @@ def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
         carried = norm * after if hasattr(optimizer, "fp32_groups_flat") else norm
         return carried / step.scale(engine)  # type: ignore[no-any-return]
     return norm * (after / step.loss_scale) if int(engine.zero_optimization_stage()) == 3 else norm  # type: ignore[no-any-return]
-
-
-class Measurement:
-    """The readings of one rank's step, on their way to the host."""
-
-    def __init__(
-        self,
-        *,
-        global_step: int,
-        scalars: dict[str, Tensor],
-        rows: list[Tensor],
-        with_moments: bool,
-        with_state: bool,
-        held: list[Held],
-        shares: Tensor,
-    ) -> None:
-        self._global_step = global_step
-        self._names = list(scalars)
-        self._readout = Readout([*(t.double() for t in scalars.values()), *rows])
-        self._with_moments = with_moments
-        self._with_state = with_state
-        self._held = held
-        self._shares = shares
-
-    def ready(self) -> bool:
-        """Whether all of it is on the host; never waits."""
-        return self._readout.ready()
-
-    def rank_reading(self) -> RankReading:
-        """The reading, once it is ready."""
-        scalars, rows = self._on_the_host()
-        shares = self._shares
-        moments = None
-        if self._with_moments:
-            momentum, update, parameter = (float(shares @ rows[i]) for i in (2, 3, 4))
-            elements = sum(h.share * h.piece.exp_avg_sq.numel() for h in self._held if h.layer is not None)
-            moments = Moments(
-                update_squares=update, momentum_squares=momentum, parameter_squares=parameter, elements=elements
-            )
-        return RankReading(
-            global_step=self._global_step,
-            loss=scalars["loss"],
-            variance_l1=float(shares @ rows[0]) if self._with_state else None,
-            variance_top=float(rows[1].max()) if self._held else -math.inf,
-            grad_squares=scalars.get("squares"),
-            grad_norm=scalars.get("given"),
-            local_grad_norm=scalars.get("local"),
-            moments=moments,
-        )
-
-    def layer_rows(self, layers: list[str]) -> LayerRows:
-        """This rank's part of each of the layers, once it is ready."""
-        _, rows = self._on_the_host()
-        position = {layer: i for i, layer in enumerate(layers)}
-        l1, top, nans = [0.0] * len(layers), [-math.inf] * len(layers), [0.0] * len(layers)
-        for held, total, largest in zip(self._held, rows[0].tolist(), rows[1].tolist(), strict=True):
-            at = position.get(held.layer) if held.layer is not None else None
-            if at is not None:
-                l1[at] += held.share * total
-                top[at] = max(top[at], largest)
-                nans[at] = max(nans[at], float(math.isnan(largest)))
-        return LayerRows(sums=l1 + nans, tops=top)
-
-    def _on_the_host(self) -> tuple[dict[str, float], Tensor]:
-        tensors = self._readout.tensors()
-        scalars = {name: float(t) for name, t in zip(self._names, tensors, strict=False)}
-        rows = tensors[len(self._names) :]
-        return scalars, torch.cat(rows, dim=1) if rows else torch.zeros(5, 0, dtype=torch.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRows:
-    """One rank's part of each layer's variance, in the order of the layers."""
-
-    sums: list[float]
-    """To be added: of each layer the sum of sqrt(v); then of each whether a v is nan (1) or none is (0)."""
-
-    tops: list[float]
-    """Of which the largest is taken: of each layer max of v; -inf where this rank holds none of it."""

@@ -1,7 +1,7 @@
-"""What a step's state holds: read by one rank, summed up over all of them.
+"""The readings of one step: of one rank, and reduced over all ranks.
 
-A rank's reading travels as two short rows of float64: one that is added over all ranks, one of which the largest is
-taken. Their length is the same for every model.
+A rank's reading travels as two short rows of float64: one is summed over all ranks, one is reduced to its maxima. Their
+length is the same for every model.
 """
 
 from __future__ import annotations
@@ -13,27 +13,19 @@ from typing import Any
 
 __all__ = ["RankReading", "Reading", "loss_scale"]
 
-_NOTHING = -math.inf
-"""What a rank that could not read gives where the largest is taken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """Sums over this rank's elements, each times its share: what needs Adam's first moment and the parameters."""
-
-    update_squares: float
-    momentum_squares: float
-    parameter_squares: float
-    elements: float
+_NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
+_MEANS = ("loss", "grad_norm", "local_grad_norm")  # fields of RankReading that are averaged over the ranks
+_ADDED = (*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements")
+"""Fields in the summed row, in its order: of each the number of ranks that have it, then the sum (or mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReading:
-    """What one rank read of one step."""
+    """One rank's readings of one step. "Share": each element counts 1 / (ranks that hold the same element)."""
 
     global_step: int
     failed: bool = False
-    """Whether it could not read; then all else is as if it were not there."""
+    """Whether the rank could not read; the other fields then have no meaning."""
 
     loss: float = 0.0
     """Mean over this rank's micro-batches."""
@@ -53,49 +45,34 @@ class RankReading:
     local_grad_norm: float | None = None
     """Norm of this rank's gradients before they are averaged; None where that was not measured."""
 
-    moments: Moments | None = None
+    update_squares: float | None = None
+    """Sum of squares of the update before lr, each times its share; None where the moments were not measured."""
+
+    momentum_squares: float | None = None
+    parameter_squares: float | None = None
+    elements: float | None = None
+    """Number of elements that the three sums of squares are of, each times its share."""
 
     def sums(self, world: int) -> list[float]:
-        """The row to be added over `world` ranks."""
-        part = 1.0 / world
-        moments = self.moments or Moments(update_squares=0, momentum_squares=0, parameter_squares=0, elements=0)
-        return [
-            float(self.global_step),
-            float(self.failed),
-            self.loss * part,
-            float(self.variance_l1 is not None),
-            self.variance_l1 or 0.0,
-            float(math.isnan(self.variance_top)),  # a MAX may lose a nan; a SUM does not
-            float(self.grad_squares is not None),
-            self.grad_squares or 0.0,
-            float(self.grad_norm is not None),
-            (self.grad_norm or 0.0) * part,
-            float(self.local_grad_norm is not None),
-            (self.local_grad_norm or 0.0) * part,
-            float(self.moments is not None),
-            moments.update_squares,
-            moments.momentum_squares,
-            moments.parameter_squares,
-            moments.elements,
-        ]
+        """The row to be summed over `world` ranks."""
+        row = [float(self.global_step), float(self.failed), float(math.isnan(self.variance_top))]  # a MAX may lose nan
+        for name in _ADDED:
+            value = getattr(self, name)
+            row += [float(value is not None), (value or 0.0) * (1.0 / world if name in _MEANS else 1.0)]
+        return row
 
     def tops(self) -> list[float]:
-        """The row of which the largest is taken, position by position."""
+        """The row of which the maxima are taken, position by position."""
         if self.failed:
             return [_NOTHING] * 5
         local = self.local_grad_norm
-        return [
-            self.variance_top,
-            self.loss,
-            -self.loss,
-            _NOTHING if local is None else local,
-            _NOTHING if local is None else -local,
-        ]
+        norms = [_NOTHING, _NOTHING] if local is None else [local, -local]
+        return [self.variance_top, self.loss, -self.loss, *norms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What all ranks together read of one step."""
+    """The readings of all ranks of one step, under the names of Sample's fields."""
 
     loss: float
     """Mean over micro-batches and data-parallel ranks; nan where one of them is."""
@@ -111,25 +88,29 @@ class Reading:
 
     @classmethod
     def of(cls, sums: Sequence[float], tops: Sequence[float], *, global_step: int, world: int) -> Reading:
-        """From the two rows over all ranks. RuntimeError where a rank could not read, or spoke of another step."""
-        steps, failed, loss, with_state, l1, nans, own_norms, squares, given_norms, norm, locally, local, *rest = sums
+        """From the two rows over all ranks. RuntimeError where a rank could not read, or read another step."""
+        steps, failed, nans, *added = sums
         if steps != float(global_step) * world:
             raise RuntimeError(f"the ranks' readings of step {global_step} and of other steps came together")
         if failed:
             raise RuntimeError(f"{failed:.0f} rank(s) could not read step {global_step}")
+        ranks, total = (dict(zip(_ADDED, added[first::2], strict=True)) for first in (0, 1))
         largest_v, largest_loss, least_loss, largest_norm, least_norm = tops
-        with_moments, update_squares, momentum_squares, parameter_squares, elements = rest
-        measured = with_moments == world and elements > 0
+        with_state, locally = ranks["variance_l1"] == world, ranks["local_grad_norm"]
+        measured = ranks["elements"] == world and total["elements"] > 0
+        given_norm = total["grad_norm"] if ranks["grad_norm"] == world else None
         return cls(
-            loss=loss,
-            loss_spread=_spread(largest_loss, least_loss, loss) if world > 1 else None,
-            adam_variance_l1=l1 if with_state == world else None,
-            adam_variance_max=_root(math.nan if nans else largest_v) if with_state == world else None,
-            grad_norm=_root(squares) if own_norms else (norm if given_norms == world else None),
-            grad_norm_spread=_spread(largest_norm, least_norm, local) if locally == world > 1 else None,
-            update_norm=_root(update_squares / elements) if measured else None,
-            momentum_l2=_root(momentum_squares) if measured else None,
-            param_norm=_root(parameter_squares) if measured else None,
+            loss=total["loss"],
+            loss_spread=_spread(largest_loss, least_loss, total["loss"]) if world > 1 else None,
+            adam_variance_l1=total["variance_l1"] if with_state else None,
+            adam_variance_max=_root(math.nan if nans else largest_v) if with_state else None,
+            grad_norm=_root(total["grad_squares"]) if ranks["grad_squares"] else given_norm,
+            grad_norm_spread=(
+                _spread(largest_norm, least_norm, total["local_grad_norm"]) if locally == world > 1 else None
+            ),
+            update_norm=_root(total["update_squares"] / total["elements"]) if measured else None,
+            momentum_l2=_root(total["momentum_squares"]) if measured else None,
+            param_norm=_root(total["parameter_squares"]) if measured else None,
         )
 
 

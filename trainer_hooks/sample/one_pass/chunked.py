@@ -16,8 +16,7 @@ _CHUNK_PER_THREAD = 1 << 17
 """Elements: what a thread leaves in scratch (512 kB in float32) is still in its cache when it is summed. Half and twice
 of it take about as long on one thread; much less, and several threads wait for one another at every chunk's end."""
 
-_CHUNK_CUDA = 1 << 24
-"""Elements: the launches of 10^9 elements (five a chunk) take less time than reading them."""
+_CHUNK_CUDA = 1 << 24  # elements: the launches of 10^9 elements (five a chunk) take less time than reading them
 
 
 class Chunked:

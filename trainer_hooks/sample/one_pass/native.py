@@ -30,20 +30,12 @@ _log = logging.getLogger(__name__)
 
 COMPILERS = ("cc", "gcc", "clang", "g++", "clang++")
 
-_OPTIMIZE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
-"""Not -ffast-math: it would lose nan."""
-
+_OPTIMIZE = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")  # not -ffast-math: it would lose nan
 _FLAGS = (*_OPTIMIZE, "-w", "-shared", "-fPIC", "-pthread", "-x", "c", "-")
 
-_TIME_LIMIT_S = 20.0
-"""A compiler on a slow filesystem takes a second or two; one that hangs would hold up the training."""
-
-_TILE = 1 << 16
-"""Elements: about 20 µs of work, so threads end together, and a tile's fixed cost is nothing."""
-
-_PER_THREAD = 1 << 18
-"""Elements: with fewer than these, starting a thread takes longer than what it saves."""
-
+_TIME_LIMIT_S = 20.0  # A compiler on a slow filesystem takes a second or two; one that hangs would hold up the training
+_TILE = 1 << 16  # elements: about 20 µs of work, so threads end together, and a tile's fixed cost is nothing
+_PER_THREAD = 1 << 18  # elements: with fewer than these, starting a thread takes longer than what it saves
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
