@@ -32,7 +32,7 @@ from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
 from trainer_hooks.export import connection, metrics_server
 from trainer_hooks.export.answers import Credentials
-from trainer_hooks.export.connection import Visitor
+from trainer_hooks.export.connection import Connection
 from trainer_hooks.export.exporter import Exporter, ExporterSettings
 from trainer_hooks.export.metrics_server import Allowance
 from trainer_hooks.export.step_collector import StepCollector
@@ -296,7 +296,7 @@ def test_a_thousand_silent_connections_hold_up_nobody() -> None:
                     client.send(b"GET /metrics HTTP/1.1\r\nA: ")  # and then nothing
         for _ in range(3):
             assert scrape(exporter)[0].status == 200
-        assert len(exporter._server._visitors) <= 64
+        assert len(exporter._server._connections) <= 64
         assert failed == []
 
 
@@ -307,18 +307,18 @@ def test_silent_connections_hold_up_nobody_with_tls_either(keys: Path) -> None:
             client.setblocking(False)
             client.connect_ex(("127.0.0.1", exporter.port))
         assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
-        assert len(exporter._server._visitors) <= 64
+        assert len(exporter._server._connections) <= 64
         assert failed == []
 
 
 def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     patience_s = iter([1.0] * 5)  # of theirs; who reads has all the time that it needs
 
-    def comes(*given: Any) -> Visitor:
+    def comes(*given: Any) -> Connection:
         monkeypatch.setattr(connection, "_CONNECTION_S", next(patience_s, 60.0))
-        return Visitor(*given)
+        return Connection(*given)
 
-    monkeypatch.setattr(metrics_server, "Visitor", comes)
+    monkeypatch.setattr(metrics_server, "Connection", comes)
     with ExitStack() as stack, serving(collector(lambda: A_MEGABYTE)) as (exporter, failed):
         for _ in range(5):
             client = stack.enter_context(socket.socket())
@@ -328,7 +328,7 @@ def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pyte
         answer, text = scrape(exporter)
         assert answer.status == 200
         assert len(text) > 1_000_000
-        until(lambda: not exporter._server._visitors)
+        until(lambda: not exporter._server._connections)
         assert failed == []
 
 

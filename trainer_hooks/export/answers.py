@@ -1,7 +1,7 @@
-"""From the bytes of a request to the bytes of an answer; prometheus_client's WSGI application says what is in it.
+"""From the bytes of a request to the bytes of an answer, by prometheus_client's WSGI application.
 
-The application negotiates the format (text or OpenMetrics), compresses, and renders. What it has rendered is kept for
-a moment, so that many who ask at once cost the training no more than one.
+The application negotiates the format (text or OpenMetrics), compresses, and renders. An answer is reused for a moment,
+so that many scrapers at once cost the training no more than one.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Credentials:
         return "Credentials(…)"
 
     def admit(self, authorization: str | None) -> bool:
-        """Whether the header is right, found out in a time that does not depend on where it is wrong."""
-        scheme, _, given = (authorization or "").partition(" ")
+        """Whether the header is right, compared in constant time."""
+        scheme, _, encoded = (authorization or "").partition(" ")
         try:
-            told = base64.b64decode(given.strip(), validate=True)
+            given = base64.b64decode(encoded.strip(), validate=True)
         except (binascii.Error, ValueError):
-            told = b""
-        return hmac.compare_digest(told, self.expected) and scheme.lower() == "basic"
+            given = b""
+        return hmac.compare_digest(given, self.expected) and scheme.lower() == "basic"
 
 
 class Answers:
-    """Answers requests for one collector's metrics; to be asked by one thread."""
+    """Answers requests for one collector's metrics, on one thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Answers:
         """{what the answer depends on: (how long it is good for, by the clock, the answer)}"""
 
     def to(self, head: bytes) -> bytes:
-        """The answer to a request, given up to the empty line. An error in here is told, and is a 500."""
+        """The answer to a request, given up to the empty line. An error is reported to `failed` and answered by a 500."""
         try:
             return self._to(head)
         except Exception as error:  # noqa: BLE001 - the exporter's edge: the next scrape may well be answered
@@ -105,15 +105,15 @@ class Answers:
         if self._credentials is not None and not self._credentials.admit(headers.get("Authorization")):
             return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
         method, (path, _, query) = words[0], words[1].partition("?")
-        asked = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
+        request = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
         now = self._clock()
-        good_until, answer = self._kept.get(asked, (0.0, b""))
+        good_until, answer = self._kept.get(request, (0.0, b""))
         if now >= good_until:
-            answer = self._render(*asked)
+            answer = self._render(*request)
             took = self._clock() - now
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            self._kept[asked] = (now + min(took / _RENDERING_SHARE, _MOST_KEPT_S), answer)
+            self._kept[request] = (now + min(took / _RENDERING_SHARE, _MOST_KEPT_S), answer)
         return answer
 
     def _render(self, method: str, path: str, query: str, accept: str, encoding: str) -> bytes:
@@ -128,10 +128,9 @@ class Answers:
             "HTTP_ACCEPT": "" if _NO_VERSION.search(accept) else accept,
             "HTTP_ACCEPT_ENCODING": encoding,
         }
-        told: list[Any] = []
-        body = b"".join(self._app(environment, lambda status, headers: told.extend((status, headers))))
-        status, headers = told
-        return _answer(status, headers, body)
+        head: list[Any] = []
+        body = b"".join(self._app(environment, lambda status, headers: head.extend((status, headers))))
+        return _answer(*head, body)
 
 
 def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:
@@ -140,7 +139,7 @@ def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:
 
 
 def _answer(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    """One answer, after which the connection is closed: who asks often has to be let in each time, at our pace."""
+    """One answer, after which the connection is closed: each request is admitted anew, at the server's pace."""
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
     return "\r\n".join(lines).encode("latin-1") + body

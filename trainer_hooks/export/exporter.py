@@ -1,4 +1,4 @@
-"""/metrics of the trainer, on rank 0: what it shows, where it listens, who may ask, and who is told."""
+"""/metrics of the trainer, on rank 0: address, TLS, password, and the announcement to Prometheus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterSettings:
-    """How /metrics is served. What is wrong in here costs the exporter and not the training."""
+    """How /metrics is served. A wrong setting costs the exporter, not the training."""
 
     address: str = "127.0.0.1"
     """Where to listen. Only this machine by default; "0.0.0.0" or "::" (both of IPv6 and IPv4) is every address."""
@@ -85,7 +85,7 @@ class Exporter:
         self._announcement = announcement
 
     def close(self) -> None:
-        """Stops serving, frees the port and takes the announcement away. Raises OSError where that can't be done."""
+        """Stops serving, frees the port and removes the announcement. Raises OSError."""
         self._server.close()
         if self._announcement is not None:
             with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
@@ -118,17 +118,20 @@ def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
     certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
+    def written() -> tuple[int, int]:
+        return certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
+
     def load() -> tuple[int, int]:
-        written = (certificate.stat().st_mtime_ns, key.stat().st_mtime_ns)
+        before = written()
         context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
-        return written
+        return before
 
     known = load()
 
     def current() -> ssl.SSLContext:
         nonlocal known
-        with contextlib.suppress(OSError):  # half-way through a renewal: the old one still serves
-            if (certificate.stat().st_mtime_ns, key.stat().st_mtime_ns) != known:
+        with contextlib.suppress(OSError):  # during a renewal the old one serves
+            if written() != known:
                 known = load()
         return context
 

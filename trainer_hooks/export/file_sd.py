@@ -23,17 +23,16 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def reachable_name(asked: str, bound: str) -> str | None:
-    """What another node calls an exporter that was asked to listen at `asked` and listens at `bound`; None where none
-    can reach it: it listens on loopback.
+def reachable_name(configured: str, bound: str) -> str | None:
+    """The name by which other nodes reach an exporter set to `configured` and listening at `bound`; None on loopback.
 
-    The node's name where it listens everywhere: Slurm's, which the cluster's nodes resolve, else the host's own.
+    Where it listens everywhere it is the node's name: Slurm's, which the cluster's nodes resolve, else the host's own.
     """
     if is_loopback(bound):
         return None
     if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:
         return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    return asked
+    return configured
 
 
 class Announcement:
@@ -44,10 +43,7 @@ class Announcement:
         self._groups: list[dict[str, Any]] = []
 
     def announce(self, where: str | None, labels: Mapping[str, str], *, tls: bool = False) -> None:
-        """Writes the target, atomically; where there is none to tell, an earlier attempt's is taken away.
-
-        Raises OSError.
-        """
+        """Writes the target, atomically; without one, an earlier attempt's is removed. Raises OSError."""
         if where is not None:
             scheme = {"__scheme__": "https"} if tls else {}
             self._groups = [{"targets": [where], "labels": {**labels, **scheme}}]
@@ -55,10 +51,7 @@ class Announcement:
             self._write(self._groups)
 
     def withdraw(self) -> None:
-        """Empties the file, unless another attempt (on another node, it may be) has announced itself since.
-
-        Raises OSError.
-        """
+        """Empties the file, unless another attempt has announced itself since. Raises OSError."""
         if self._groups and json.loads(self._path.read_text(encoding="utf-8")) == self._groups:
             self._write([])
 

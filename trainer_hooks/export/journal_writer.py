@@ -46,9 +46,8 @@ def create_attempt(state_dir: Path) -> tuple[int, int]:
 class JournalWriter:
     """Appends whole lines; after kill -9 at most the last one is torn.
 
-    A journal that was taken away from its path (its folder was removed, or moved) is begun again there, with its first
-    line, which tells what the attempt runs with: the daemon reads what is at the path. What else was in it stays where
-    it went. A file that somebody else has put there is left alone, and the lines are lost.
+    A journal that was removed or moved away is begun again at its path, which the daemon reads, with its first line:
+    what the attempt runs with. Another file at the path is left alone, and the lines are lost.
     """
 
     def __init__(self, descriptor: int, path: Path | None = None, *, looks_s: float = _LOOKS_S) -> None:
@@ -112,9 +111,8 @@ class JournalWriter:
                 left = left[os.write(self._descriptor, left) :]
             self._torn = b""
         except OSError:
-            self._torn = (
-                self._torn if left == whole else b"\n"
-            )  # what got there is a line of its own: it spoils no other
+            if left != whole:
+                self._torn = b"\n"  # ends the part that got there: it spoils no other line
             raise
 
     def _look(self) -> None:

@@ -1,8 +1,8 @@
-"""A thread that answers HTTP requests beside the training, and never in its way.
+"""A thread that answers HTTP requests beside the training without delaying it.
 
-The thread shares Python's lock with the training thread, so it is held to a small share of one core's time: when it has
-spent that, whoever comes next waits in the kernel's queue. Nobody can hold up anybody else: connections are few, the
-one that has been silent for the longest makes room for a new one, and none lasts longer than a few seconds.
+The thread shares Python's lock with the training thread, so it may use a small share of one core's time only: beyond
+it, new connections wait in the kernel's queue. Connections are few and last a few seconds at most; when there are too
+many, the oldest is closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from trainer_hooks.export.connection import Visitor
+from trainer_hooks.export.connection import Connection
 
 __all__ = ["Allowance", "MetricsServer", "listen"]
 
@@ -34,7 +34,7 @@ _LONGEST_PAUSE_S = 1.0  # between two connections, however much the first has co
 _BACKLOG = 32  # connections that may wait in the kernel's queue
 _MOST_CONNECTIONS = 64
 _COMES_BACK_S = 1.0
-_LOOKS_AFTER_ITSELF_S = 10.0
+_CHECKS_ITSELF_S = 10.0
 _CLOSE_S = 5.0
 
 
@@ -98,7 +98,7 @@ class MetricsServer:
         self._answer = answer
         self._tls = tls
         self._failed = failed
-        self._visitors: dict[Visitor, None] = {}  # the oldest first
+        self._connections: dict[Connection, None] = {}  # the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._closing = threading.Event()
@@ -117,18 +117,14 @@ class MetricsServer:
         return int(self._place[1])
 
     def close(self) -> None:
-        """Lets those who are being answered have their answer, within a deadline, and frees the port."""
+        """Finishes the answers under way, within a deadline, and frees the port."""
         self._closing.set()
-        loop = self._loop
-        if loop is not None:
+        loop, accepting = self._loop, self._accepting
+        if loop is not None and accepting is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended by itself
-                loop.call_soon_threadsafe(self._stop_accepting)
+                loop.call_soon_threadsafe(accepting.cancel)
         self._thread.join(_CLOSE_S)
         self._let_go()
-
-    def _stop_accepting(self) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
 
     def _run(self) -> None:
         while True:
@@ -158,38 +154,38 @@ class MetricsServer:
         try:
             await self._accept()
         finally:
-            patience = time.monotonic() + 1.0
-            while self._visitors and time.monotonic() < patience:
+            deadline = time.monotonic() + 1.0
+            while self._connections and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
-            for visitor in list(self._visitors):
-                visitor.show_out()
+            for connection in list(self._connections):
+                connection.abort()
             await asyncio.sleep(0)
-            self._visitors.clear()
+            self._connections.clear()
 
     async def _accept(self) -> None:
         allowance = Allowance(time.thread_time(), time.monotonic())
         while not self._closing.is_set():
-            connection = await self._next()
-            if connection is None:
+            accepted = await self._next()
+            if accepted is None:
                 continue
-            if len(self._visitors) >= _MOST_CONNECTIONS:
-                oldest = next(iter(self._visitors))
+            if len(self._connections) >= _MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
                 self._forget(oldest)
-                oldest.show_out()
-            visitor = Visitor(self._answer, self._forget)
-            self._visitors[visitor] = None
-            visitor.let_in(connection, None if self._tls is None else self._tls())
+                oldest.abort()
+            connection = Connection(self._answer, self._forget)
+            self._connections[connection] = None
+            connection.open(accepted, None if self._tls is None else self._tls())
             await asyncio.sleep(allowance.wait_s(time.thread_time(), time.monotonic()))
 
-    def _forget(self, visitor: Visitor) -> None:
-        self._visitors.pop(visitor, None)
+    def _forget(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
 
     async def _next(self) -> socket.socket | None:
         """The next connection; None after a while without any. OSError where the socket is no longer ours."""
         try:
             connection, _ = self._listening.accept()
         except BlockingIOError:
-            await self._knock()
+            await self._wait_for_connection()
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
                 raise
@@ -199,25 +195,22 @@ class MetricsServer:
             return connection
         return None
 
-    async def _knock(self) -> None:
-        """Waits until somebody is at the door. OSError where there is no door any more."""
-        loop, knocked, door = asyncio.get_running_loop(), asyncio.Event(), self._listening.fileno()
-        loop.add_reader(door, knocked.set)
+    async def _wait_for_connection(self) -> None:
+        """For a while. OSError where the socket no longer listens: other code of the process has closed it, say."""
+        loop, readable, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._listening.fileno()
+        loop.add_reader(descriptor, readable.set)
         try:
-            async with asyncio.timeout(_LOOKS_AFTER_ITSELF_S):
-                await knocked.wait()
+            async with asyncio.timeout(_CHECKS_ITSELF_S):
+                await readable.wait()
         except TimeoutError:
-            if not self._listens():  # somebody has closed all descriptors, say; no event would ever tell
-                raise OSError(errno.EBADF, "its socket was closed by somebody else") from None
+            if not self._listens():
+                raise OSError(errno.EBADF, "its socket was closed by other code") from None
         finally:
-            loop.remove_reader(door)
+            loop.remove_reader(descriptor)
 
     def _listens(self) -> bool:
         """Whether the descriptor is still our socket, and listens."""
-        try:
-            return self._is_ours() and self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
-        except OSError:
-            return False
+        return self._is_ours() and self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
     def _is_ours(self) -> bool:
         try:
@@ -226,7 +219,7 @@ class MetricsServer:
             return False
 
     def _listen_again(self) -> None:
-        """At the same place, which others have been told. Raises OSError."""
+        """At the same address and port, which are announced. Raises OSError."""
         if not self._listens():
             self._let_go()
             self._listening = _bound(self._listening.family, self._place)
@@ -235,11 +228,11 @@ class MetricsServer:
         if self._is_ours():
             self._listening.close()
         else:
-            self._listening.detach()  # whatever has its number now is not ours to close
+            self._listening.detach()  # its number belongs to another file by now
 
 
 def _close_in_children(server: MetricsServer) -> None:
-    """A data loader's workers are forks of the trainer: they would keep the port when it is gone."""
+    """A data loader's workers are forks of the trainer: they would keep the port after its end."""
     known = weakref.ref(server)
 
     def close() -> None:
