@@ -13,10 +13,8 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """The outer edge of a hook: a hook may lose a sample; it may never lose a step.
-
-    `with guard("measure the step"): …` catches every Exception, counts it, and logs each action's first one.
-    """
+    """The outer edge of a hook: a hook may lose a sample; it may never lose a step. `with guard("measure the step"): …`
+    catches every Exception, counts it, and logs each action's first one."""
 
     def __init__(self) -> None:
         self.errors = 0

@@ -218,11 +218,9 @@ class Hook:
                 self._gathering.close()
 
     def loss_seen(self, loss: Any, *, of_many: bool) -> None:
-        """Called by the engine: a micro-batch's loss is about to be differentiated.
-
-        `of_many`: DeepSpeed takes the mean over the micro-batches. Otherwise the caller has divided the loss already,
-        or it is a pipeline's, of the whole step: the step's loss is the sum.
-        """
+        """Called by the engine: a micro-batch's loss is about to be differentiated. `of_many`: DeepSpeed takes the mean
+        over the micro-batches. Otherwise the caller has divided the loss already, or it is a pipeline's, of the whole
+        step: the step's loss is the sum."""
         with self.guard("take the loss"):
             if self._meter is not None:
                 self._meter.loss_seen(loss, of_many=of_many)

@@ -43,10 +43,8 @@ class Ranks:
 
 
 def analyze(job: Job, *, workers: int = 1, ranks: Ranks | None = None, out: TextIO | None = None) -> Path:
-    """Makes OUTPUT/METRIC, the index; returns that folder. Nothing is done where it is already there.
-
-    DataError when the folder holds an index of other data; TemporaryError when another rank finishes nothing any more.
-    """
+    """Makes OUTPUT/METRIC, the index; returns that folder. Nothing is done where it is already there. DataError when
+    the folder holds an index of other data; TemporaryError when another rank finishes nothing any more."""
     ranks = ranks or Ranks()
     rows = job.rows()
     folder = job.output / job.folder_name

@@ -75,9 +75,7 @@ def write_deepspeed(index: Index, folder: Path, *, scale: float = 1.0) -> Path:
 
 def read_deepspeed(prefix: Path) -> Index:
     """The index in DeepSpeed's files; `prefix` is what precedes `_sample_to_metric`. DataError when they are not whole.
-
-    They say nothing of the data that they are of: nothing is checked of it but the number of samples.
-    """
+    They say nothing of the data that they are of: nothing is checked of it but the number of samples."""
     values, ones = _read(f"{prefix}_sample_to_metric")
     distinct, singles = _read(f"{prefix}_index_to_metric")
     order, sizes = _read(f"{prefix}_index_to_sample")

@@ -92,10 +92,8 @@ class Index:
 
     @classmethod
     def load(cls, folder: Path, corpus: Mapping[str, Any] | None = None) -> Index:
-        """The index in that folder; with `corpus` (Rows.fingerprint) it must be of that data.
-
-        DataError when it is of other data, not whole, or no index.
-        """
+        """The index in that folder; with `corpus` (Rows.fingerprint) it must be of that data. DataError when it is of
+        other data, not whole, or no index."""
         manifest = Manifest.load(folder / MANIFEST)
         if corpus is not None and dict(corpus) != dict(manifest.corpus):
             raise DataError(f"{folder}: {_difference(manifest.corpus, corpus)}; analyze this data, or use that")

@@ -50,10 +50,8 @@ def needs_counts(name: str) -> bool:
 
 
 def named(name: str, *, width: int, pad: int | None, counts: NDArray[np.int64] | None = None) -> Metric:
-    """The metric of that name: seqtru, seqres, seqreo, voc, seqreo_voc, or a `module:function` of the user's.
-
-    `counts` (vocabulary,) is how often each token occurs in the whole data, where the metric is made from it.
-    """
+    """The metric of that name: seqtru, seqres, seqreo, voc, seqreo_voc, or a `module:function` of the user's. `counts`
+    (vocabulary,) is how often each token occurs in the whole data, where the metric is made from it."""
     if name in ("seqreo", "seqreo_voc") and pad is None:
         raise ConfigError(f"{name} orders by the tokens that are not padding: say which token is, with --pad")
     if name in ("seqtru", "seqres", "seqreo"):

@@ -54,9 +54,7 @@ def open_rows(
     paths: Sequence[Path], *, seqlen: int | None, validation_share: float = 0.02, pad: int | None = None
 ) -> Rows:
     """The rows of what the trainer's --data takes, or of one padded (samples, width) .npy, whose samples are all taken.
-
-    DataError names the file and what would be right.
-    """
+    DataError names the file and what would be right."""
     if any(path.suffix == ".npy" for path in paths):
         return _padded(paths, pad)
     if seqlen is None:

@@ -78,10 +78,8 @@ class CurriculumSampler:
         )
 
     def draw(self, step: int, count: int) -> NDArray[np.int64]:
-        """(count,) sample numbers for that step, those that are left out passed over.
-
-        `position` moves on by what was drawn and what was passed over. DataError when the pool is empty.
-        """
+        """(count,) sample numbers for that step, those that are left out passed over. `position` moves on by what was
+        drawn and what was passed over. DataError when the pool is empty."""
         parts, wanted = [], count
         while wanted:
             number, drawn = self.draw_raw(step, wanted)

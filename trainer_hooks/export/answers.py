@@ -85,7 +85,7 @@ class Answers:
         """{what the answer depends on: (how long it is good for, by the clock, the answer)}"""
 
     def to(self, head: bytes) -> bytes:
-        """The answer to a request, given up to the empty line. An error is reported to `failed` and answered by a 500."""
+        """The answer to a request, given up to the empty line. An error goes to `failed` and is answered by a 500."""
         try:
             return self._to(head)
         except Exception as error:  # noqa: BLE001 - the exporter's edge: the next scrape may well be answered

@@ -25,9 +25,8 @@ def is_loopback(address: str) -> bool:
 
 def reachable_name(configured: str, bound: str) -> str | None:
     """The name by which other nodes reach an exporter set to `configured` and listening at `bound`; None on loopback.
-
-    Where it listens everywhere it is the node's name: Slurm's, which the cluster's nodes resolve, else the host's own.
-    """
+    Where it listens everywhere it is the node's name: Slurm's, which the cluster's nodes resolve, else the host's
+    own."""
     if is_loopback(bound):
         return None
     if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:

@@ -28,10 +28,8 @@ def journal_path(state_dir: Path, attempt: int) -> Path:
 
 
 def create_attempt(state_dir: Path) -> tuple[int, int]:
-    """Mints the next attempt's number by O_EXCL-creating its journal; returns (number, file descriptor).
-
-    Two that race get different numbers, and a number is never used again.
-    """
+    """Mints the next attempt's number by O_EXCL-creating its journal; returns (number, file descriptor). Two that race
+    get different numbers, and a number is never used again."""
     folder = state_dir / "attempts"
     folder.mkdir(parents=True, exist_ok=True)
     taken = [int(p.stem) for p in folder.glob("*.jsonl") if p.stem.isdecimal()]
@@ -44,11 +42,9 @@ def create_attempt(state_dir: Path) -> tuple[int, int]:
 
 
 class JournalWriter:
-    """Appends whole lines; after kill -9 at most the last one is torn.
-
-    A journal that was removed or moved away is begun again at its path, which the daemon reads, with its first line:
-    what the attempt runs with. Another file at the path is left alone, and the lines are lost.
-    """
+    """Appends whole lines; after kill -9 at most the last one is torn. A journal that was removed or moved away is
+    begun again at its path, which the daemon reads, with its first line: what the attempt runs with. Another file at
+    the path is left alone, and the lines are lost."""
 
     def __init__(self, descriptor: int, path: Path | None = None, *, looks_s: float = _LOOKS_S) -> None:
         self._descriptor = descriptor

@@ -39,10 +39,8 @@ _CLOSE_S = 5.0
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; where the port is taken, at any free one. An empty address is every one.
-
-    Raises OSError; ValueError for what is no port.
-    """
+    """A listening socket; where the port is taken, at any free one. An empty address is every one. Raises OSError;
+    ValueError for what is no port."""
     if not 0 <= port < 1 << 16:  # or the resolver would make another one of it
         raise ValueError(f"a port is 0 to 65535, not {port}")
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -128,10 +128,8 @@ def _badness(reading: float | None) -> float:
 
 
 class StepCollector(Collector):
-    """Takes each step on the training thread, and shows it on the exporter's: a scrape never mixes two steps.
-
-    The threads share one reference to an immutable Totals, so neither waits for the other.
-    """
+    """Takes each step on the training thread, and shows it on the exporter's: a scrape never mixes two steps. The
+    threads share one reference to an immutable Totals, so neither waits for the other."""
 
     def __init__(
         self,

@@ -30,10 +30,8 @@ def data_order(
     progress: Progress,
     skipped: Sequence[SkippedRange],
 ) -> DataOrder | CurriculumOrder:
-    """The order from progress.consumed_samples on. DataError where an index is not of this data.
-
-    A curriculum that the checkpoint knows goes on, whatever its pacing is now; another one begins there.
-    """
+    """The order from progress.consumed_samples on. DataError where an index is not of this data. A curriculum that the
+    checkpoint knows goes on, whatever its pacing is now; another one begins there."""
     if curriculum is None:
         return DataOrder(corpus.training_samples, settings.seed, progress.reseeds, skipped)
     known = progress.curriculum

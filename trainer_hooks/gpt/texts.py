@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def texts(starts: Sequence[RunStarted], data: Sequence[Path], first: int, after_last: int) -> list[tuple[int, str]]:
     """(position, text) of each position, by what the attempts reported at their starts, the first ancestor first.
-
-    DataError where that does not tell the order: a curriculum's, or samples that were left out.
-    """
+    DataError where that does not tell the order: a curriculum's, or samples that were left out."""
     newest = starts[-1]
     if newest.skipped_samples or (newest.curriculum_schedule or {}).get("metrics"):
         raise DataError("samples were skipped or a curriculum drew them: the journals do not tell their order")

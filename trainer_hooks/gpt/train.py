@@ -35,11 +35,9 @@ __all__ = ["Trainer", "leave_out_unused_ops"]
 
 
 def leave_out_unused_ops() -> None:
-    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize.
-
-    It takes a minute on first use, and a trainer that is killed while it loads leaves a lock that every later start
-    would wait for without end (pytorch/pytorch#189245). Training does not use it.
-    """
+    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a
+    minute on first use, and a trainer that is killed while it loads leaves a lock that every later start would wait for
+    without end (pytorch/pytorch#189245). Training does not use it."""
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 

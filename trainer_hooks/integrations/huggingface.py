@@ -28,12 +28,10 @@ __all__ = ["StabilityCallback"]
 _TRAINER = "Hugging Face's Trainer (StabilityCallback)"
 
 _KEY = "sentinel"
-"""Where the callback's state lies among the `stateful_callbacks` of trainer_state.json.
-
-Not through ExportableState: a checkpoint that was saved before the callback was added has no entry for it, and the
-next save ends in Trainer's KeyError; and with restore_callback_states_from_checkpoint the callback would be built anew
-from what JSON can hold, which a trainer is not. Under a key of its own it comes back with and without that option.
-"""
+"""Where the callback's state lies among the `stateful_callbacks` of trainer_state.json. Not through ExportableState: a
+checkpoint that was saved before the callback was added has no entry for it, and the next save ends in Trainer's
+KeyError; and with restore_callback_states_from_checkpoint the callback would be built anew from what JSON can hold,
+which a trainer is not. Under a key of its own it comes back with and without that option."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,9 +70,7 @@ class Fed:
 
 class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers is no requirement of ours: Any to mypy
     """One sample per optimizer step to the metrics journal and to /metrics, and word of starts, saves and evaluations.
-
-    Added to the trainer on every rank. Nothing that goes wrong in it reaches the training loop.
-    """
+    Added to the trainer on every rank. Nothing that goes wrong in it reaches the training loop."""
 
     def __init__(
         self,

@@ -27,10 +27,8 @@ def attach_to_megatron(
     engine: Any, args: Any, mpu: Any, num_microbatches: Callable[[], int], **attach_options: Any
 ) -> MegatronHook:
     """Attaches to the engine that deepspeed.initialize made of the model, before a checkpoint is loaded. Never raises.
-
-    `args` is get_args(), `mpu` Megatron's module of groups (megatron.mpu, or megatron.core.mpu), `num_microbatches`
-    its get_num_microbatches. The rest goes to `attach`: state_dir, run, address, port.
-    """
+    `args` is get_args(), `mpu` Megatron's module of groups (megatron.mpu, or megatron.core.mpu), `num_microbatches` its
+    get_num_microbatches. The rest goes to `attach`: state_dir, run, address, port."""
     return MegatronHook(engine, args, mpu, num_microbatches, attach_options)
 
 
@@ -74,10 +72,8 @@ class MegatronHook:
             )
 
     def evaluated(self, losses: Mapping[str, Any]) -> None:
-        """Reports the validation loss: evaluate's `lm loss`, or what eval_batch told this rank of it.
-
-        Of several sets that are evaluated after one step the first counts.
-        """
+        """Reports the validation loss: evaluate's `lm loss`, or what eval_batch told this rank of it. Of several sets
+        that are evaluated after one step the first counts."""
         with self._guard("report the validation"):
             told, self._evaluated = self._evaluated, []
             step, before = self._engine.global_steps, self._evaluated_at

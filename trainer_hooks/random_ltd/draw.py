@@ -28,10 +28,8 @@ def layer_key(seed: int, step: int, layer: int) -> int:
 
 def kept_indices(key: int, first_sample: int, samples: int, seqlen: int, kept: int, device: torch.device) -> Tensor:
     """(samples, kept) int64, ascending in each row: the positions, out of seqlen, that stay in the layer.
-
     `first_sample` is the first row's number in the step's global batch; the rows after it are its successors. Nothing
-    in it waits for the device.
-    """
+    in it waits for the device."""
     numbers = torch.arange(first_sample + 1, first_sample + samples + 1, device=device)
     keys = _mixed_all(numbers * _signed(_GAMMA) + _signed(key))  # (samples,)
     tokens = torch.arange(1, seqlen + 1, device=device)

@@ -80,12 +80,10 @@ def kept_at(schedule: Schedule) -> Callable[[int], int]:
 
 
 class RandomLtd:
-    """From its making to `remove`, the model's middle layers see a random subset of the tokens while it trains.
-
-    In the loop: `begin` before each micro-batch, or before each step where the micro-batches are out of sight
-    (pipelines). In eval mode, before the first `begin` and where the schedule keeps as many tokens as there are, every
-    layer runs as if there were no random-LTD, to the bit.
-    """
+    """From its making to `remove`, the model's middle layers see a random subset of the tokens while it trains. In the
+    loop: `begin` before each micro-batch, or before each step where the micro-batches are out of sight (pipelines). In
+    eval mode, before the first `begin` and where the schedule keeps as many tokens as there are, every layer runs as if
+    there were no random-LTD, to the bit."""
 
     def __init__(
         self,
@@ -100,11 +98,9 @@ class RandomLtd:
         axes: Mapping[str, tuple[int, ...]] | None = None,
         routing: Routing | None = None,
     ) -> None:
-        """`layers`: numbers of those that drop, from 0; None is all but the first and the last.
-
-        `batch_first`: hidden states are (B, T, …); False is Megatron's (T, B, …). `axes`: what arguments.py can't
-        tell by itself. `routing`: DeepSpeed's op where the layers are on CUDA and it can be used, else plain torch.
-        """
+        """`layers`: numbers of those that drop, from 0; None is all but the first and the last. `batch_first`: hidden
+        states are (B, T, …); False is Megatron's (T, B, …). `axes`: what arguments.py can't tell by itself. `routing`:
+        DeepSpeed's op where the layers are on CUDA and it can be used, else plain torch."""
         self._kept_at = kept_at(schedule)
         self._turn = Turn(seed=seed, data_rank=data_rank or DataRank())
         self.layers = Layers.of(model, layer_class, layers)
@@ -118,10 +114,8 @@ class RandomLtd:
             forward.take_place()
 
     def begin(self, step: int, micro_batch: int | None = None) -> None:
-        """The step that makes update number `step` begins, or micro-batch `micro_batch` (from 0) of it does.
-
-        Without micro_batch each layer counts its own forward passes of the step.
-        """
+        """The step that makes update number `step` begins, or micro-batch `micro_batch` (from 0) of it does. Without
+        micro_batch each layer counts its own forward passes of the step."""
         kept = self._kept_at(step)
         if kept < 1:
             raise ConfigError(f"random-LTD's schedule keeps {kept} tokens at step {step}: at least 1 should stay")
@@ -136,10 +130,8 @@ class RandomLtd:
         tokens.add(samples=samples, seqlen=seqlen, kept=self._turn.kept, dropping=self.layers.dropping)
 
     def follow(self, engine: Any) -> None:
-        """Has the engine itself begin every step, for a loop that is not to be changed. After deepspeed.initialize.
-
-        A pipeline's steps begin in train_batch; any other engine's micro-batches in its forward.
-        """
+        """Has the engine itself begin every step, for a loop that is not to be changed. After deepspeed.initialize. A
+        pipeline's steps begin in train_batch; any other engine's micro-batches in its forward."""
         if getattr(engine, "is_pipe_parallel", False):
             _before(engine, "train_batch", lambda: self.begin(engine.global_steps + 1))
             return

@@ -55,10 +55,8 @@ class AdamSettings:
         clip_grad: float | None = None,
     ) -> None:
         """Sets them on the engine, whatever a checkpoint has brought back; what is given replaces what was configured.
-
         A group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
-        where what is given is no change.
-        """
+        where what is given is no change."""
         decays = weight_decay is not None and weight_decay != self.largest_weight_decay
         for optimizer in inner_optimizers(engine.optimizer):
             for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
@@ -134,10 +132,8 @@ def reset_moments(engine: Any) -> None:
 
 
 def moments_are_zero(engine: Any) -> bool:
-    """Whether Adam's moments and step count are 0 for every parameter, on all ranks; read back from the optimizer.
-
-    Not so when there is less of a state than there are parameters: some of it lies elsewhere (on an NVMe, say).
-    """
+    """Whether Adam's moments and step count are 0 for every parameter, on all ranks; read back from the optimizer. Not
+    so when there is less of a state than there are parameters: some of it lies elsewhere (on an NVMe, say)."""
     states = [state for optimizer in inner_optimizers(engine.optimizer) for state in optimizer.state.values()]
     clean = all(
         not float(state.get("step", 0)) and all(not state[name].any() for name in _MOMENTS if name in state)

@@ -86,11 +86,8 @@ class Reduction:
         self._works: list[Any] = []
 
     def poll(self, wait_s: float = 0.0) -> bool:
-        """Goes on as far as it can within wait_s; True when this rank's part is done.
-
-        On rank 0 `sums` and `tops` are then those of all ranks. RuntimeError where a level failed: a rank is gone, or
-        the network is.
-        """
+        """Goes on as far as it can within wait_s; True when this rank's part is done. On rank 0 `sums` and `tops` are
+        then those of all ranks. RuntimeError where a level failed: a rank is gone, or the network is."""
         deadline = time.monotonic() + wait_s
         while self._works or self._left:
             if not self._works:

@@ -17,12 +17,10 @@ _MOST_LAYERS = 1024
 
 
 def layer_of(name: str) -> str:
-    """`transformer.h.3` for `transformer.h.3.attn.weight`: the path up to the first number; else embedding or head.
-
-    The number is the block's index in the model, which a pipeline's stages keep, so that the same block has one name
-    on every rank. What lies outside the blocks is the embedding where its name says so, and the head otherwise (the
-    final norm and the projection to the vocabulary).
-    """
+    """`transformer.h.3` for `transformer.h.3.attn.weight`: the path up to the first number; else embedding or head. The
+    number is the block's index in the model, which a pipeline's stages keep, so that the same block has one name on
+    every rank. What lies outside the blocks is the embedding where its name says so, and the head otherwise (the final
+    norm and the projection to the vocabulary)."""
     parts = name.split(".")
     for position, part in enumerate(parts[:-1]):
         if part.isdecimal():
@@ -32,10 +30,8 @@ def layer_of(name: str) -> str:
 
 
 def layers_of(names: Iterable[str]) -> dict[str, str]:
-    """{parameter's name: its layer}. A model without numbered blocks has its modules as layers: `fc1` for `fc1.bias`.
-
-    A model of more than 1024 blocks has the two ends and everything between them as one, `blocks`.
-    """
+    """{parameter's name: its layer}. A model without numbered blocks has its modules as layers: `fc1` for `fc1.bias`. A
+    model of more than 1024 blocks has the two ends and everything between them as one, `blocks`."""
     layers = {name: layer_of(name) for name in names}
     if layers and set(layers.values()) <= {EMBEDDING, HEAD}:
         layers = {name: name.rpartition(".")[0] or name for name in layers}

@@ -36,11 +36,9 @@ class LocalGradient:
         return bool(self._handles)
 
     def taken(self, scale: Tensor | float, micro_batches: int) -> Tensor | None:
-        """Stops listening. () float64: root mean square over the micro-batches of the gradient's L2 norm.
-
-        `scale` is what the losses were multiplied with before they were differentiated (loss scale / accumulation).
-        nan or inf where a gradient is. None where nothing was heard: this engine's gradients do not come by.
-        """
+        """Stops listening. () float64: root mean square over the micro-batches of the gradient's L2 norm. `scale` is
+        what the losses were multiplied with before they were differentiated (loss scale / accumulation). nan or inf
+        where a gradient is. None where nothing was heard: this engine's gradients do not come by."""
         squares, self._squares = self._squares, None
         for handle in self._handles:
             handle.remove()

@@ -63,10 +63,8 @@ class Meter:
             loss.register_hook(step.scaled_by)  # type: ignore[no-untyped-call]
 
     def update_coming(self) -> None:
-        """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them.
-
-        At stage 0 in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them.
-        """
+        """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
+        in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them."""
         self._step.loss_scale = loss_scale(self._engine.optimizer)
         self._state.update_coming()
         if not hasattr(self._engine.optimizer, "optimizer"):
@@ -74,9 +72,7 @@ class Meter:
 
     def measure(self, *, with_moments: bool) -> Measurement:
         """Starts to measure the step that was just made; its readings may still be on their way to the host.
-
-        RuntimeError when no loss of the step was seen, and whatever goes wrong in the optimizer's state.
-        """
+        RuntimeError when no loss of the step was seen, and whatever goes wrong in the optimizer's state."""
         step, self._step = self._step, _Step()
         engine = self._engine
         local, given = None, None
@@ -161,12 +157,9 @@ class _Step:
 
 
 def _divided_at_the_loss(engine: Any, loss: Tensor) -> bool:
-    """Whether what arrives at the loss is divided by the number of micro-batches already.
-
-    DeepSpeed 0.18.3 to 0.19.5 divides what arrives at the model's output, in a hook that it puts there in forward: the
-    loss is divided where it is that output itself (Hugging Face's models) and not where it is made of it. All others
-    divide the loss.
-    """
+    """Whether what arrives at the loss is divided by the number of micro-batches already. DeepSpeed 0.18.3 to 0.19.5
+    divides what arrives at the model's output, in a hook that it puts there in forward: the loss is divided where it is
+    that output itself (Hugging Face's models) and not where it is made of it. All others divide the loss."""
     at_the_output = hasattr(engine, "_backward_prologue_per_tensor")
     of_late = hasattr(engine, "_running_engine_backward_count")  # it then leaves the output's alone
     return of_late or not at_the_output or bool(getattr(loss, "_backward_hooks", None))

@@ -30,9 +30,7 @@ _TENSOR_PARALLEL_SIZE = (
 
 def is_partitioned(engine: Any) -> bool:
     """Whether each rank holds its own part of v (ZeRO 1 to 3); at stage 0 every data-parallel rank holds all of it.
-
-    BF16_Optimizer, which a pipeline in bf16 gets, cuts the state up whatever the stage is called.
-    """
+    BF16_Optimizer, which a pipeline in bf16 gets, cuts the state up whatever the stage is called."""
     return int(engine.zero_optimization_stage()) > 0 or hasattr(engine.optimizer, "fp32_groups_flat_partition")
 
 

@@ -49,9 +49,7 @@ def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> 
 
 def _found(path: str, leaf: Tensor, *, full: int, rows: int) -> tuple[int, ...]:
     """(B, T), (1, T), (B, T, C): axis 1. (B, 1, T, T), (1, 1, T, T), (T, T), (B, T, T) of bool or whole numbers: both.
-
-    (B, 1, 1, T): the last. (T,): its only one. (T, C), a table or a batch with the sequence first: none.
-    """
+    (B, 1, 1, T): the last. (T,): its only one. (T, C), a table or a batch with the sequence first: none."""
     shape = leaf.shape
     fitting = tuple(i for i, size in enumerate(shape) if _is_full(size, full))
     if leaf.dim() == 1 and fitting:
@@ -66,10 +64,8 @@ def _found(path: str, leaf: Tensor, *, full: int, rows: int) -> tuple[int, ...]:
 
 
 def _rows(leaves: Iterable[tuple[str, Tensor]], full: int) -> int | None:
-    """B of tensors with a sequence axis behind a batch axis; None where there is none.
-
-    Masks and position ids that all samples share have 1 there, or no such axis: they do not count.
-    """
+    """B of tensors with a sequence axis behind a batch axis; None where there is none. Masks and position ids that all
+    samples share have 1 there, or no such axis: they do not count."""
     found = {leaf.shape[0] for _, leaf in leaves if leaf.dim() > 1 and _is_full(leaf.shape[1], full)}
     several = found - {1}
     several = {n for n in several if not _is_full(n, full)} or several  # (T, T) is a mask beside (B, T)

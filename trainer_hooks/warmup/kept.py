@@ -127,10 +127,8 @@ class Kept:
 
 def packed(segments: Sequence[Segment], read: Read) -> Tensor:
     """(F + 1,) tokens whose F targets are those of the segments, each once; the first token is the context before them.
-
     The segments follow one another as documents do in packed data: the first target of one is predicted after the last
-    of the one before it.
-    """
+    of the one before it."""
     rows = read([segment.position for segment in segments])
     parts = [row[s.begin + 1 : s.end + 1] for row, s in zip(rows, segments, strict=True)]
     first = segments[0].begin

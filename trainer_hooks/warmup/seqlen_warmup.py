@@ -93,10 +93,8 @@ class SeqlenWarmup:
     # -- a step
 
     def begin(self, step: int, samples: int | None = None) -> int:
-        """Begins the update that makes `step`; returns its tokens per sample. On every rank, before its batch.
-
-        samples: the global batch of this step, where it is not the engine's. A second call for a step changes nothing.
-        """
+        """Begins the update that makes `step`; returns its tokens per sample. On every rank, before its batch. samples:
+        the global batch of this step, where it is not the engine's. A second call for a step changes nothing."""
         if step == self.step:
             return self.length
         if self.step is not None and step < self.step:
@@ -142,10 +140,8 @@ class SeqlenWarmup:
         return self._fresh is not None
 
     def took(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Which positions [first, after) of the data order this step's samples come from; where tokens are kept.
-
-        The samples are all of the step's but the `kept_samples`. Where nothing is cut it may be left out.
-        """
+        """Which positions [first, after) of the data order this step's samples come from; where tokens are kept. The
+        samples are all of the step's but the `kept_samples`. Where nothing is cut it may be left out."""
         if self._fresh is None:
             return
         runs = list(runs)
@@ -238,11 +234,9 @@ class SeqlenWarmup:
 
 
 def _lead(engine: Any, warmup: SeqlenWarmup) -> Callable[[], None]:
-    """Makes a PipelineEngine shorten its training batches by the warmup, and validate at full length.
-
-    Returns the function that resets the stages' activation shapes, to be called on all of them when the length changes:
-    only the first and the last stage load a batch. Any other engine, or none, is left unchanged.
-    """
+    """Makes a PipelineEngine shorten its training batches by the warmup, and validate at full length. Returns the
+    function that resets the stages' activation shapes, to be called on all of them when the length changes: only the
+    first and the last stage load a batch. Any other engine, or none, is left unchanged."""
     if not hasattr(engine, "reset_activation_shape"):
         return lambda: None
     then = engine.batch_fn

@@ -24,10 +24,8 @@ POSITIONS = frozenset({"position_ids", "positions", "position", "pos_ids"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortening:
-    """What is done to samples of F targets to have samples of L, as F and L are counted in targets throughout.
-
-    Source of the names: Li et al. 2022, "DeepSpeed Data Efficiency", section 3.1 (arXiv:2212.03597).
-    """
+    """What is done to samples of F targets to have samples of L, as F and L are counted in targets throughout. Source
+    of the names: Li et al. 2022, "DeepSpeed Data Efficiency", section 3.1 (arXiv:2212.03597)."""
 
     kind: str
     """One of SHORTENINGS."""
@@ -76,10 +74,8 @@ class Shortening:
 @lru_cache(maxsize=64)
 def levelling(waiting: int, samples: int, full: int, *, reshapes: bool) -> int:
     """The largest length at which a step's cut makes whole samples of all that waits; `full` where no length does.
-
     waiting: targets kept so far; samples: of the step. (waiting + samples * (F - trained(L))) is to be a multiple of F.
-    Without a reshape there is one unless batches of several sizes were cut, and it is above F - F / gcd(samples, F).
-    """
+    Without a reshape there is one unless batches of several sizes were cut, and it is above F - F / gcd(samples, F)."""
     if waiting % math.gcd(samples, full) == 0:
         for length in range(full - 1, 0, -1):
             if (waiting + samples * (full - _trained(full, length, reshapes))) % full == 0:
@@ -110,11 +106,9 @@ def in_pieces(
     path: str = "",
 ) -> Tensor:
     """(B, F + e, …) -> (B * (F // L), L + e, …): the pieces of sample 0, then those of sample 1, …; F % L is left over.
-
     Of a mask (B, 1, F, F) the blocks on its diagonal are the pieces. positions: they are counted from 0 in each piece.
     What all samples share, (1, …) or without a batch axis, stays shared where its pieces are equal, as a causal mask's
-    are; where they differ it is repeated for each sample. ConfigError where it has no axis for that.
-    """
+    are; where they differ it is repeated for each sample. ConfigError where it has no axis for that."""
     for axis in axes:
         if not full <= leaf.shape[axis] <= full + 1:
             raise ConfigError(f"{path}: rows of {leaf.shape[axis]} can't be reshaped, only of {full} or {full + 1}")

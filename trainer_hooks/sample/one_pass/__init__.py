@@ -12,10 +12,8 @@ __all__ = ["AdamConstants", "OnePass", "Piece", "one_pass"]
 
 
 def one_pass(pieces: Sequence[Piece]) -> OnePass:
-    """The pass over these pieces, which all lie on one device; the choice is made here, once.
-
-    The first call in a process compiles and checks a kernel: half a second on the CPU, some seconds on CUDA.
-    """
+    """The pass over these pieces, which all lie on one device; the choice is made here, once. The first call in a
+    process compiles and checks a kernel: half a second on the CPU, some seconds on CUDA."""
     if native.takes(pieces) and (kernel := native.kernel()) is not None:
         return native.Native(pieces, kernel)
     if triton_pass.takes(pieces) and (made := triton_pass.triton_pass(pieces)) is not None:

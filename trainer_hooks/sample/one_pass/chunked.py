@@ -94,10 +94,8 @@ class Chunked:
         return self._scratch[name][:n]
 
     def _per_piece(self, partials: Tensor) -> Tensor:
-        """(R, chunks) -> (R, S): sums, but the max in row 1, which is nan where the sum of roots is.
-
-        A sum of roots is nan if and only if some v is nan or negative, so no maximum has to carry that.
-        """
+        """(R, chunks) -> (R, S): sums, but the max in row 1, which is nan where the sum of roots is. A sum of roots is
+        nan if and only if some v is nan or negative, so no maximum has to carry that."""
         sums = torch.zeros((len(partials), self._pieces), dtype=torch.float64, device=self._device)
         largest = sums[1].clone().scatter_reduce_(0, self._owners, partials[1], "amax")
         sums.index_add_(1, self._owners, partials)

@@ -36,10 +36,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamConstants:
-    """What turns m and v into the update of the last step, for one group of parameters. Dimensionless.
-
-    Adam that maximizes needs no word: its m already is that of the negated gradient.
-    """
+    """What turns m and v into the update of the last step, for one group of parameters. Dimensionless. Adam that
+    maximizes needs no word: its m already is that of the negated gradient."""
 
     beta1: float
     beta2: float
@@ -90,20 +88,16 @@ class AdamConstants:
 
 class OnePass(Protocol):
     """Reads every element of the pieces once and keeps them alive; one object for as long as the state lies there.
-
-    Nothing of a parameter's size is allocated, and with CUDA the host waits for nothing.
-    """
+    Nothing of a parameter's size is allocated, and with CUDA the host waits for nothing."""
 
     @property
     def name(self) -> str:
         """native, triton or chunked."""
 
     def variance(self) -> Tensor:
-        """(2, S) float64 on the pieces' device: of each piece the sum of sqrt(v), and the max of v.
-
-        The max is of v, not of its root: max(sqrt(v)) = sqrt(max(v)), so the root is taken once, after the reduction
-        over ranks. Both nan where any v is nan or negative; (0, 0) for a piece without elements.
-        """
+        """(2, S) float64 on the pieces' device: of each piece the sum of sqrt(v), and the max of v. The max is of v,
+        not of its root: max(sqrt(v)) = sqrt(max(v)), so the root is taken once, after the reduction over ranks. Both
+        nan where any v is nan or negative; (0, 0) for a piece without elements."""
 
     def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
         """(5, S) float64 on the pieces' device: as `variance`, then the sums of m², u² and parameter².
