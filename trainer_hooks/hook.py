@@ -30,13 +30,11 @@ from trainer_hooks.errors import Guard
 from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.export.outputs import Outputs
 from trainer_hooks.sample import adam_settings
-from trainer_hooks.sample.all_ranks import AllRanks
 from trainer_hooks.sample.engine_calls import wrap_engine
-from trainer_hooks.sample.gathering import Gathering, Layers
+from trainer_hooks.sample.gathering import AllRanks, Gathering, Layers
 from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
-from trainer_hooks.sample.reading import Reading
-from trainer_hooks.sample.samples import Position, StepFacts, make_sample
+from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample
 
 __all__ = ["Hook", "Position", "attach"]
 

@@ -28,7 +28,7 @@ from trainer_hooks import ExporterSettings, attach
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
-from trainer_hooks.sample.all_ranks import Reduction
+from trainer_hooks.sample.gathering import Reduction
 
 STEPS = 6
 TWICE = "attached twice"

@@ -30,9 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
-from trainer_hooks.export import connection, metrics_server
-from trainer_hooks.export.answers import Credentials
-from trainer_hooks.export.connection import Connection
+from trainer_hooks.export import answers, metrics_server
+from trainer_hooks.export.answers import Connection, Credentials
 from trainer_hooks.export.exporter import Exporter, ExporterSettings
 from trainer_hooks.export.metrics_server import Allowance
 from trainer_hooks.export.step_collector import StepCollector
@@ -315,7 +314,7 @@ def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pyte
     patience_s = iter([1.0] * 5)  # of theirs; who reads has all the time that it needs
 
     def comes(*given: Any) -> Connection:
-        monkeypatch.setattr(connection, "_CONNECTION_S", next(patience_s, 60.0))
+        monkeypatch.setattr(answers, "_CONNECTION_S", next(patience_s, 60.0))
         return Connection(*given)
 
     monkeypatch.setattr(metrics_server, "Connection", comes)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
-from trainer_hooks.random_ltd.turn import DataRank
+from trainer_hooks.random_ltd.layer import DataRank
 
 CPU = torch.device("cpu")
 MASK = (1 << 64) - 1

@@ -27,16 +27,8 @@ from trainer_hooks.data.index import Index, Manifest
 __all__ = ["read_deepspeed", "whole_numbers", "write_deepspeed"]
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_TYPES: dict[int, type[np.integer[Any]]] = {
-    1: np.uint8,
-    2: np.int8,
-    3: np.int16,
-    4: np.int32,
-    5: np.int64,
-    6: np.uint16,
-    7: np.uint32,
-    8: np.uint64,
-}
+_CODED = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64)
+_TYPES: dict[int, type[np.integer[Any]]] = dict(enumerate(_CODED, start=1))
 _CHUNK = 1 << 20
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 
-__all__ = ["FILES", "MANIFEST", "Index", "Manifest"]
+__all__ = ["FILES", "MANIFEST", "Index", "Manifest", "mapped_array"]
 
 MANIFEST = "manifest.json"
 FILES = ("values", "samples", "distinct", "offsets")
@@ -97,7 +97,7 @@ class Index:
         manifest = Manifest.load(folder / MANIFEST)
         if corpus is not None and dict(corpus) != dict(manifest.corpus):
             raise DataError(f"{folder}: {_difference(manifest.corpus, corpus)}; analyze this data, or use that")
-        parts = [_mapped(folder / f"{name}.npy") for name in FILES]
+        parts = [mapped_array(folder / f"{name}.npy") for name in FILES]
         lengths = (manifest.samples, manifest.samples, manifest.distinct, manifest.distinct + 1)
         for name, part, length in zip(FILES, parts, lengths, strict=True):
             if part.shape != (length,):
@@ -119,7 +119,8 @@ class Index:
         return max(1, int(len(self) * max(percent, 0.0) / 100)) if percent == percent else 0
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def mapped_array(path: Path) -> NDArray[Any]:
+    """A .npy file, memory-mapped. DataError where it is not there or not complete."""
     try:
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -133,6 +134,5 @@ def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """In words, the first thing that tells the data apart."""
     for name in sorted({*theirs, *ours}):
         if theirs.get(name) != ours.get(name):
-            said = f"{name} {theirs.get(name)!r} there, {ours.get(name)!r} here"
-            return f"the index belongs to other data ({said})"
+            return f"the index belongs to other data ({name} {theirs.get(name)!r} there, {ours.get(name)!r} here)"
     return "the index belongs to other data"

@@ -23,13 +23,8 @@ Values = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 METRICS: Mapping[str, str] = {
-    "seqtru": "seqtru",
-    "seqres": "seqres",
-    "seqreo": "seqreo",
-    "voc": "voc",
-    "seqtru_voc": "voc",
-    "seqres_voc": "voc",
-    "seqreo_voc": "seqreo_voc",
+    **{name: name for name in ("seqtru", "seqres", "seqreo", "voc", "seqreo_voc")},
+    **dict.fromkeys(("seqtru_voc", "seqres_voc"), "voc"),
 }
 """The paper's name -> the metric that is indexed. The sequence length schedule does the rest (truncate, reshape)."""
 

@@ -1,8 +1,7 @@
 """The order of the data under a curriculum, behind the interface of the plain order (trainer_hooks/gpt/order.py).
 
-Positions count what was drawn, and what was passed over; a step is the `count` samples that it takes. Where the plain
-order is a permutation of the whole data, this one depends on the steps: `take` is told which step draws, or goes on
-from the last one.
+Positions count samples that were drawn or passed over. The plain order is a permutation of the whole data; this one
+depends on the steps: `take` gets the step that draws, or goes on from the last one.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class Pool:
             parts.append(found)
         return np.concatenate(parts)
 
-    def said(self, step: int) -> str:
-        """What the metrics ask of that step, in words."""
+    def described(self, step: int) -> str:
+        """What each metric lets in at that step, in words."""
         return ", ".join(f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.paces)
 
 

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
+from trainer_hooks.data.index import mapped_array
 from trainer_hooks.gpt.data import load_corpus
 
 __all__ = ["Rows", "open_rows"]
@@ -72,12 +73,7 @@ def open_rows(
 def _padded(paths: Sequence[Path], pad: int | None) -> Rows:
     if len(paths) != 1:
         raise DataError(f"one .npy file is taken, not {len(paths)} paths")
-    try:
-        tokens: NDArray[Any] = np.load(paths[0], mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise DataError(f"{paths[0]}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(f"{paths[0]}: not a whole array of numpy's: {error}") from error
+    tokens = mapped_array(paths[0])
     if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
         raise DataError(f"{paths[0]}: {tokens.dtype} {tokens.shape} are no (samples, width) rows of whole numbers")
     if not tokens.flags.c_contiguous:

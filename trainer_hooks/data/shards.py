@@ -19,7 +19,7 @@ from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.metrics import Metric, count_tokens, named
 from trainer_hooks.data.rows import Rows, open_rows
 
-__all__ = ["Job", "Stage", "do_shards", "shard_path", "written"]
+__all__ = ["Job", "Stage", "do_shards", "read_counts", "shard_path", "summed", "written"]
 
 Stage = Literal["counts", "values"]
 
@@ -67,8 +67,8 @@ class Job:
 
     def work(self, rows: Rows) -> Path:
         """The folder of the shards; another for other data, another metric or other shards."""
-        asked = {"metric": self.metric, "corpus": dict(rows.fingerprint), "each": len(self.shards(rows)[0])}
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        identity = {"metric": self.metric, "corpus": dict(rows.fingerprint), "each": len(self.shards(rows)[0])}
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         return self.output / f".{self.folder_name}.{digest}.work"
 
 
@@ -77,25 +77,20 @@ def shard_path(work: Path, stage: Stage, number: int) -> Path:
     return work / f"{stage}-{number:06}.npy"
 
 
-def _measure(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[range], NDArray[Any]]:
-    """What makes a shard's result of its samples."""
-    if stage == "counts":
-        return lambda shard: _counted(rows, shard)
-    metric = named(job.metric, width=rows.width, pad=rows.pad, counts=_counts(work))
-    return lambda shard: _measured(metric, rows, shard)
-
-
 def do_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Iterable[int]) -> Iterator[int]:
     """Makes the results of these shards, and puts them where they belong; gives the number of each that is there."""
-    shards, result = job.shards(rows), _measure(job, rows, work, stage)
+    shards, metric = job.shards(rows), None
+    if stage == "values":
+        metric = named(job.metric, width=rows.width, pad=rows.pad, counts=read_counts(work))
     for number in numbers:
-        found = result(shards[number])
+        found = _counted(rows, shards[number]) if metric is None else _measured(metric, rows, shards[number])
         written(shard_path(work, stage, number), functools.partial(np.save, arr=found, allow_pickle=False))
         rows.forget()
         yield number
 
 
-def _counts(work: Path) -> NDArray[np.int64] | None:
+def read_counts(work: Path) -> NDArray[np.int64] | None:
+    """How often each token occurs in the data; None where the metric needs no counts."""
     path = work / "counts.npy"
     return np.load(path, allow_pickle=False) if path.exists() else None
 
@@ -107,12 +102,17 @@ def _batches(rows: Rows, shard: range, stage: Stage) -> list[range]:
 
 def _counted(rows: Rows, shard: range) -> NDArray[np.int64]:
     """(largest token + 1,)."""
+    batches = _batches(rows, shard, "counts")
+    return summed(count_tokens(rows.tokens[batch.start : batch.stop], rows.pad) for batch in batches)
+
+
+def summed(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The sum of counts by token, as long as the longest of them."""
     total = np.zeros(0, dtype=np.int64)
-    for batch in _batches(rows, shard, "counts"):
-        counts = count_tokens(rows.tokens[batch.start : batch.stop], rows.pad)
-        if len(counts) > len(total):
-            total, counts = counts, total
-        total[: len(counts)] += counts
+    for counts in parts:
+        longer, shorter = (counts, total) if len(counts) > len(total) else (total, counts)
+        longer[: len(shorter)] += shorter
+        total = longer
     return total
 
 

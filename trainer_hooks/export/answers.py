@@ -6,24 +6,28 @@ so that many scrapers at once cost the training no more than one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
 import http.client
 import io
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from trainer_hooks.export.step_collector import StepCollector
 
-__all__ = ["Answers", "Credentials"]
+__all__ = ["Answers", "Connection", "Credentials"]
 
 _RENDERING_SHARE = 0.01
 """An answer is rendered anew only when it is 1 / this times as old as the time that rendering it took."""
@@ -130,7 +134,8 @@ class Answers:
         }
         head: list[Any] = []
         body = b"".join(self._app(environment, lambda status, headers: head.extend((status, headers))))
-        return _answer(*head, body)
+        status, sent = head
+        return _answer(status, sent, body)
 
 
 def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:
@@ -143,3 +148,57 @@ def _answer(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
+
+
+_CONNECTION_S = 5.0  # all that one connection may take: TLS, asking, and reading the answer
+_MOST_HEAD_BYTES = 16_384
+
+
+class Connection(asyncio.Protocol):
+    """One request, one answer. A client's mistake is not an error of the hook."""
+
+    def __init__(self, answer: Callable[[bytes], bytes], gone: Callable[[Connection], None]) -> None:
+        self._answer = answer
+        self._gone = gone
+        self._head = b""
+        self._transport: asyncio.Transport | None = None
+        loop = asyncio.get_running_loop()
+        self._limit = loop.call_later(_CONNECTION_S, self.abort)
+        self._opening: asyncio.Task[Any] | None = None
+
+    def open(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Starts on an accepted socket; with TLS by a handshake."""
+        loop = asyncio.get_running_loop()
+        handshake: dict[str, Any] = {}
+        if tls is not None:
+            handshake = {"ssl": tls, "ssl_handshake_timeout": _CONNECTION_S, "ssl_shutdown_timeout": 1.0}
+        self._opening = loop.create_task(loop.connect_accepted_socket(lambda: self, connection, **handshake))
+        self._opening.add_done_callback(partial(self._opened, connection))
+
+    def _opened(self, connection: socket.socket, opening: asyncio.Task[Any]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            connection.close()
+            self.connection_lost(None)
+
+    def abort(self) -> None:
+        """Closes it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        head, end, _ = self._head.partition(b"\r\n\r\n")
+        if self._transport is None or len(self._head) > _MOST_HEAD_BYTES:
+            self.abort()
+        elif end:
+            self._transport.write(self._answer(head + end))
+            self._transport.close()  # once it is written
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._limit.cancel()
+        self._gone(self)

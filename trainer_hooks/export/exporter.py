@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import json
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer_hooks.export.answers import Answers, Credentials
-from trainer_hooks.export.file_sd import Announcement, is_loopback, reachable_name, target
 from trainer_hooks.export.metrics_server import MetricsServer, listen
 from trainer_hooks.export.step_collector import StepCollector
 
-__all__ = ["Exporter", "ExporterSettings", "announce"]
+__all__ = ["Announcement", "Exporter", "ExporterSettings", "announce", "is_loopback", "reachable_name", "target"]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Exporter:
         *,
         failed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         credentials, tls = _credentials(settings), _tls(settings)
         self._server = MetricsServer(
             listen(settings.address, settings.port),
@@ -71,34 +74,30 @@ class Exporter:
         )
         self.address = self._server.address
         self.port = self._server.port
-        self._announcement: Announcement | None = None
+        self.announcement: Announcement | None = None
         scheme = "http" if tls is None else "https"
         log.info("sentinel: /metrics is at %s://%s/metrics", scheme, target(self.address, self.port))
         if credentials is not None and tls is None and not is_loopback(self.address):
             log.warning("sentinel: the password of /metrics travels in the clear: give it a certificate as well")
 
-    def announce(self, announcement: Announcement, labels: Mapping[str, str]) -> None:
-        """Tells Prometheus; not of an exporter that no other node can reach. Raises OSError."""
-        name = self._settings.announce or reachable_name(self._settings.address, self.address)
-        where = None if name is None else target(name, self.port)
-        announcement.announce(where, labels, tls=self._settings.certificate is not None)
-        self._announcement = announcement
-
     def close(self) -> None:
         """Stops serving, frees the port and removes the announcement. Raises OSError."""
         self._server.close()
-        if self._announcement is not None:
+        if self.announcement is not None:
             with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
-                self._announcement.withdraw()
+                self.announcement.withdraw()
 
 
 def announce(exporter: Exporter | None, path: Path, labels: Mapping[str, str]) -> None:
     """Writes the file_sd file of the run; where there is no exporter, an earlier attempt's target goes. OSError."""
-    announcement = Announcement(path)
-    if exporter is None:
-        announcement.announce(None, labels)
-    else:
-        exporter.announce(announcement, labels)
+    announcement, where, tls = Announcement(path), None, False
+    if exporter is not None:
+        settings, tls = exporter.settings, exporter.settings.certificate is not None
+        name = settings.announce or reachable_name(settings.address, exporter.address)
+        where = None if name is None else target(name, exporter.port)
+    announcement.announce(where, labels, tls=tls)
+    if exporter is not None:
+        exporter.announcement = announcement
 
 
 def _credentials(settings: ExporterSettings) -> Credentials | None:
@@ -136,3 +135,50 @@ def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
         return context
 
     return current
+
+
+def target(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it; an address as a bound socket gives it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def reachable_name(configured: str, bound: str) -> str | None:
+    """The name by which other nodes reach an exporter set to `configured` and listening at `bound`; None on loopback.
+    Where it listens everywhere it is the node's name: Slurm's, which the cluster's nodes resolve, else the host's
+    own."""
+    if is_loopback(bound):
+        return None
+    if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:
+        return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return configured
+
+
+class Announcement:
+    """The one target of an attempt, in a file that other attempts write as well."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._groups: list[dict[str, Any]] = []
+
+    def announce(self, where: str | None, labels: Mapping[str, str], *, tls: bool = False) -> None:
+        """Writes the target, atomically; without one, an earlier attempt's is removed. Raises OSError."""
+        if where is not None:
+            scheme = {"__scheme__": "https"} if tls else {}
+            self._groups = [{"targets": [where], "labels": {**labels, **scheme}}]
+        if where is not None or self._path.exists():
+            self._write(self._groups)
+
+    def withdraw(self) -> None:
+        """Empties the file, unless another attempt has announced itself since. Raises OSError."""
+        if self._groups and json.loads(self._path.read_text(encoding="utf-8")) == self._groups:
+            self._write([])
+
+    def _write(self, groups: list[dict[str, Any]]) -> None:
+        beside = self._path.with_name(f".{self._path.name}.{socket.gethostname()}.{os.getpid()}")
+        beside.write_text(json.dumps(groups) + "\n", encoding="utf-8")
+        beside.replace(self._path)

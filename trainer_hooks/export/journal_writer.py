@@ -69,19 +69,15 @@ class JournalWriter:
 
     def close(self) -> None:
         """Writes what is queued, within a deadline."""
-        self.put_last()
+        try:
+            self._queue.put(None, timeout=_CLOSE_S)  # ends the thread after what is queued
+        except queue.Full:
+            self._lose("its disk hangs")
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
             self._lose("its disk hangs")
         else:
             os.close(self._descriptor)
-
-    def put_last(self) -> None:
-        """Tells the thread to end after what is queued."""
-        try:
-            self._queue.put(None, timeout=_CLOSE_S)
-        except queue.Full:
-            self._lose("its disk hangs")
 
     def _lose(self, why: str) -> None:
         if not self.lost:

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from trainer_hooks.export.connection import Connection
+from trainer_hooks.export.answers import Connection
 
 __all__ = ["Allowance", "MetricsServer", "listen"]
 

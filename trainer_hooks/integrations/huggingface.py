@@ -4,14 +4,13 @@
     trainer.add_callback(StabilityCallback(trainer, run="tr8"))
     trainer.train()
 
-What Trainer shows a callback has neither the engine nor the batches. So the callback holds the trainer, whose
-`model_wrapped` is the engine that accelerate made, and counts what is fed where the engine's forward is called.
+Trainer passes a callback neither the engine nor the batches: the callback keeps the trainer, whose `model_wrapped` is
+the engine that accelerate made, and counts samples and tokens where the engine's forward is called.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,34 +27,25 @@ __all__ = ["StabilityCallback"]
 _TRAINER = "Hugging Face's Trainer (StabilityCallback)"
 
 _KEY = "sentinel"
-"""Where the callback's state lies among the `stateful_callbacks` of trainer_state.json. Not through ExportableState: a
-checkpoint that was saved before the callback was added has no entry for it, and the next save ends in Trainer's
-KeyError; and with restore_callback_states_from_checkpoint the callback would be built anew from what JSON can hold,
-which a trainer is not. Under a key of its own it comes back with and without that option."""
+"""The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
+save raises KeyError after a checkpoint without the callback, and restore_callback_states_from_checkpoint builds a
+callback anew from JSON, which a trainer is not."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """What the model was given to train on: counted from the batches' shapes, padding included, without a sync."""
+    """What the model was trained on, over all ranks: by the batches' shapes, padding included, without a sync.
+
+    Each of the data-parallel ranks is taken to get as much as this one, as in packed pre-training. `samples` and
+    `tokens` are of the whole run, None where an earlier part of it was not counted; `step_samples` and `seqlen` (tokens
+    per sample, of the longest micro-batch) are of the step under way.
+    """
 
     ranks: int
-    """Data-parallel ranks. Each is taken to be fed as much as this one, as packed pre-training does."""
-
     samples: int | None
-    """Over the run's life and all ranks; None where an earlier part of the run was not counted."""
-
     tokens: int | None
-    """Likewise."""
-
     step_samples: int = 0
-    """In the step under way, over all ranks."""
-
     seqlen: int | None = None
-    """Tokens per sample in the step under way, its longest micro-batch's."""
-
-    def next_step(self) -> None:
-        """A step begins."""
-        self.step_samples, self.seqlen = 0, None
 
     def micro_batch(self, samples: int, seqlen: int) -> None:
         """One micro-batch goes into the model on this rank."""
@@ -76,27 +66,23 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self,
         trainer: Any,
         *,
-        state_dir: str | os.PathLike[str] | None = None,
-        run: str = "run",
         validation_metric: str = "eval_loss",
         full_seqlen: int | None = None,
         applies: Iterable[str] = (),
         **attach_options: Any,
     ) -> None:
-        """`attach_options` go to `attach` (address, port, mpu, …).
+        """`attach_options` go to `attach` (state_dir, run, address, port, mpu, …).
 
-        `validation_metric` is the one of evaluate()'s metrics that counts as the run's validation loss: with several
-        evaluation sets the one of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length that it is
-        measured at, in tokens; None where that is not known. `applies` names the keys of overrides.json that the
-        training script itself reads and applies, such as "free": the callback observes and applies none.
+        `validation_metric` is the metric of evaluate() that counts as the run's validation loss: with several sets that
+        of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length that it is measured at, in tokens;
+        None where that is not known. `applies` names the keys of overrides.json that the training script itself reads
+        and applies, such as "free": the callback applies none.
         """
         self.hook: Hook | None = None
         """From the beginning of a training to its end."""
 
         self._guard = Guard()
         self._trainer = trainer
-        self._state_dir = state_dir
-        self._run = run
         self._validation_metric = validation_metric
         self._full_seqlen = full_seqlen
         self._attach_options = {"applies": tuple(applies), "trainer": _TRAINER, **attach_options}
@@ -123,7 +109,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
     def on_step_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
         with self._guard("look before the step"):
-            self._fed.next_step()
+            self._fed.step_samples, self._fed.seqlen = 0, None
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """After the update and before a save: leaves word for a restart in what becomes trainer_state.json."""
@@ -154,8 +140,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 self.hook.checkpoint_saved(tag, consumed_samples=fed.samples, consumed_tokens=fed.tokens)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Reports the end of train(): the planned one, or an earlier stop that a callback asked for, as for a time
-        limit. An error never gets here: see `_at_exit`."""
+        """Reports the end of train(), planned or by a callback. An error ends the process instead: see `_at_exit`."""
         with self._guard("report the end"):
             at, planned = int(state.global_step), int(state.max_steps)
             self._end("finished" if at >= planned else f"stopped: at step {at} of {planned}")
@@ -172,8 +157,6 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         )
         self.hook = attach(
             engine,
-            state_dir=self._state_dir,
-            run=self._run,
             position=self._position,
             loss_minimum=before.get("loss_minimum"),
             **self._attach_options,
@@ -236,12 +219,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
 def _left_behind(state: Any) -> dict[str, Any]:
     """What `on_step_end` of an earlier attempt left in the checkpoint's trainer_state.json; empty where nothing is."""
-    told = (state.stateful_callbacks or {}).get(_KEY) if state.global_step else None
-    if told is None:
+    left = (state.stateful_callbacks or {}).get(_KEY) if state.global_step else None
+    if left is None:
         return {}
-    counts = {name: told.get(name) for name in ("attempt", "consumed_samples", "consumed_tokens")}
+    counts = {name: left.get(name) for name in ("attempt", "consumed_samples", "consumed_tokens")}
     for name, count in counts.items():
         if count is not None and not isinstance(count, int):
             raise ValueError(f"{name} in trainer_state.json should be a whole number, not {count!r}")
-    minima = [(seqlen, float(loss)) for seqlen, loss in told["loss_minimum"]]
+    minima = [(seqlen, float(loss)) for seqlen, loss in left["loss_minimum"]]
     return {**counts, "loss_minimum": LossMinimum.load(minima)}

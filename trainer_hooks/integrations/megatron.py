@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed's side of the hook: what its training.py has to tell, in four lines (docs/MEGATRON.md).
+"""The hook in Megatron-DeepSpeed: four lines of its training.py (docs/MEGATRON.md).
 
     sentinel = attach_to_megatron(model[0], args, mpu, get_num_microbatches)    # after deepspeed.initialize
     sentinel.started()                                                          # after load_checkpoint
@@ -38,10 +38,7 @@ class MegatronHook:
     def __init__(
         self, engine: Any, args: Any, mpu: Any, num_microbatches: Callable[[], int], attach_options: Mapping[str, Any]
     ) -> None:
-        self._engine = engine
-        self._args = args
-        self._mpu = mpu
-        self._num_microbatches = num_microbatches
+        self._engine, self._args, self._mpu, self._num_microbatches = engine, args, mpu, num_microbatches
         self._parent_attempt: int | None = None
         self._evaluated_at: int | None = None
         self._evaluated: list[Any] = []
@@ -75,12 +72,12 @@ class MegatronHook:
         """Reports the validation loss: evaluate's `lm loss`, or what eval_batch told this rank of it. Of several sets
         that are evaluated after one step the first counts."""
         with self._guard("report the validation"):
-            told, self._evaluated = self._evaluated, []
+            losses_seen, self._evaluated = self._evaluated, []
             step, before = self._engine.global_steps, self._evaluated_at
-            if step == before or not ("lm loss" in losses or told):
+            if step == before or not ("lm loss" in losses or losses_seen):
                 return
             self._evaluated_at = step
-            loss = losses["lm loss"] if "lm loss" in losses else sum(told) / len(told)
+            loss = losses["lm loss"] if "lm loss" in losses else sum(losses_seen) / len(losses_seen)
             self.hook.validation(float(loss), self._args.seq_length)
 
     def finished(self) -> None:
@@ -125,10 +122,10 @@ class MegatronHook:
         def hooked_load(*positional: Any, **named: Any) -> Any:
             result = load(*positional, **named)
             with self._guard("read what an earlier attempt left"):
-                told = (result[1] or {}).get(_KEY)
-                if told is not None:
-                    self._parent_attempt = told["attempt"] or None
-                    self.hook.loss_minimum = LossMinimum.load([(seqlen, loss) for seqlen, loss in told["loss_minimum"]])
+                left = (result[1] or {}).get(_KEY)
+                if left is not None:
+                    self._parent_attempt = left["attempt"] or None
+                    self.hook.loss_minimum = LossMinimum.load([(seqlen, loss) for seqlen, loss in left["loss_minimum"]])
             return result
 
         engine.save_checkpoint, engine.load_checkpoint = hooked_save, hooked_load

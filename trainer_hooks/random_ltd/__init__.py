@@ -5,9 +5,9 @@ draw (which tokens), arguments (masks and positions of the kept tokens), routing
 forward), random_ltd (a model's) and layer_tokens (tokens consumed).
 """
 
+from trainer_hooks.random_ltd.layer import DataRank
 from trainer_hooks.random_ltd.layer_tokens import LayerTokens
 from trainer_hooks.random_ltd.random_ltd import KeptTokens, RandomLtd, Schedule
 from trainer_hooks.random_ltd.routing import PlainTorch, Routing
-from trainer_hooks.random_ltd.turn import DataRank
 
 __all__ = ["DataRank", "KeptTokens", "LayerTokens", "PlainTorch", "RandomLtd", "Routing", "Schedule"]

@@ -23,9 +23,9 @@ from deepspeed.utils.module_utils import recursive_setattr
 from torch import Tensor, nn
 
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
+from trainer_hooks.random_ltd.layer import DataRank, Turn
 from trainer_hooks.random_ltd.layer_tokens import LayerTokens
 from trainer_hooks.random_ltd.random_ltd import Schedule, kept_at
-from trainer_hooks.random_ltd.turn import DataRank, Turn
 
 __all__ = ["DeepSpeedLtd"]
 

@@ -1,9 +1,8 @@
-"""Which tokens a layer keeps: a uniform random subset for each sample, a pure function of where the sample stands.
+"""The tokens that a layer keeps: a uniform random subset for each sample, a pure function of the sample's position.
 
-No generator's state is read or moved: dropout and the data's order are what they would be without random-LTD, a resume
-needs nothing saved, a recomputation in the backward pass draws the same, and the answer is the same on a CPU and on
-CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number
-Generators") that is seeded with the sample's key; the smallest scores are kept.
+No generator's state is read or changed: a resume needs nothing saved, a recomputation in the backward pass draws the
+same tokens, and so does CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast
+Splittable Pseudorandom Number Generators"), seeded with the sample's key; the smallest scores are kept.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from sentinel.vocabulary.errors import ConfigError
-from trainer_hooks.random_ltd.layer import DroppingForward
+from trainer_hooks.random_ltd.layer import DataRank, DroppingForward, Turn
 from trainer_hooks.random_ltd.layer_tokens import LayerTokens
 from trainer_hooks.random_ltd.routing import PlainTorch, Routing, fastest
-from trainer_hooks.random_ltd.turn import DataRank, Turn
 
 __all__ = ["KeptTokens", "Layers", "RandomLtd", "Schedule", "kept_at"]
 

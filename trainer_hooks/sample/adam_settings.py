@@ -1,9 +1,9 @@
 """What an engine's Adam really runs with, read from the optimizer and the engine; and the same, set.
 
-DeepSpeed keeps these in three places: betas, eps and weight decay in the inner optimizer's groups, gradient clipping in
-the engine's configuration (ZeRO 0 in fp32) or in the wrapping optimizer (everything else), the loss scale in the
-wrapping optimizer. A checkpoint that is loaded brings back the groups and the loss scale, and the clipping with ZeRO 1
-and 2 and with the fused Adam in half precision; so what was configured is read before, and set again after.
+DeepSpeed keeps betas, eps and weight decay in the inner optimizer's groups, gradient clipping in the engine's
+configuration (ZeRO 0 in fp32) or in the wrapping optimizer (else), the loss scale in the wrapping optimizer. Loading a
+checkpoint restores the groups and the loss scale, and the clipping with ZeRO 1 and 2 and with the fused Adam in half
+precision; so the configuration is read before, and set again after.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ def moments_are_zero(engine: Any) -> bool:
         not float(state.get("step", 0)) and all(not state[name].any() for name in _MOMENTS if name in state)
         for state in states
     )
-    held = sum(state["exp_avg_sq"].numel() for state in states if "exp_avg_sq" in state)
+    elements = sum(state["exp_avg_sq"].numel() for state in states if "exp_avg_sq" in state)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
-    told: list[Any] = [(clean, held)]
+    ranks: list[Any] = [(clean, elements)]
     if dist.is_initialized() and dist.get_world_size() > 1:
-        told = [None] * dist.get_world_size()
-        dist.all_gather_object(told, (clean, held))
-    everywhere = sum(h for _, h in told) if is_partitioned(engine) else min(h for _, h in told)
-    return all(c for c, _ in told) and everywhere >= parameters
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, (clean, elements))
+    everywhere = (sum if is_partitioned(engine) else min)(count for _, count in ranks)
+    return all(zeros for zeros, _ in ranks) and everywhere >= parameters

@@ -10,8 +10,7 @@ DeepSpeed keeps the state in one of five ways, by its wrapping optimizer (seen i
 | DeepSpeedZeroOptimizer (1, 2), BF16_Optimizer | one flat partition per group | `_hp_mapping` of each parameter |
 | DeepSpeedZeroOptimizer_Stage3 | one flat partition per sub-group | fp16_groups and partition_numel(), end to end |
 
-What pads a partition belongs to nobody and is not read: in ZeRO 3 it is memory that nobody has set, and Adam makes a v
-of it that can be anything.
+The padding of a partition is not read: in ZeRO 3 it is memory that was never set, and its v can be anything.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from torch.nn import Parameter
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
 from trainer_hooks.sample.replicas import Replicas
 
-__all__ = ["AdamState", "Held", "inner_optimizers"]
+__all__ = ["AdamState", "OwnedPiece", "inner_optimizers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class OwnedPiece:
     """One run of elements of Adam's state on this rank."""
 
     piece: Piece
@@ -69,7 +68,7 @@ class AdamState:
         """(optimizer, one of its groups, the states of the group's tensors), as the pieces' `group` counts."""
 
         self._lrs: dict[int, Any] = {}
-        self.held: list[Held] = []
+        self.pieces: list[OwnedPiece] = []
         """Every element of a parameter once; nothing before the first update that was not skipped."""
 
     @property
@@ -78,11 +77,11 @@ class AdamState:
         return bool(self._seen)
 
     def changed(self, *, whole: bool = False) -> bool:
-        """Looks at v, or at m and the parameters too; True when `held` is new: at the first update, after a load."""
+        """Looks at v, or at m and the parameters too; True when `pieces` is new: at the first update, after a load."""
         seen = [state["exp_avg_sq"].data_ptr() for _, _, state in self._states()]
         if seen == self._seen and (not whole or self._beside() == self._seen_beside):
             return False
-        self.held = list(self._look_up())
+        self.pieces = list(self._look_up())
         self._seen, self._seen_beside = seen, self._beside()
         return True
 
@@ -123,7 +122,7 @@ class AdamState:
                 if v is not None and v.numel():  # what was swapped to an NVMe is an empty tensor
                     yield optimizer, master, state
 
-    def _look_up(self) -> Iterator[Held]:
+    def _look_up(self) -> Iterator[OwnedPiece]:
         self._groups = []
         self._counted = {}
         numbers: dict[int, int] = {}
@@ -145,7 +144,7 @@ class AdamState:
                 if exp_avg_sq is None:
                     raise RuntimeError(f"a state of shape {tuple(v.shape)} is not dense in memory")
                 piece = Piece(exp_avg_sq=exp_avg_sq, exp_avg=exp_avg, parameter=parameter, group=number)
-                yield Held(piece=piece, layer=layer, share=share)
+                yield OwnedPiece(piece=piece, layer=layer, share=share)
 
     def _runs(self, owners: Sequence[_Owner]) -> Iterator[tuple[int, int, str | None, float]]:
         """(start, size, layer, share) of what has an owner; neighbours of one kind are one run."""

@@ -1,7 +1,9 @@
 """Steps whose readings are on their way: from the device to the host, and from every rank to rank 0.
 
-Every rank starts the reductions of every step, in the order of the steps, also where it could not read: so the ranks
-always agree on the step that they add up.
+The hook has process groups of its own (gloo, on the CPU), and its reductions are asynchronous: a missing rank or a
+hanging network costs rank 0 samples, and never delays the training's own collectives. Every rank starts the reductions
+of every step, in the order of the steps, also where it could not read: so the ranks agree on the step that they add up.
+Many ranks take two levels (groups of `_FAN` ranks, then the groups' first ranks): gloo connects all pairs of a group.
 """
 
 from __future__ import annotations
@@ -11,27 +13,110 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from trainer_hooks.sample.all_ranks import AllRanks, Reduction
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.reading import RankReading, Reading
 
-__all__ = ["Gathering", "Layers"]
+__all__ = ["AllRanks", "Gathering", "Layers", "Reduction"]
+
+_FAN = 64  # ranks of one group: each has at most 63 connections
+_POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
+
+
+class AllRanks:
+    """The hook's own groups. Made on every rank; its reductions are started on every rank in the same order."""
+
+    def __init__(self, *, fan: int = _FAN) -> None:
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        self._levels: list[tuple[Any, int]] = []  # (group, its first rank) of this rank's levels, the lowest first
+        if self.world > 1:
+            self._open(fan)
+
+    def _open(self, fan: int) -> None:
+        members = list(range(self.world))
+        while len(members) > 1:
+            firsts = members[::fan]
+            for first, part in ((f, members[n * fan : (n + 1) * fan]) for n, f in enumerate(firsts)):
+                group = dist.new_group(part, backend="gloo") if len(part) > 1 else None
+                if group is not None and self.rank in part:
+                    self._levels.append((group, first))
+            members = firsts
+
+    def start(self, sums: Sequence[float], tops: Sequence[float]) -> Reduction:
+        """Begins to add `sums` and to take the largest of `tops` over all ranks, position by position, in float64."""
+        reduction = Reduction(self._levels, self.rank, sums, tops)
+        reduction.poll()
+        return reduction
+
+    def union(self, names: Sequence[str]) -> list[str]:
+        """The names of all ranks, each once, in the order of the ranks; the same list on every rank."""
+        known: list[str] = list(names)
+        for group, first in self._levels:
+            gathered: list[Any] = [None] * dist.get_world_size(group)
+            dist.gather_object(known, gathered if self.rank == first else None, first, group=group)
+            if self.rank == first:
+                known = list(dict.fromkeys(name for some in gathered for name in some))
+        for group, first in reversed(self._levels):
+            received: list[Any] = [known]
+            dist.broadcast_object_list(received, first, group=group)
+            known = received[0]
+        return known
+
+    def close(self) -> None:
+        """Leaves the groups."""
+        for group, _ in reversed(self._levels):
+            dist.destroy_process_group(group)
+        self._levels = []
+
+
+class Reduction:
+    """One pair of reductions under way. Each level takes at most two collectives: one SUM, one MAX."""
+
+    def __init__(self, levels: Sequence[tuple[Any, int]], rank: int, sums: Sequence[float], tops: Sequence[float]):
+        self._left = list(levels)
+        self._rank = rank
+        self.sums: Tensor = torch.tensor(sums, dtype=torch.float64)
+        self.tops: Tensor = torch.tensor(tops, dtype=torch.float64)
+        self._works: list[Any] = []
+
+    def poll(self, wait_s: float = 0.0) -> bool:
+        """Goes on as far as it can within wait_s; True when this rank's part is done. On rank 0 `sums` and `tops` are
+        then those of all ranks. RuntimeError where a level failed: a rank is gone, or the network is."""
+        deadline = time.monotonic() + wait_s
+        while self._works or self._left:
+            if not self._works:
+                group, first = self._left.pop(0)
+                self._works = [
+                    dist.reduce(self.sums, first, dist.ReduceOp.SUM, group=group, async_op=True),
+                    dist.reduce(self.tops, first, dist.ReduceOp.MAX, group=group, async_op=True),
+                ]
+                if first != self._rank:
+                    self._left = []  # the next levels are without this rank
+            while not all(work.is_completed() for work in self._works):
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_POLL_S)
+            for work in self._works:
+                work.wait()  # completed: this only raises its error
+            self._works = []
+        return True
+
 
 _MOST_STEPS = 100
 """Steps that may be on their way: beyond it a rank or the network is taken to hang, and nothing more is begun."""
 
-_GLANCE_S = 50e-6
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layers:
+class Layers(NamedTuple):
     """Adam's variance of every layer, over all ranks."""
 
     l1: tuple[float, ...]
-    largest: tuple[float, ...]
-    """max of sqrt(v)."""
+    largest: tuple[float, ...]  # max of sqrt(v)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +179,7 @@ class Gathering:
             while step.measurement is not None and not step.measurement.ready():
                 if time.monotonic() >= deadline:
                     return
-                time.sleep(_GLANCE_S)
+                time.sleep(_POLL_S)
             self._start_one(step)
 
     def _start_one(self, step: _Step) -> None:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from trainer_hooks.sample.adam_state import Held
+from trainer_hooks.sample.adam_state import OwnedPiece
 from trainer_hooks.sample.reading import RankReading
 
 __all__ = ["LayerRows", "Measurement", "Readout"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRows:
+class LayerRows(NamedTuple):
     """One rank's part of each layer's variance, in the order of the layers."""
 
     sums: list[float]
     """To be added: of each layer the sum of sqrt(v); then of each whether a v is nan (1) or none is (0)."""
-
     tops: list[float]
-    """Of which the largest is taken: of each layer max of v; -inf where this rank holds none of it."""
+    """Of which the largest is taken: of each layer max of v; -inf where this rank has none of it."""
 
 
 class Measurement:
@@ -38,7 +35,7 @@ class Measurement:
         rows: list[Tensor],
         with_moments: bool,
         with_state: bool,
-        held: list[Held],
+        pieces: list[OwnedPiece],
         shares: Tensor,
     ) -> None:
         self._global_step = global_step
@@ -46,7 +43,7 @@ class Measurement:
         self._readout = Readout([*(t.double() for t in scalars.values()), *rows])
         self._with_moments = with_moments
         self._with_state = with_state
-        self._held = held
+        self._pieces = pieces
         self._shares = shares
 
     def ready(self) -> bool:
@@ -61,12 +58,12 @@ class Measurement:
         if self._with_moments:
             names = ("momentum_squares", "update_squares", "parameter_squares")
             moments = {name: float(shares @ rows[i]) for i, name in enumerate(names, 2)}
-            moments["elements"] = sum(h.share * h.piece.exp_avg_sq.numel() for h in self._held if h.layer is not None)
+            moments["elements"] = sum(h.share * h.piece.exp_avg_sq.numel() for h in self._pieces if h.layer is not None)
         return RankReading(
             global_step=self._global_step,
             loss=scalars["loss"],
             variance_l1=float(shares @ rows[0]) if self._with_state else None,
-            variance_top=float(rows[1].max()) if self._held else -math.inf,
+            variance_top=float(rows[1].max()) if self._pieces else -math.inf,
             grad_squares=scalars.get("squares"),
             grad_norm=scalars.get("given"),
             local_grad_norm=scalars.get("local"),
@@ -78,10 +75,10 @@ class Measurement:
         _, rows = self._on_the_host()
         position = {layer: i for i, layer in enumerate(layers)}
         l1, top, nans = [0.0] * len(layers), [-math.inf] * len(layers), [0.0] * len(layers)
-        for held, total, largest in zip(self._held, rows[0].tolist(), rows[1].tolist(), strict=True):
-            at = position.get(held.layer) if held.layer is not None else None
+        for owned, total, largest in zip(self._pieces, rows[0].tolist(), rows[1].tolist(), strict=True):
+            at = position.get(owned.layer) if owned.layer is not None else None
             if at is not None:
-                l1[at] += held.share * total
+                l1[at] += owned.share * total
                 top[at] = max(top[at], largest)
                 nans[at] = max(nans[at], float(math.isnan(largest)))
         return LayerRows(sums=l1 + nans, tops=top)

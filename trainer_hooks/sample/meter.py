@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.sample.adam_state import AdamState, Held
+from trainer_hooks.sample.adam_state import AdamState, OwnedPiece
 from trainer_hooks.sample.layers import layers_of
-from trainer_hooks.sample.local_gradient import LocalGradient
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import Replicas, is_partitioned
 
-__all__ = ["Meter"]
+__all__ = ["LocalGradient", "Meter"]
+
+
+class LocalGradient:
+    """The norm of one rank's gradient before the ranks' average: a sick GPU, or sick data, shows there first.
+
+    DeepSpeed averages gradients while it makes them, so the norm is taken where each parameter's gradient comes out of
+    the backward pass: a call and a read per parameter, so at an interval only. Measures from `listen` to `taken`.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self.handles: list[Any] = []
+        self._squares: Tensor | None = None
+        self.micro_batches = 0
+
+    def listen(self) -> None:
+        """From the next backward pass on."""
+        if not self.handles:
+            self.handles = [p.register_hook(self._add) for p in self._parameters]  # type: ignore[no-untyped-call]
+
+    def taken(self, scale: Tensor | float, micro_batches: int) -> Tensor | None:
+        """Stops listening. () float64: root mean square over the micro-batches of the gradient's L2 norm. `scale` is
+        what the losses were multiplied with before they were differentiated (loss scale / accumulation). nan or inf
+        where a gradient is. None where nothing was heard: this engine's gradients do not come by."""
+        squares, self._squares = self._squares, None
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        if squares is None or not micro_batches:
+            return None
+        return torch.sqrt(squares) / math.sqrt(micro_batches) / scale
+
+    def _add(self, gradient: Tensor) -> None:
+        # In float64 beyond the tensor: a half-precision gradient's squares leave its range.
+        norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).double()
+        squares = norm * norm
+        self._squares = squares if self._squares is None else self._squares + squares
 
 
 _ROWS_WITH_MOMENTS = 5
@@ -37,7 +75,7 @@ class Meter:
         self._replicas = Replicas.of(engine, mpu)
         self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
         self._passes: list[OnePass] = []
-        self._held: list[Held] = []  # what lies on this rank, in the order of the passes' pieces
+        self._pieces: list[OwnedPiece] = []  # what lies on this rank, in the order of the passes' pieces
         self._shares = torch.zeros(0, dtype=torch.float64)
         self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
         self._local = LocalGradient(self._parameters) if self._replicas.whole_model else None
@@ -77,7 +115,7 @@ class Meter:
         engine = self._engine
         local, given = None, None
         with self._guard("read this rank's own gradient"):
-            if self._local is not None and self._local.listening:
+            if self._local is not None and self._local.handles:
                 local = self._local.taken(step.scale(engine) / step.many(engine), len(step.losses))
         with self._guard("read the gradient's norm"):
             given = _given_norm(engine, step) if step.squares is None else None
@@ -93,26 +131,28 @@ class Meter:
             rows=rows,
             with_moments=with_moments and all(len(row) == _ROWS_WITH_MOMENTS for row in rows),
             with_state=self._state.there or not self._parameters,
-            held=self._held,
+            pieces=self._pieces,
             shares=self._shares,
         )
 
     def _rows(self, with_moments: bool) -> list[Tensor]:
         """Of each pass (2, S), or (5, S) with the moments."""
         with self._guard("measure the moments"):
-            if with_moments and all(h.piece.exp_avg is not None and h.piece.parameter is not None for h in self._held):
+            if with_moments and all(
+                h.piece.exp_avg is not None and h.piece.parameter is not None for h in self._pieces
+            ):
                 constants = self._state.constants()
                 return [p.moments(constants) for p in self._passes]
         return [p.variance() for p in self._passes]
 
     def _take_up(self) -> None:
         """New tensors: one pass per device over what lies there."""
-        held = self._state.held
-        devices = list(dict.fromkeys(h.piece.exp_avg_sq.device for h in held))
-        by_device = [[h for h in held if h.piece.exp_avg_sq.device == device] for device in devices]
-        self._held = [h for some in by_device for h in some]
-        self._shares = torch.tensor([h.share for h in self._held], dtype=torch.float64)
-        self._passes = [one_pass([h.piece for h in some]) for some in by_device]
+        by_device: dict[torch.device, list[OwnedPiece]] = {}
+        for owned in self._state.pieces:
+            by_device.setdefault(owned.piece.exp_avg_sq.device, []).append(owned)
+        self._pieces = [h for some in by_device.values() for h in some]
+        self._shares = torch.tensor([h.share for h in self._pieces], dtype=torch.float64)
+        self._passes = [one_pass([h.piece for h in some]) for some in by_device.values()]
 
     def _squares_of_gradients(self) -> Tensor | None:
         """() float64: each element counted once over all ranks; None without any gradient."""

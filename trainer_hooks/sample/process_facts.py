@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,18 @@ def process_facts() -> dict[str, Any]:
     """The fields of RunStarted that this process, its machine and its job can tell."""
     return {
         "time_unix_s": time.time(),
-        "hook_version": _hook_version(),
+        "hook_version": _or_none(lambda: version("training-sentinel")),  # None from a checkout
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "process_start_unix_s": _process_start_unix_s(),
         "process_start_ticks": _process_start_ticks(),
-        "boot_id": _first_line(Path("/proc/sys/kernel/random/boot_id")),
-        "pid_namespace": _pid_namespace(),
+        "boot_id": _or_none(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
+        "pid_namespace": _or_none(lambda: os.readlink("/proc/self/ns/pid")),  # noqa: PTH115 - what it leads to is no path
         "job_id": job_id(),
         "rollback": os.environ.get("SENTINEL_ROLLBACK"),
         "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
     }
-
-
-def _hook_version() -> str | None:
-    """Of the distribution that the hook came from; None from a checkout."""
-    try:
-        return version("training-sentinel")
-    except PackageNotFoundError:
-        return None
 
 
 def job_id() -> str | None:
@@ -60,16 +53,8 @@ def _process_start_unix_s() -> float:
     return boot + _process_start_ticks() / os.sysconf("SC_CLK_TCK")
 
 
-def _first_line(path: Path) -> str | None:
+def _or_none(read: Callable[[], str]) -> str | None:
     try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _pid_namespace() -> str | None:
-    """What names the namespace that this process's id counts in: a container has one of its own."""
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it leads to is no path
-    except OSError:
+        return read() or None
+    except (OSError, PackageNotFoundError):
         return None

@@ -3,11 +3,11 @@
 | training | who holds the same element |
 |---|---|
 | ZeRO 0 | every data-parallel rank (of an expert: every rank of its expert-data-parallel group) |
-| ZeRO 1, 2, 3 | nobody else: each rank has a partition of its own; with MiCS every shard group has one |
+| ZeRO 1, 2, 3 | no other rank: each rank has a partition of its own; with MiCS every shard group has one |
 | tensor parallel | every rank of the group where the parameter is not split (norms, biases of row-parallel layers) |
 | pipeline parallel, tied weights | every stage that has the tied module; DeepSpeed marks all but one |
 
-Each element counts 1 / (its replicas), so a replica that has gone astray still shows (and a nan on any of them does).
+Each element counts 1 / (its replicas), so a replica that differs still shows, and so does a nan on any of them.
 """
 
 from __future__ import annotations
@@ -90,10 +90,7 @@ def _shard_groups(engine: Any) -> int:
 
 
 def _tensor_parallel_size(mpu: Any) -> int:
-    for name in _TENSOR_PARALLEL_SIZE:
-        if hasattr(mpu, name):
-            return int(getattr(mpu, name)())
-    return 1
+    return next((int(getattr(mpu, name)()) for name in _TENSOR_PARALLEL_SIZE if hasattr(mpu, name)), 1)
 
 
 def _size(group: Any) -> int:

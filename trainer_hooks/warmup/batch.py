@@ -1,7 +1,7 @@
 """Which axes of a batch's tensors are sequence axes.
 
 Found from the full length F, in targets per sample: an axis of F is one, and so is one of F + 1, a row that holds its
-inputs and its targets. What could be read in two ways is refused and has to be said by its path; nothing is guessed.
+inputs and its targets. What could be read in two ways is refused: the caller states it by its path.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ class Found(NamedTuple):
 
 def axes_of(leaves: Sequence[tuple[str, Tensor]], *, full: int, given: Axes) -> Found:
     """Of (path, tensor) pairs. ConfigError where no tensor has a sequence axis, or a shape does not tell."""
-    said = {path: _said(path, given) for path, _ in leaves}
-    rows = _rows([(path, leaf) for path, leaf in leaves if said[path] is None], full)
-    if rows is None:  # all of them were said
-        rows = next((_batch_size(leaf, axes) for (_, leaf), axes in zip(leaves, said.values(), strict=True) if axes), 1)
+    stated = {path: given.get(path, given.get(path.rpartition(".")[2])) for path, _ in leaves}
+    rows = _rows([(path, leaf) for path, leaf in leaves if stated[path] is None], full)
+    if rows is None:  # the caller states the axes of all of them
+        sizes = (
+            n for path, leaf in leaves if (axes := stated[path]) for i, n in enumerate(leaf.shape) if i not in axes
+        )
+        rows = next(sizes, 1)
     by_path = {}
     for path, leaf in leaves:
-        axes = said[path]
-        by_path[path] = _found(path, leaf, full=full, rows=rows) if axes is None else axes
+        axes = stated[path]
+        by_path[path] = _found(path, leaf, full=full, rows=rows) if axes is None else tuple(sorted(axes))
     if not any(by_path.values()):
         shapes = ", ".join(f"{path or 'batch'} {tuple(leaf.shape)}" for path, leaf in leaves) or "no tensor"
         raise ConfigError(f"no axis of {full} or {full + 1} tokens in the batch ({shapes}): give `full` or `axes`")
@@ -75,15 +78,6 @@ def _rows(leaves: Iterable[tuple[str, Tensor]], full: int) -> int | None:
     return max(several or found, default=None)
 
 
-def _batch_size(leaf: Tensor, axes: Sequence[int]) -> int:
-    return next((size for i, size in enumerate(leaf.shape) if i not in axes), 1)
-
-
-def _said(path: str, given: Axes) -> tuple[int, ...] | None:
-    axes = given.get(path, given.get(path.rpartition(".")[2]))
-    return None if axes is None else tuple(sorted(axes))
-
-
 def _is_full(size: int, full: int) -> bool:
     return full <= size <= full + 1
 
@@ -93,8 +87,8 @@ def _unless(path: str, leaf: Tensor, ambiguous: bool, axes: tuple[int, ...]) -> 
         return axes
     name = path or "the batch"
     raise ConfigError(
-        f"{name} of shape {tuple(leaf.shape)}: whether axes {axes} are sequence axes can't be told; "
-        f"say it, as in axes={{{path!r}: {axes}}}, or () to leave it alone"
+        f"{name} of shape {tuple(leaf.shape)}: whether axes {axes} are sequence axes is not known; "
+        f"state it, as in axes={{{path!r}: {axes}}}, or () to leave it alone"
     )
 
 

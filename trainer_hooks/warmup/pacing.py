@@ -42,8 +42,8 @@ class Following:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint; plain JSON."""
-        told: dict[str, Any] = self._state.to_json()
-        return told
+        state: dict[str, Any] = self._state.to_json()
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes on from what state() gave."""

@@ -1,4 +1,4 @@
-"""Sequence length warmup in anybody's training loop: two calls a step.
+"""Sequence length warmup in any training loop: two calls a step.
 
 warmup = SeqlenWarmup(schedule, engine=engine)
 …
@@ -86,7 +86,7 @@ class SeqlenWarmup:
         )
         self._engine, self._samples, self._every, self._level = engine, global_batch_samples, kept_every, level
         self._taken = Taken()
-        self._fresh: int | None = None  # samples of the data order that are cut, and not told of yet
+        self._fresh: int | None = None  # samples of the data order that are cut, until took()
         self._applied = self._validating = self._warned = False
         self._reset_shapes = _lead(engine, self)
 
@@ -136,7 +136,7 @@ class SeqlenWarmup:
 
     @property
     def cuts(self) -> bool:
-        """Whether this step's samples are to be told of by took()."""
+        """Whether took() is to be called for this step."""
         return self._fresh is not None
 
     def took(self, runs: Iterable[tuple[int, int]]) -> None:
@@ -145,9 +145,9 @@ class SeqlenWarmup:
         if self._fresh is None:
             return
         runs = list(runs)
-        told = sum(after - first for first, after in runs)
-        if told != self._fresh:
-            raise ConfigError(f"step {self.step} cuts {self._fresh} samples, and was told of {told}")
+        count = sum(after - first for first, after in runs)
+        if count != self._fresh:
+            raise ConfigError(f"step {self.step} cuts {self._fresh} samples, and took() was given {count}")
         begin, end = self._shortening.trained(self.length - self._shift), self._shortening.full
         for first, after in runs:
             self.kept.add(Run(first, after, begin, end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -105,15 +106,7 @@ class Chunked:
 
 def _split(piece: Piece, size: int) -> list[Piece]:
     """The piece in runs of at most so many elements; none of an empty one."""
-    v = piece.exp_avg_sq.detach()
-    m = None if piece.exp_avg is None else piece.exp_avg.detach()
-    p = None if piece.parameter is None else piece.parameter.detach()
-    return [
-        Piece(
-            exp_avg_sq=v[start : start + size],
-            exp_avg=None if m is None else m[start : start + size],
-            parameter=None if p is None else p[start : start + size],
-            group=piece.group,
-        )
-        for start in range(0, v.numel(), size)
-    ]
+    names = ("exp_avg_sq", "exp_avg", "parameter")
+    whole = {name: t.detach() for name in names if (t := getattr(piece, name)) is not None}
+    starts = range(0, piece.exp_avg_sq.numel(), size)
+    return [replace(piece, **{name: t[at : at + size] for name, t in whole.items()}) for at in starts]

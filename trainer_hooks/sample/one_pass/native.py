@@ -1,7 +1,7 @@
-"""The pass in C, for float32 and bfloat16 on the CPU: compiled at attach by whatever compiler the machine has.
+"""The pass in C, for float32 and bfloat16 on the CPU: compiled at attach by the machine's compiler, then checked.
 
-Nothing is cached and nothing is locked: a stale lock has cost more than the third of a second that compiling takes.
-What was compiled is removed as soon as it is loaded. Where anything is amiss there is no kernel, and the log says why.
+Nothing is cached or locked: a stale lock has cost more than the third of a second that compiling takes. The library is
+removed as soon as it is loaded. Where anything fails there is no kernel, and the log gives the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, Held, Piece, tensors
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat
 
 __all__ = ["Kernel", "Native", "compiled", "kernel", "source", "takes"]
 
@@ -43,14 +43,9 @@ class _Tile(ctypes.Structure):
     """native.c has the same."""
 
     _fields_ = (
-        ("v", ctypes.c_void_p),
-        ("m", ctypes.c_void_p),
-        ("p", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in "vmp"),
         ("n", ctypes.c_int64),
-        ("v_type", ctypes.c_int32),
-        ("m_type", ctypes.c_int32),
-        ("p_type", ctypes.c_int32),
-        ("group", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("v_type", "m_type", "p_type", "group")),
         ("piece", ctypes.c_int64),
     )
 
@@ -66,7 +61,7 @@ class Native:
     def __init__(self, pieces: Sequence[Piece], kernel: Kernel) -> None:
         self._kernel = kernel
         self._pieces = len(pieces)
-        self._held = Held(pieces)
+        self._views = Views(pieces)
         tiles = [tile for number, piece in enumerate(pieces) for tile in _tiles(piece, number)]
         self._tiles = (_Tile * len(tiles))(*tiles)
         self._parts = torch.empty((len(tiles), 5), dtype=torch.float64)
@@ -88,7 +83,7 @@ class Native:
         )
 
     def _pass(self, out: Tensor, groups: Tensor | None) -> Tensor:
-        self._held.still_there()
+        self._views.check()
         wanted = min(torch.get_num_threads(), len(os.sched_getaffinity(0)), self._elements // _PER_THREAD)
         self._kernel.one_pass(
             self._tiles,
@@ -104,16 +99,12 @@ class Native:
 
 def takes(pieces: Sequence[Piece]) -> bool:
     """Whether these are for this kernel."""
-    return all(
-        tensor.device.type == "cpu" and tensor.dtype in _TYPES and tensor.dim() == 1 and tensor.is_contiguous()
-        for piece in pieces
-        for tensor in tensors(piece)
-    )
+    return all_flat(pieces, "cpu", _TYPES)
 
 
 @functools.cache
 def kernel() -> Kernel | None:
-    """The kernel of this process, compiled and checked; None where there can't be one, which is said once."""
+    """The kernel of this process, compiled and checked; None where there can't be one, which is logged once."""
     try:
         return checked(compiled(source()))
     except NoKernel as error:
@@ -151,11 +142,11 @@ def compiled(text: str, time_limit_s: float = _TIME_LIMIT_S) -> Kernel:
 
 def _compile(command: Sequence[str], text: str, time_limit_s: float) -> None:
     """Runs the compiler with the text on its stdin, in a session of its own, so that all of it can be ended."""
-    with tempfile.TemporaryFile() as standard_input, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as standard_input, tempfile.TemporaryFile() as output:
         standard_input.write(text.encode())
         standard_input.seek(0)
         process = subprocess.Popen(
-            command, stdin=standard_input, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdin=standard_input, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             code = process.wait(time_limit_s)
@@ -164,8 +155,8 @@ def _compile(command: Sequence[str], text: str, time_limit_s: float) -> None:
             process.wait()
             raise NoKernel(f"{command[0]} did not end within {time_limit_s:g} s") from None
         if code:
-            said.seek(0)
-            raise NoKernel(f"{command[0]} ended with {code}: {said.read(400).decode(errors='replace').strip()}")
+            output.seek(0)
+            raise NoKernel(f"{command[0]} ended with {code}: {output.read(400).decode(errors='replace').strip()}")
 
 
 def _tiles(piece: Piece, number: int) -> list[_Tile]:

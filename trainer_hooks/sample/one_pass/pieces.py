@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-__all__ = ["AdamConstants", "Held", "OnePass", "Piece", "tensors"]
+__all__ = ["AdamConstants", "OnePass", "Piece", "Views", "all_flat", "tensors"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +109,31 @@ class OnePass(Protocol):
         """
 
 
-class Held:
+class Views:
     """Views of all pieces' tensors: their memory stays, whatever becomes of the tensors that they are views of."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._views = [tensor.detach() for piece in pieces for tensor in tensors(piece)]
-        self._addresses = self._now_at()
+        self._addresses = self._read()
 
-    def still_there(self) -> None:
+    def check(self) -> None:
         """RuntimeError where some storage was resized under its views: reading there would end the training."""
-        if self._now_at() != self._addresses:
+        if self._read() != self._addresses:
             raise RuntimeError("Adam's state does not lie where it lay when the hook looked at it")
 
-    def _now_at(self) -> list[int]:
+    def _read(self) -> list[int]:
         return [view.data_ptr() for view in self._views]
 
 
 def tensors(piece: Piece) -> list[Tensor]:
     """Those that the piece has: v, m, parameter."""
     return [tensor for tensor in (piece.exp_avg_sq, piece.exp_avg, piece.parameter) if tensor is not None]
+
+
+def all_flat(pieces: Sequence[Piece], device: str, dtypes: Collection[torch.dtype]) -> bool:
+    """Whether all tensors are one-dimensional and contiguous, on a device of that type and of these dtypes."""
+    return all(
+        t.device.type == device and t.dtype in dtypes and t.dim() == 1 and t.is_contiguous()
+        for piece in pieces
+        for t in tensors(piece)
+    )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer_hooks.sample.one_pass.check import NoKernel, check
-from trainer_hooks.sample.one_pass.pieces import AdamConstants, Held, Piece, tensors
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat, tensors
 
 __all__ = ["TritonPass", "takes", "triton_pass"]
 
@@ -47,7 +47,7 @@ class TritonPass:
     def __init__(self, pieces: Sequence[Piece], kernels: Any) -> None:
         self._kernels = kernels
         self._device = pieces[0].exp_avg_sq.device
-        self._held = Held(pieces)
+        self._views = Views(pieces)
         self._pieces = len(pieces)
         table, ends, self._launches = _plan(pieces, kernels.TILE)
         self._tiles = len(table)
@@ -63,7 +63,7 @@ class TritonPass:
         return self._pass(5, constants)
 
     def _pass(self, rows: int, constants: Sequence[AdamConstants] | None) -> Tensor:
-        self._held.still_there()
+        self._views.check()
         with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
             parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self._device)
             for launch in self._launches:
@@ -98,11 +98,7 @@ class TritonPass:
 
 def takes(pieces: Sequence[Piece]) -> bool:
     """Whether these are for this kernel."""
-    return bool(pieces) and all(
-        tensor.device.type == "cuda" and tensor.dtype in _DTYPES and tensor.dim() == 1 and tensor.is_contiguous()
-        for piece in pieces
-        for tensor in tensors(piece)
-    )
+    return bool(pieces) and all_flat(pieces, "cuda", _DTYPES)
 
 
 def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
