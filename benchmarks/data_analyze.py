@@ -33,8 +33,7 @@ from trainer_hooks.data.analyze import analyze
 from trainer_hooks.data.deepspeed_format import read_deepspeed, whole_numbers
 from trainer_hooks.data.index import Manifest
 from trainer_hooks.data.pool import Progress
-from trainer_hooks.data.rows import Rows
-from trainer_hooks.data.shards import Job
+from trainer_hooks.data.shards import Job, Rows
 
 VOCABULARY = 50257
 LENGTHS = {128: 320_000, 512: 80_000, 2048: 40_000}

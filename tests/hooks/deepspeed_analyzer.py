@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from trainer_hooks.data.deepspeed_format import read_deepspeed, whole_numbers
 from trainer_hooks.data.index import Index
 from trainer_hooks.data.metrics import Metric
-from trainer_hooks.data.rows import Rows
+from trainer_hooks.data.shards import Rows
 
 __all__ = ["RowsDataset", "analyze_distributed", "metric_function"]
 

@@ -67,7 +67,7 @@ def test_workers_and_shards_change_nothing(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from trainer_hooks.data import mapping
+from trainer_hooks.data import analyze as mapping
 from trainer_hooks.data.__main__ import main
 
 left, answered = int(sys.argv.pop(1)), mapping._answered

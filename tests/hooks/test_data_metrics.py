@@ -12,7 +12,7 @@ import pytest
 from sentinel.vocabulary.errors import ConfigError, DataError
 from tests.hooks.data_made import PAD, job, padded_file, token_file
 from trainer_hooks.data.metrics import METRICS, named
-from trainer_hooks.data.rows import Rows, open_rows
+from trainer_hooks.data.shards import Rows, open_rows
 
 
 def rarities(rows: Rows) -> list[float]:

@@ -402,7 +402,7 @@ def close_its_descriptor(exporter: Exporter) -> None:
 def test_a_thread_that_dies_comes_back_at_the_same_port(
     fault: Callable[[Exporter], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    monkeypatch.setattr(metrics_server, "_CHECKS_ITSELF_S", 0.2)
     with serving() as (exporter, failed):
         assert scrape(exporter)[0].status == 200
         fault(exporter)
@@ -415,7 +415,7 @@ def test_a_thread_that_dies_comes_back_at_the_same_port(
 def test_a_descriptor_that_is_somebody_elses_by_now_is_not_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    monkeypatch.setattr(metrics_server, "_CHECKS_ITSELF_S", 0.2)
     with serving() as (exporter, failed):
         number = exporter._server._listening.fileno()
         with (tmp_path / "theirs").open("wb") as file:

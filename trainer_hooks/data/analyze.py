@@ -23,8 +23,7 @@ import numpy as np
 from sentinel.vocabulary.errors import DataError, SentinelError, TemporaryError
 from trainer_hooks.data.index import FILES, MANIFEST, Index, Manifest
 from trainer_hooks.data.metrics import named, needs_counts
-from trainer_hooks.data.rows import Rows
-from trainer_hooks.data.shards import Job, Stage, do_shards, read_counts, shard_path, summed, written
+from trainer_hooks.data.shards import Job, Rows, Stage, do_shards, read_counts, shard_path, summed, written
 from trainer_hooks.data.sorting import ArrayFile, sort_values
 
 __all__ = ["ProgressBar", "Ranks", "analyze", "map_shards"]

@@ -1,13 +1,12 @@
-"""The index as DeepSpeed's own files: written for a `data_efficiency` JSON to point to, and read where its analyzer
-made them.
+"""The index as DeepSpeed's own files: written for a `data_efficiency` JSON, and read from DeepSpeed's analyzer.
 
     NAME_sample_to_metric               a value per sample
     NAME_index_to_metric                the distinct values, ascending
     NAME_index_to_sample                for each of them, its samples
     NAME_index_to_sample_percentile_merged  the same, of a hundred values at most: what percentiles are drawn by
 
-each as .bin (the numbers) and .idx (how many belong together), as MMapIndexedDatasetBuilder of DeepSpeed 0.19.8 writes
-them: MMIDIDX, version 1, with DeepSpeed's codes of types (6 is uint16, Megatron's is 8). Values are whole there.
+each as .bin (whole numbers) and .idx (how many belong together), as MMapIndexedDatasetBuilder of DeepSpeed 0.19.8
+writes them: MMIDIDX, version 1, with DeepSpeed's codes of types (6 is uint16, Megatron's is 8).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Manifest:
     """What else its values depend on: the padding token, the vocabulary, the coefficient of the length."""
 
     corpus: Mapping[str, Any]
-    """What tells the data from other data: see rows.py."""
+    """What tells the data from other data: Rows.fingerprint."""
 
     samples: int
     distinct: int
@@ -96,7 +96,12 @@ class Index:
         other data, not whole, or no index."""
         manifest = Manifest.load(folder / MANIFEST)
         if corpus is not None and dict(corpus) != dict(manifest.corpus):
-            raise DataError(f"{folder}: {_difference(manifest.corpus, corpus)}; analyze this data, or use that")
+            pairs = {
+                name: (manifest.corpus.get(name), corpus.get(name)) for name in sorted({*manifest.corpus, *corpus})
+            }
+            name, (there, here) = next((name, pair) for name, pair in pairs.items() if pair[0] != pair[1])
+            other = f"the index belongs to other data ({name} {there!r} there, {here!r} here)"
+            raise DataError(f"{folder}: {other}; analyze this data, or use that")
         parts = [mapped_array(folder / f"{name}.npy") for name in FILES]
         lengths = (manifest.samples, manifest.samples, manifest.distinct, manifest.distinct + 1)
         for name, part, length in zip(FILES, parts, lengths, strict=True):
@@ -128,11 +133,3 @@ def mapped_array(path: Path) -> NDArray[Any]:
     except ValueError as error:
         raise DataError(f"{path}: not a whole array of numpy's: {error}") from error
     return found
-
-
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """In words, the first thing that tells the data apart."""
-    for name in sorted({*theirs, *ours}):
-        if theirs.get(name) != ours.get(name):
-            return f"the index belongs to other data ({name} {theirs.get(name)!r} there, {ours.get(name)!r} here)"
-    return "the index belongs to other data"

@@ -101,11 +101,11 @@ def announce(exporter: Exporter | None, path: Path, labels: Mapping[str, str]) -
 
 
 def _credentials(settings: ExporterSettings) -> Credentials | None:
-    if settings.user is None and settings.password_file is None:
-        return None
-    if settings.user is None or settings.password_file is None:
+    if settings.user is not None and settings.password_file is not None:
+        return Credentials.read(settings.user, Path(settings.password_file))
+    if settings.user is not None or settings.password_file is not None:
         raise ValueError("basic authentication needs both a user and a password_file")
-    return Credentials.read(settings.user, Path(settings.password_file))
+    return None
 
 
 def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:

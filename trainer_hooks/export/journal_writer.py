@@ -56,7 +56,6 @@ class JournalWriter:
         self._queue: queue.Queue[str | None] = queue.Queue(_QUEUE_LINES)
         self.lost = 0
         """Lines that were dropped: the queue was full, the disk refused them, or their file is no longer there."""
-
         self._thread = threading.Thread(target=self._write, name="sentinel-journal", daemon=True)
         self._thread.start()
 

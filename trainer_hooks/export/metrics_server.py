@@ -93,6 +93,7 @@ class MetricsServer:
     ) -> None:
         self._listening = listening
         self._place = listening.getsockname()
+        self.address, self.port = str(self._place[0]), int(self._place[1])
         self._answer = answer
         self._tls = tls
         self._failed = failed
@@ -103,16 +104,6 @@ class MetricsServer:
         _close_in_children(self)
         self._thread = threading.Thread(target=self._run, name="sentinel-exporter", daemon=True)
         self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """The numeric address that it listens at."""
-        return str(self._place[0])
-
-    @property
-    def port(self) -> int:
-        """The port that it listens at."""
-        return int(self._place[1])
 
     def close(self) -> None:
         """Finishes the answers under way, within a deadline, and frees the port."""

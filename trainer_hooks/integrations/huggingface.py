@@ -24,8 +24,6 @@ from trainer_hooks.hook import Hook, Position, attach
 
 __all__ = ["StabilityCallback"]
 
-_TRAINER = "Hugging Face's Trainer (StabilityCallback)"
-
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
 save raises KeyError after a checkpoint without the callback, and restore_callback_states_from_checkpoint builds a
@@ -36,9 +34,8 @@ callback anew from JSON, which a trainer is not."""
 class Fed:
     """What the model was trained on, over all ranks: by the batches' shapes, padding included, without a sync.
 
-    Each of the data-parallel ranks is taken to get as much as this one, as in packed pre-training. `samples` and
-    `tokens` are of the whole run, None where an earlier part of it was not counted; `step_samples` and `seqlen` (tokens
-    per sample, of the longest micro-batch) are of the step under way.
+    Each of the data-parallel `ranks` counts as much as this one. `samples` and `tokens` are of the whole run, None if
+    an earlier part was not counted; `step_samples` and `seqlen` (of the longest micro-batch) of the step under way.
     """
 
     ranks: int
@@ -80,12 +77,12 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """
         self.hook: Hook | None = None
         """From the beginning of a training to its end."""
-
         self._guard = Guard()
         self._trainer = trainer
         self._validation_metric = validation_metric
         self._full_seqlen = full_seqlen
-        self._attach_options = {"applies": tuple(applies), "trainer": _TRAINER, **attach_options}
+        trainers_name = "Hugging Face's Trainer (StabilityCallback)"
+        self._attach_options = {"applies": tuple(applies), "trainer": trainers_name, **attach_options}
         self._fed = Fed(ranks=1, samples=0, tokens=0)
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook

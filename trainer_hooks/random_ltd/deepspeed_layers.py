@@ -7,9 +7,9 @@
 | parameters get `.random_ltd_layer` into their names; it saves without and can't load what it saved | named as before |
 | the schedule counts from step 0 and stays at its end | any schedule of ours |
 
-What stays: its op runs on CUDA alone; the layer takes its hidden states first and everything else by keyword, of which
-one mask, four axes, is gathered: not rotary positions (RandomLtd gathers those). Its engine needs
-`data_efficiency.data_routing.random_ltd` in the configuration; layers are those of its `random_ltd_layer_id`.
+DeepSpeed's limits remain: its op needs CUDA; a layer gets its hidden states first and the rest by keyword, of which one
+mask of four axes is gathered, and no rotary positions (RandomLtd gathers those). The engine's configuration needs
+`data_efficiency.data_routing.random_ltd`, whose `random_ltd_layer_id` names the layers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.layer import DataRank, Turn
-from trainer_hooks.random_ltd.layer_tokens import LayerTokens
-from trainer_hooks.random_ltd.random_ltd import Schedule, kept_at
+from trainer_hooks.random_ltd.random_ltd import LayerTokens, Schedule, kept_at
 
 __all__ = ["DeepSpeedLtd"]
 

@@ -41,9 +41,8 @@ class DataRank:
         return cls(rank=dist.get_rank(), size=dist.get_world_size())
 
     def first_sample(self, micro_batch: int, samples: int) -> int:
-        """Number in the step's global batch of the micro-batch's first sample here; `samples`: that it has on a rank.
-        Micro-batch by micro-batch, and in each rank by rank, as the reference trainer deals samples out: so a sample's
-        number, and the tokens drawn for it, are the same on any number of ranks and with any micro-batch."""
+        """Number in the step's global batch of the first of the micro-batch's `samples` on this rank. Numbered by
+        micro-batch, then by rank, so a sample's draw is the same on any number of ranks and at any micro-batch."""
         return (micro_batch * self.size + self.rank) * samples
 
 
@@ -68,7 +67,7 @@ class Turn:
 
 
 class MicroBatchCount:
-    """Counts one layer's micro-batches in a step, for a loop that can't say: a pipeline makes them out of our sight. A
+    """Counts one layer's micro-batches in a step, where the loop does not name them: inside a pipeline. A
     recomputation (activation checkpointing, in the backward pass) belongs to the earliest micro-batch that has not been
     recomputed: backward passes come in the order of the forward ones, in a plain loop and in DeepSpeed's 1F1B."""
 

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from trainer_hooks.random_ltd.layer import DataRank, DroppingForward, Turn
-from trainer_hooks.random_ltd.layer_tokens import LayerTokens
-from trainer_hooks.random_ltd.routing import PlainTorch, Routing, fastest
+from trainer_hooks.random_ltd.routing import Routing, fastest
 
-__all__ = ["KeptTokens", "Layers", "RandomLtd", "Schedule", "kept_at"]
+__all__ = ["KeptTokens", "LayerTokens", "Layers", "RandomLtd", "Schedule", "kept_at"]
+
+
+class LayerTokens:
+    """Tokens seen by each layer, summed over samples and data-parallel ranks; exact."""
+
+    def __init__(self, layers: int, consumed_tokens: int = 0) -> None:
+        """`consumed_tokens`: of a run so far in which every layer saw all of them."""
+        self._seen = [consumed_tokens] * layers
+
+    @property
+    def by_layer(self) -> tuple[int, ...]:
+        """Of each layer, first to last."""
+        return tuple(self._seen)
+
+    @property
+    def layer_tokens(self) -> int:
+        """Summed over the layers; DeepSpeed's `consumed_layer_tokens`."""
+        return sum(self._seen)
+
+    @property
+    def effective_tokens(self) -> Fraction:
+        """Averaged over the layers: the tokens that the paper says were consumed. A whole number only by chance."""
+        return Fraction(self.layer_tokens, len(self._seen))
+
+    def add(self, *, samples: int, seqlen: int, kept: int | None = None, dropping: Collection[int] = ()) -> None:
+        """`samples` of `seqlen` tokens each, on all ranks; of these the layers in `dropping` see `kept` at most."""
+        less = seqlen if kept is None else min(kept, seqlen)
+        for layer in range(len(self._seen)):
+            self._seen[layer] += samples * (less if layer in dropping else seqlen)
+
+    def state(self) -> list[int]:
+        """For the checkpoint."""
+        return list(self._seen)
+
+    def load(self, state: Sequence[int]) -> None:
+        """What `state` gave. CheckpointError when it is of a model with another number of layers."""
+        if len(state) != len(self._seen):
+            raise CheckpointError(
+                f"the checkpoint counts tokens of {len(state)} layers, the model has {len(self._seen)}"
+            )
+        self._seen = [int(count) for count in state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +145,8 @@ class RandomLtd:
         self._kept_at = kept_at(schedule)
         self._turn = Turn(seed=seed, data_rank=data_rank or DataRank())
         self.layers = Layers.of(model, layer_class, layers)
-        self._routing = routing or _fastest(self.layers)
+        devices = (p.device for layer in self.layers.here.values() for p in layer.parameters())
+        self._routing = routing or fastest(next(devices, torch.device("cpu")))
         for number, layer in self.layers.here.items():
             if isinstance(vars(layer).get("forward"), DroppingForward):
                 raise ConfigError(f"layer {number} has random-LTD already: remove() it first")
@@ -143,11 +186,6 @@ class RandomLtd:
             dropping = vars(layer).get("forward")
             if isinstance(dropping, DroppingForward):
                 dropping.give_way()
-
-
-def _fastest(layers: Layers) -> Routing:
-    parameter = next((p for layer in layers.here.values() for p in layer.parameters()), None)
-    return PlainTorch() if parameter is None else fastest(parameter.device)
 
 
 def _before(engine: Any, name: str, what: Callable[[], None]) -> None:

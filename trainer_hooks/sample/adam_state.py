@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -43,9 +43,8 @@ class OwnedPiece:
     """What each of its elements counts in a sum over all ranks, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Owner:
-    """Whose a run of elements in a flat tensor is."""
+class _Owner(NamedTuple):
+    """The parameter of a run of elements in a flat tensor."""
 
     start: int
     size: int
@@ -59,30 +58,23 @@ class AdamState:
         self._engine = engine
         self._layers = layers  # {id of a model's parameter: its layer}
         self._replicas = replicas
-        self._seen: list[int] = []
+        self.seen: list[int] = []
+        """Addresses of v as of the last look; empty where the optimizer has no state."""
         self._seen_beside: list[int] = []
-        self._counted: dict[int, tuple[int, int]] = {}
-        """{id of a step count on a device: (its value when it was looked up, updates that the engine had made then)}"""
-
+        self._counted: dict[int, tuple[int, int]] = {}  # {id of a step count on a device: (its value, updates then)}
         self._groups: list[tuple[Any, Mapping[str, Any], list[Mapping[str, Any]]]] = []
         """(optimizer, one of its groups, the states of the group's tensors), as the pieces' `group` counts."""
-
         self._lrs: dict[int, Any] = {}
         self.pieces: list[OwnedPiece] = []
         """Every element of a parameter once; nothing before the first update that was not skipped."""
 
-    @property
-    def there(self) -> bool:
-        """Whether the optimizer has a state at all, as of the last look."""
-        return bool(self._seen)
-
     def changed(self, *, whole: bool = False) -> bool:
         """Looks at v, or at m and the parameters too; True when `pieces` is new: at the first update, after a load."""
         seen = [state["exp_avg_sq"].data_ptr() for _, _, state in self._states()]
-        if seen == self._seen and (not whole or self._beside() == self._seen_beside):
+        if seen == self.seen and (not whole or self._beside() == self._seen_beside):
             return False
         self.pieces = list(self._look_up())
-        self._seen, self._seen_beside = seen, self._beside()
+        self.seen, self._seen_beside = seen, self._beside()
         return True
 
     def _beside(self) -> list[int]:
@@ -173,7 +165,7 @@ def _owners(optimizer: Any) -> Iterator[tuple[int, list[_Owner]]]:
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):  # ZeRO 3
         for master, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
             owners = _end_to_end(parameters, [p.partition_numel() for p in parameters])
-            yield id(master), [replace(o, size=_without_padding(o.parameter, o.size)) for o in owners]
+            yield id(master), [o._replace(size=_without_padding(o.parameter, o.size)) for o in owners]
     elif hasattr(optimizer, "single_partition_of_fp32_groups"):  # ZeRO 1 and 2
         yield from _linked(optimizer.single_partition_of_fp32_groups, optimizer.bit16_groups)
     elif hasattr(optimizer, "fp32_groups_flat_partition"):  # BF16_Optimizer

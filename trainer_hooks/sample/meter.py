@@ -12,13 +12,12 @@ from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
 from trainer_hooks.sample.adam_state import AdamState, OwnedPiece
-from trainer_hooks.sample.layers import layers_of
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import Replicas, is_partitioned
 
-__all__ = ["LocalGradient", "Meter"]
+__all__ = ["EMBEDDING", "HEAD", "LocalGradient", "Meter", "layer_of", "layers_of"]
 
 
 class LocalGradient:
@@ -32,7 +31,6 @@ class LocalGradient:
         self._parameters = [p for p in parameters if p.requires_grad]
         self.handles: list[Any] = []
         self._squares: Tensor | None = None
-        self.micro_batches = 0
 
     def listen(self) -> None:
         """From the next backward pass on."""
@@ -42,7 +40,7 @@ class LocalGradient:
     def taken(self, scale: Tensor | float, micro_batches: int) -> Tensor | None:
         """Stops listening. () float64: root mean square over the micro-batches of the gradient's L2 norm. `scale` is
         what the losses were multiplied with before they were differentiated (loss scale / accumulation). nan or inf
-        where a gradient is. None where nothing was heard: this engine's gradients do not come by."""
+        where a gradient is. None where no gradient came by."""
         squares, self._squares = self._squares, None
         for handle in self.handles:
             handle.remove()
@@ -71,7 +69,6 @@ class Meter:
         layers = layers_of(names.values())
         self.layers: list[str] = list(dict.fromkeys(layers.values()))
         """The layers that this rank has parameters of, in the model's order."""
-
         self._replicas = Replicas.of(engine, mpu)
         self._state = AdamState(engine, {i: layers[name] for i, name in names.items()}, self._replicas)
         self._passes: list[OnePass] = []
@@ -130,7 +127,7 @@ class Meter:
             scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
             rows=rows,
             with_moments=with_moments and all(len(row) == _ROWS_WITH_MOMENTS for row in rows),
-            with_state=self._state.there or not self._parameters,
+            with_state=bool(self._state.seen) or not self._parameters,
             pieces=self._pieces,
             shares=self._shares,
         )
@@ -197,22 +194,21 @@ class _Step:
 
 
 def _divided_at_the_loss(engine: Any, loss: Tensor) -> bool:
-    """Whether what arrives at the loss is divided by the number of micro-batches already. DeepSpeed 0.18.3 to 0.19.5
-    divides what arrives at the model's output, in a hook that it puts there in forward: the loss is divided where it is
-    that output itself (Hugging Face's models) and not where it is made of it. All others divide the loss."""
+    """Whether the gradient at the loss is divided by the number of micro-batches already. DeepSpeed 0.18.3 to 0.19.5
+    divides at the model's output, by a hook set in forward: so at the loss only where the loss is that output (Hugging
+    Face's models). All other versions divide the loss."""
     at_the_output = hasattr(engine, "_backward_prologue_per_tensor")
     of_late = hasattr(engine, "_running_engine_backward_count")  # it then leaves the output's alone
     return of_late or not at_the_output or bool(getattr(loss, "_backward_hooks", None))
 
 
 def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
-    """The global norm before clipping as DeepSpeed has measured it, with what its fp16 optimizers do to it undone.
+    """DeepSpeed's global norm before clipping, without the loss scale that its fp16 optimizers divide by; inf of a step
+    that an overflow has skipped (before 0.19.8 DeepSpeed has the norm of the step before there).
 
-    Stage 3, and at stage 0 the wrapper of FusedAdam, divide by the loss scale as it is after the step, not by the one
-    that the gradients carry: where the scale doubles, the norm is half. At stage 0 the gradients may not carry it at
-    all (0.19.8 does not scale the loss there), and the wrapper of the other Adams does not divide.
-
-    Of a step that an overflow has skipped it is inf; before 0.19.8 DeepSpeed has the norm of the step before there.
+    Stage 3, and at stage 0 the wrapper of FusedAdam, divide by the loss scale after the step, not by the gradients':
+    where the scale doubles, the norm is half. At stage 0 the gradients may not carry a scale (0.19.8 does not scale the
+    loss there), and the wrapper of the other Adams does not divide.
     """
     norm, optimizer = engine.get_global_grad_norm(), engine.optimizer
     if getattr(optimizer, "overflow", False) is True:
@@ -224,3 +220,36 @@ def _given_norm(engine: Any, step: _Step) -> Tensor | float | None:
         carried = norm * after if hasattr(optimizer, "fp32_groups_flat") else norm
         return carried / step.scale(engine)  # type: ignore[no-any-return]
     return norm * (after / step.loss_scale) if int(engine.zero_optimization_stage()) == 3 else norm  # type: ignore[no-any-return]
+
+
+EMBEDDING, HEAD = "embedding", "head"
+
+_EMBEDDINGS = ("emb", "wte", "wpe")
+"""What a module's name begins with, or has after an underscore, where it embeds: GPT-2's wte and wpe, Megatron's
+word_embeddings, Llama's embed_tokens, torchtitan's tok_embeddings."""
+
+_MOST_LAYERS = 1024
+"""A model with more blocks than this is told apart no further: what is exported has a fixed, small size."""
+
+
+def layer_of(name: str) -> str:
+    """`transformer.h.3` for `transformer.h.3.attn.weight`: the path up to the first number, the block's index, which is
+    the same on every rank of a pipeline. Outside the blocks: the embedding by its name, else the head (the final norm
+    and the projection to the vocabulary)."""
+    parts = name.split(".")
+    for position, part in enumerate(parts[:-1]):
+        if part.isdecimal():
+            return ".".join(parts[: position + 1])
+    embeds = any(word.startswith(_EMBEDDINGS) for part in parts for word in part.lower().split("_"))
+    return EMBEDDING if embeds else HEAD
+
+
+def layers_of(names: Iterable[str]) -> dict[str, str]:
+    """{parameter's name: its layer}. A model without numbered blocks has its modules as layers: `fc1` for `fc1.bias`. A
+    model of more than 1024 blocks has the two ends and everything between them as one, `blocks`."""
+    layers = {name: layer_of(name) for name in names}
+    if layers and set(layers.values()) <= {EMBEDDING, HEAD}:
+        layers = {name: name.rpartition(".")[0] or name for name in layers}
+    if len(set(layers.values())) > _MOST_LAYERS:
+        return {name: layer if layer in (EMBEDDING, HEAD) else "blocks" for name, layer in layers.items()}
+    return layers

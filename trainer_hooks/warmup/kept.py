@@ -1,10 +1,8 @@
-"""What was cut off and is still to be trained on: exact ranges, and the rows that are packed of them later.
+"""Targets that were cut off and are still to be trained on, as exact ranges, and the rows packed of them later.
 
-A target is addressed by the position of its sample in the data order and its place within the sample, from 0: target j
-of a sample is its token j + 1, predicted from tokens 0 … j. What a step cuts off is a run of positions x a range of
-targets; neighbouring steps of one length are one run, so that a whole warmup is a few numbers per length.
-
-Everything here is whole numbers, the same on all ranks: it travels in the checkpoint, and a rollback takes it back.
+Target j of a sample is its token j + 1, predicted from tokens 0 … j; it is addressed by the sample's position in the
+data order and j. A step cuts off a run of positions x a range of targets, neighbouring steps of one length are one run:
+a whole warmup is a few whole numbers per length, the same on all ranks, which travel in the checkpoint.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamConstants:
-    """What turns m and v into the update of the last step, for one group of parameters. Dimensionless. Adam that
-    maximizes needs no word: its m already is that of the negated gradient."""
+    """What turns m and v into the update of the last step, for one group of parameters. Dimensionless."""
 
     beta1: float
     beta2: float

@@ -7,9 +7,8 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +24,14 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _UNASKED = AdamConstants(beta1=0, beta2=0, eps=0, step=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launch:
+class _Launch(NamedTuple):
     """Tiles that lie one behind the other in the table, of pieces of one kind."""
 
     first: int
     tiles: int
     group: int
-    dtypes: tuple[torch.dtype | None, ...]
-    """Of v, m and parameter."""
-
-    aligned: bool
-    """Whether every tensor begins at a multiple of 16 bytes."""
+    dtypes: tuple[torch.dtype | None, ...]  # of v, m and parameter
+    aligned: bool  # every tensor begins at a multiple of 16 bytes
 
 
 class TritonPass:
