@@ -1,7 +1,5 @@
-"""attach(engine, …): after each optimizer step one Sample, to the metrics journal and to /metrics.
-
-A hook may lose a sample; it may never lose a step: every error is caught by a Guard, counted, and logged once.
-"""
+"""attach(engine, …): after each optimizer step one Sample, to the metrics journal and to /metrics. A hook may lose a
+sample; it may never lose a step: every error is caught by a Guard, counted, and logged once."""
 
 from __future__ import annotations
 

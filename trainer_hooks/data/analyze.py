@@ -214,7 +214,7 @@ def _work(connection: Connection, job: Job, work: Path, stage: Stage) -> None:
             connection.send(number)
     except SentinelError as error:
         connection.send(str(error))
-    except (EOFError, BrokenPipeError):  # nobody is waiting for more
+    except (EOFError, BrokenPipeError):  # the parent has ended
         return
 
 

@@ -1,8 +1,6 @@
-"""The order of the data under a curriculum, behind the interface of the plain order (trainer_hooks/gpt/order.py).
-
+"""The order of the data under a curriculum, with the interface of the plain order (trainer_hooks/gpt/order.py).
 Positions count samples that were drawn or passed over. The plain order is a permutation of the whole data; this one
-depends on the steps: `take` gets the step that draws, or goes on from the last one.
-"""
+depends on the steps: `take` gets the step that draws, or goes on from the last one."""
 
 from __future__ import annotations
 
@@ -39,9 +37,8 @@ class CurriculumOrder:
         step: int = 0,
     ) -> None:
         """`state` is what `state()` gave for the checkpoint that the run resumes from. Without one the curriculum
-        begins here: after `step` steps, at `position` (both 0 in a new run; in one that it is switched on in, the
-        checkpoint's global_step and consumed_samples). `batch` is the samples of a step, by which the order is looked
-        up where nobody takes from it."""
+        begins after `step` steps, at `position`: 0 in a new run, else the checkpoint's global_step and
+        consumed_samples. `batch` is the samples of a step, for looking up positions that no step has drawn."""
         self._batch = batch
         self.reseeds: tuple[Reseed, ...] = tuple((int(p), int(s)) for p, s in reseeds) or ((0, seed),)
         """The seeds so far, from which position on; travels in the checkpoint's client state."""

@@ -59,7 +59,7 @@ class Pool:
     def joined(self, before: Counts, now: Counts) -> NDArray[Any]:
         """(joined,) sample numbers that are in the pool of `now` and not in that of `before`, which is no larger. Reads
         only what each metric has let in since, and of that what the others let in. Each sample is found where the last
-        metric that held it back lets it in; so none is found twice, and the order is always the same."""
+        metric to admit it does; so none is found twice, and the order is always the same."""
         parts = []
         for number, pace in enumerate(self.paces):
             found = pace.index.order[before[number] : now[number]]

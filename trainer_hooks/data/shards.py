@@ -1,7 +1,4 @@
-"""A data set as rows of tokens, cut into shards: each shard is measured once, and its result is a file.
-
-A row is one sample. A fingerprint tells the data set from others.
-"""
+"""A data set as rows of tokens, one per sample, cut into shards: each is measured once, and its result is a file."""
 
 from __future__ import annotations
 

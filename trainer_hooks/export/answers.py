@@ -1,8 +1,6 @@
-"""From the bytes of a request to the bytes of an answer, by prometheus_client's WSGI application.
-
-The application negotiates the format (text or OpenMetrics), compresses, and renders. An answer is reused for a moment,
-so that many scrapers at once cost the training no more than one.
-"""
+"""From the bytes of a request to the bytes of an answer, by prometheus_client's WSGI application: it negotiates the
+format (text or OpenMetrics), compresses, and renders. An answer is reused for a moment, so that many scrapers at once
+cost the training no more than one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""From the attempt's steps to metric families, built at each scrape.
-
-A scrape sees one step of many, so a step must still show at the next scrape, and at that of a second Prometheus: a
-maximum is kept for a stretch of time, and reading it resets nothing.
-"""
+"""From the attempt's steps to metric families, built at each scrape. A scrape sees one step of many, so a step must
+still show at the next scrape, and at that of a second Prometheus: a maximum is kept for a stretch of time, and reading
+it resets nothing."""
 
 from __future__ import annotations
 

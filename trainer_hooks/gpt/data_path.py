@@ -76,7 +76,7 @@ class DataPath:
 
     def begin(self, step: int) -> Iterator[Tensor]:
         """Begins a step, takes note of what it consumes, and returns this rank's micro-batches, (rows, L + 1) tokens.
-        The engine is told how many there are, and before each whether it is the last."""
+        Sets the engine's batch size, and before each micro-batch whether it is the last."""
         engine, progress = self._engine, self._progress
         self.samples = self._schedules.batch_size.samples(progress.consumed_samples, multiple_of=self._at_once)
         if self.samples != engine.train_batch_size():

@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, required=True, help="Position in the data order: consumed_samples before.")
     parser.add_argument("--after-last", type=int, required=True)
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="What the trainer had; default: the same.")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        starts = _line_of_descent(asked.state_dir, asked.attempt)
-        for position, text in texts(starts, asked.data, asked.first, asked.after_last):
+        starts = _line_of_descent(options.state_dir, options.attempt)
+        for position, text in texts(starts, options.data, options.first, options.after_last):
             print(dump_json({"position": position, "text": text}))
     except (DataError, LineError, OSError) as error:
         print(f"texts: {error}", file=sys.stderr)

@@ -199,7 +199,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         )
 
     def _at_exit(self) -> None:
-        """The process ends before the training does; Python keeps the error that nobody caught in sys.last_value."""
+        """The process ends before the training does: by an uncaught error, as a rule."""
         with self._guard("report the end"):
             self._end(exit_reason())
 

@@ -1,7 +1,5 @@
-"""One layer's forward with random-LTD, in place of the layer's own: no module is wrapped around the layer.
-
-So the layer keeps its class, its hooks (ZeRO 3 gathers the parameters in them) and the names in checkpoints.
-"""
+"""One layer's forward with random-LTD, in place of the layer's own. No module is wrapped around the layer: it keeps its
+class, its hooks (ZeRO 3 gathers the parameters in them) and its names in checkpoints."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class DroppingForward:
         self._layer, self._number, self._turn, self._routing = layer, number, turn, routing
         self._batch_first, self._axes = batch_first, axes
         self._forward = layer.forward
-        self._before = vars(layer).get("forward")  # where somebody else has put one into the instance
+        self._before = vars(layer).get("forward")  # where other code has put one into the instance
         self._names = list(inspect.signature(layer.forward).parameters)
         self._count = MicroBatchCount()
 

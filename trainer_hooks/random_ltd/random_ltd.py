@@ -181,7 +181,7 @@ class RandomLtd:
         _before(engine, "forward", lambda: self.begin(engine.global_steps + 1, engine.micro_steps % accumulation()))
 
     def remove(self) -> None:
-        """Gives every layer its own forward back; what `follow` has set up begins steps that nobody looks at."""
+        """Gives every layer its own forward back; the calls that `follow` has set up then change nothing."""
         for layer in self.layers.here.values():
             dropping = vars(layer).get("forward")
             if isinstance(dropping, DroppingForward):

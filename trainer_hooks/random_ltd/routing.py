@@ -1,8 +1,6 @@
-"""Gather a layer's kept tokens, and scatter its outputs back: in plain torch, or by DeepSpeed's CUDA op.
-
-DeepSpeed's op (deepspeed.ops.random_ltd) copies 16 bytes at a time, takes indices of 32 bits, and reads every dtype but
-float32 as 16-bit numbers. Other tensors go by plain torch.
-"""
+"""Gather a layer's kept tokens, and scatter its outputs back: in plain torch, or by DeepSpeed's CUDA op
+(deepspeed.ops.random_ltd), which copies 16 bytes at a time, takes indices of 32 bits, and reads every dtype but float32
+as 16-bit numbers. Other tensors go by plain torch."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ _EMBEDDINGS = ("emb", "wte", "wpe")
 word_embeddings, Llama's embed_tokens, torchtitan's tok_embeddings."""
 
 _MOST_LAYERS = 1024
-"""A model with more blocks than this is told apart no further: what is exported has a fixed, small size."""
+"""A model with more blocks than this has them as one layer: what is exported has a fixed, small size."""
 
 
 def layer_of(name: str) -> str:

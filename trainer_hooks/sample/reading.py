@@ -1,8 +1,5 @@
-"""The readings of one step: of one rank, and reduced over all ranks.
-
-A rank's reading travels as two short rows of float64: one is summed over all ranks, one is reduced to its maxima. Their
-length is the same for every model.
-"""
+"""The readings of one step: of one rank, of all ranks, and as a Sample. A rank's reading travels as two rows
+of float64: one is summed over all ranks, one is reduced to its maxima. Their length is the same for every model."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def changed(batch: Any, change: Callable[[str, Tensor], Tensor], path: str = "")
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         made_anew = copy.copy(batch)
         for name, value in parts.items():
-            object.__setattr__(made_anew, name, value)  # a frozen one too: nobody else has seen the copy
+            object.__setattr__(made_anew, name, value)  # a frozen one too: the copy is still private
         return made_anew
     return batch
 

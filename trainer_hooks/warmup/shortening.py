@@ -58,7 +58,7 @@ class Shortening:
         return _trained(self.full, length, self.reshapes)
 
     def batch(self, batch: Any, length: int) -> Any:
-        """The batch at that length. ConfigError where it has no sequence axis, or one that can't be told."""
+        """The batch at that length. ConfigError where it has no sequence axis, or an ambiguous one."""
         found = axes_of(list(tensors(batch)), full=self.full, given=self.axes)
         return changed(batch, lambda path, leaf: self._leaf(path, leaf, found.by_path[path], found.rows, length))
 

@@ -16,7 +16,7 @@ __all__ = ["NoKernel", "check"]
 _SIZES = (0, 1, 127, 128, 129, 0, 16385, 70000, 3, 500, 501, 502)
 """Elements of the pieces, which lie one behind the other: their starts are at odd places."""
 
-_ILL = {128: math.nan, 256: 1e-39, 400: -math.nan, 16_900: math.inf, 87_100: 0.0, 87_600: -1e-9}
+_ODD = {128: math.nan, 256: 1e-39, 400: -math.nan, 16_900: math.inf, 87_100: 0.0, 87_600: -1e-9}
 """By place: what v may hold. All lie in pieces of their own."""
 
 _CONSTANTS = (
@@ -26,17 +26,17 @@ _CONSTANTS = (
 )
 
 
-class NoKernel(RuntimeError):  # noqa: N818 - a reason, and no fault of anybody's
+class NoKernel(RuntimeError):  # noqa: N818 - a reason, not a fault
     """This kernel can't be used here; its message says why."""
 
 
 def check(make: Callable[[Sequence[Piece]], OnePass], device: torch.device, dtype: torch.dtype) -> None:
     """Compares the kernel with float64; NoKernel where they differ by more than 1e-6."""
     v, m, p = _state(dtype)
-    ill = v.clone()
-    for place, value in _ILL.items():
-        ill[place] = value
-    for name, state in (("numbers", (v, m, p)), ("zeros, denormals, inf and nan", (ill, m, p))):
+    odd = v.clone()
+    for place, value in _ODD.items():
+        odd[place] = value
+    for name, state in (("numbers", (v, m, p)), ("zeros, denormals, inf and nan", (odd, m, p))):
         kernel = make(_pieces([tensor.to(device) for tensor in state]))
         exact = Chunked(_pieces([tensor.double() for tensor in state]))
         _compare(kernel.variance(), exact.variance(), f"{name} in v")

@@ -21,7 +21,7 @@ class Piece:
     """(n,) contiguous: v. float32 as a rule; bfloat16, float16 and float64 are read too. n may be 0."""
 
     exp_avg: Tensor | None = None
-    """(n,) contiguous, of the same elements: m. None where it will not be asked for."""
+    """(n,) contiguous, of the same elements: m. None where it is not needed."""
 
     parameter: Tensor | None = None
     """(n,) contiguous, of the same elements: the parameter that the optimizer steps (the float32 master, if any)."""

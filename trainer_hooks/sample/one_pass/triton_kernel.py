@@ -35,7 +35,7 @@ def _reduce(
     v_type: tl.constexpr, m_type: tl.constexpr, p_type: tl.constexpr,
     aligned: tl.constexpr, whole: tl.constexpr, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One tile; m_type and p_type are None where the tile has none or none is asked for."""
+    """One tile; m_type and p_type are None where the tile has none or they are not wanted."""
     roots = tl.zeros([block], tl.float32)
     tops = tl.zeros([block], tl.int32)
     mm = tl.zeros([block], tl.float64)
