@@ -1,8 +1,6 @@
-"""Samples in order of their values, by external merge, in memory that does not grow with the data.
-
-Runs of a fixed number of samples are sorted and written. Evenly spaced values of all runs are the bounds: between two
-bounds lies a short piece of every run, and as many pieces as fit in memory are read, merged and written at a time.
-"""
+"""Samples in order of their values, by external merge, in memory that does not grow with the data. Runs of a fixed
+number of samples are sorted and written. Evenly spaced values of all runs are the bounds: between two bounds lies a
+short piece of every run, and as many pieces as fit in memory are read, merged and written at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What the model is fed, step by step, and the exact count of it: order → batch → length → dropped tokens.
-
-Batches are addressed by consumed_samples, so that the data of a step is the same on any number of ranks, after any
-restart, whatever the sequence length was; sequence length warmup shortens samples, it does not move the address.
-"""
+"""What the model is fed, step by step, and the exact count of it: order → batch → length → dropped tokens. Batches are
+addressed by consumed_samples, so the data of a step is the same on any number of ranks, after any restart; sequence
+length warmup shortens samples, it does not change their address."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class MegatronHook:
             )
 
     def evaluated(self, losses: Mapping[str, Any]) -> None:
-        """Reports the validation loss: evaluate's `lm loss`, or the mean that eval_batch gave this rank. Of several sets
+        """Reports the validation loss: evaluate's `lm loss`, or the mean of eval_batch's on this rank. Of several sets
         that are evaluated after one step the first counts."""
         with self._guard("report the validation"):
             losses_seen, self._evaluated = self._evaluated, []

@@ -1,9 +1,7 @@
-"""The tokens that a layer keeps: a uniform random subset for each sample, a pure function of the sample's position.
-
-No generator's state is read or changed: a resume needs nothing saved, a recomputation in the backward pass draws the
-same tokens, and so does CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast
-Splittable Pseudorandom Number Generators"), seeded with the sample's key; the smallest scores are kept.
-"""
+"""The tokens that a layer keeps: a uniform random subset for each sample, a pure function of the sample's position. No
+generator's state is read or changed: a resume needs nothing saved, a recomputation in the backward pass draws the same
+tokens, and so does CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast Splittable
+Pseudorandom Number Generators"), seeded with the sample's key; the smallest scores are kept."""
 
 from __future__ import annotations
 

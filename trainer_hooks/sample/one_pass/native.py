@@ -1,8 +1,6 @@
 """The pass in C, for float32 and bfloat16 on the CPU: compiled at attach by the machine's compiler, then checked.
-
 Nothing is cached or locked: a stale lock has cost more than the third of a second that compiling takes. The library is
-removed as soon as it is loaded. Where anything fails there is no kernel, and the log gives the reason.
-"""
+removed as soon as it is loaded. Where anything fails there is no kernel, and the log gives the reason."""
 
 from __future__ import annotations
 
