@@ -1,6 +1,6 @@
 """A thread that answers HTTP requests beside the training without delaying it: it shares Python's lock with the
-training thread, so it may use a small share of one core's time only. Beyond it, new connections wait in the kernel's queue.
-Connections are few and last a few seconds at most; when there are too many, the oldest is closed."""
+training thread, so it may use a small share of one core's time only. Beyond it, new connections wait in the kernel's
+queue. Connections are few and last a few seconds at most; when there are too many, the oldest is closed."""
 
 from __future__ import annotations
 
