@@ -32,8 +32,8 @@ from trainer_hooks.data import CurriculumOrder, CurriculumSampler, Index, Pace
 from trainer_hooks.data.analyze import analyze
 from trainer_hooks.data.deepspeed_format import read_deepspeed, whole_numbers
 from trainer_hooks.data.index import Manifest
-from trainer_hooks.data.segments import Progress
-from trainer_hooks.data.shards import Job
+from trainer_hooks.data.pool import Progress
+from trainer_hooks.data.shards import Job, Rows
 
 VOCABULARY = 50257
 LENGTHS = {128: 320_000, 512: 80_000, 2048: 40_000}
@@ -88,6 +88,21 @@ def ours(data: Path, seqlen: int, output: Path) -> dict[str, float]:
     return found
 
 
+class _Dataset:
+    """The rows for DeepSpeed's analyzer, one at a time: (width,) tokens, int64."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Any:
+        import torch
+
+        return torch.from_numpy(self._rows.tokens[number].astype(np.int64))
+
+
 def theirs(data: Path, seqlen: int, output: Path) -> dict[str, float]:
     """DeepSpeed 0.19's DataAnalyzer, single worker: a pass that counts, a pass that measures, a reduce after each."""
     import torch
@@ -95,12 +110,10 @@ def theirs(data: Path, seqlen: int, output: Path) -> dict[str, float]:
     from deepspeed.runtime.data_pipeline.data_sampling.indexed_dataset import MMapIndexedDataset
     from deepspeed.utils import logger
 
-    from trainer_hooks.data.deepspeed_analyzer import RowsDataset
-
     logger.setLevel(logging.ERROR)
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)
-    dataset = RowsDataset(job(data, seqlen, output).rows())
+    dataset = _Dataset(job(data, seqlen, output).rows())
     common: dict[str, Any] = {"dataset": dataset, "batch_size": 10_000, "metric_dtypes": [torch.int64]}
     found: dict[str, float] = {}
     with contextlib.redirect_stdout(sys.stderr), measured(found):

@@ -43,9 +43,9 @@ from typing import Any
 import torch
 
 from sentinel.vocabulary.sample import Sample, encode
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.journal_writer import JournalWriter, create_attempt
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.journal_writer import JournalWriter, create_attempt
+from trainer_hooks.export.step_collector import StepCollector
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: trainer\r\nAccept: text/plain;version=0.0.4\r\nAccept-Encoding: gzip\r\n\r\n"
 IN_FLIGHT = 256

@@ -41,8 +41,8 @@ from torch import Tensor
 
 from benchmarks.gpu.timing import by_the_clock, launched, on_the_device
 from trainer_hooks.gpt.model import GPT, Shape
-from trainer_hooks.one_pass import AdamConstants, Piece, native, one_pass
-from trainer_hooks.one_pass.chunked import Chunked
+from trainer_hooks.sample.one_pass import AdamConstants, Piece, native, one_pass
+from trainer_hooks.sample.one_pass.chunked import Chunked
 
 VOCABULARY = 50_257
 SHAPES = {

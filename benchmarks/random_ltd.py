@@ -39,9 +39,8 @@ from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.model import GPT, Block, Shape
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.random_ltd import LayerTokens, RandomLtd
-from trainer_hooks.random_ltd.deepspeed_op import fastest
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
-from trainer_hooks.random_ltd.routing import Routing
+from trainer_hooks.random_ltd.routing import Routing, fastest
 
 COST = Shape(layers=12, width=256, heads=4, seqlen=256)
 COST_BATCH, COST_VOCABULARY = 2, 512

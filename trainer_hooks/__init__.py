@@ -4,16 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_hooks.exporter import ExporterSettings
+    from trainer_hooks.export.exporter import ExporterSettings
     from trainer_hooks.hook import Hook, Position, attach
+    from trainer_hooks.integrations.huggingface import StabilityCallback
+    from trainer_hooks.integrations.megatron import attach_to_megatron
 
-__all__ = ["ExporterSettings", "Hook", "Position", "attach"]
+__all__ = ["ExporterSettings", "Hook", "Position", "StabilityCallback", "attach", "attach_to_megatron"]
+
+_MODULES = {
+    "ExporterSettings": "export.exporter",
+    "StabilityCallback": "integrations.huggingface",
+    "attach_to_megatron": "integrations.megatron",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Looked for when it is asked for: the programs that prepare data are many processes, and need no torch."""
+    """Imports a name on first use: the processes that prepare data need no torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(
-        import_module("trainer_hooks.exporter" if name == "ExporterSettings" else "trainer_hooks.hook"), name
-    )
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'hook')}"), name)

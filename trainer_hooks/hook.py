@@ -1,16 +1,13 @@
-"""attach(engine, …): after each optimizer step one Sample, to the metrics journal and to /metrics.
-
-A hook may lose a sample; it may never lose a step. Whatever goes wrong in here is caught at `_kept_from_training`,
-counted, and logged once.
-"""
+"""attach(engine, …): after each optimizer step one Sample, to the metrics journal and to /metrics. A hook may lose a
+sample; it may never lose a step: every error is caught by a Guard, counted, and logged once."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +23,16 @@ from sentinel.vocabulary.sample import (
     RunStarted,
     Sample,
     Validation,
-    encode,
 )
-from trainer_hooks import adam_settings
-from trainer_hooks.all_ranks import AllRanks
-from trainer_hooks.exporter import Exporter, ExporterSettings, announce
-from trainer_hooks.gathering import Gathering, Layers
-from trainer_hooks.identity import job_id, process_facts
-from trainer_hooks.journal_writer import JournalWriter, create_attempt, journal_path
-from trainer_hooks.meter import Meter
-from trainer_hooks.reading import Reading
-from trainer_hooks.samples import Position, Samples, StepFacts
-from trainer_hooks.seams import take_place
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.errors import Guard
+from trainer_hooks.export.exporter import ExporterSettings
+from trainer_hooks.export.outputs import Outputs
+from trainer_hooks.sample import adam_settings
+from trainer_hooks.sample.engine_calls import wrap_engine
+from trainer_hooks.sample.gathering import AllRanks, Gathering, Layers
+from trainer_hooks.sample.meter import Meter
+from trainer_hooks.sample.process_facts import process_facts
+from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample
 
 __all__ = ["Hook", "Position", "attach"]
 
@@ -46,13 +40,12 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_S = 1.0
 """How long rank 0 waits at a step's end for the other ranks' readings of it, on a CPU: they have just made the same
-step. One that takes longer is not waited for again; its sample is made when it has come."""
+step. After a wait in vain it waits for none; the sample is made when the readings arrive."""
 
 _LAST_PATIENCE_S = 10.0
-"""The same once training is finished: no step is held up any more, and what has not come by then is lost."""
+"""The same once training is finished: no step is delayed any more, and what has not arrived by then is lost."""
 
-_ATTACHED = "_sentinel_hook"
-"""The engine's attribute that holds its hook."""
+_ATTACHED = "_sentinel_hook"  # the engine's attribute that holds its hook
 
 INTERVAL_STEPS = 10
 """Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
@@ -76,18 +69,16 @@ def attach(
     applies: Iterable[str] | None = None,
     trainer: str | None = None,
 ) -> Hook:
-    """Attaches a hook to a DeepSpeed engine, right after deepspeed.initialize; nothing else in the loop changes.
+    """Attaches a hook to a DeepSpeed engine, on every rank, right after deepspeed.initialize. Never raises.
 
-    To be called on every rank. The loss is taken where engine.backward(loss) gets it (with a pipeline, where
-    train_batch has it), the step is measured inside engine.step(). `position` is asked then, for the step just made.
-    `on_sample` is given each sample on rank 0, once it is there: at the step's end on a CPU, one or two steps later
-    with CUDA, whose results nothing waits for. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was
-    not given it. `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a
-    start, () for a trainer that applies none: sentinel then refuses a change that would be ignored; None does not say.
-    `trainer` is what its sentences call the trainer. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN.
-    /metrics listens at `address` and `port`, and Prometheus is told `announce` as its name; `exporter` replaces the
-    three, and has TLS and the rest (docs/EXPORTER.md). Never raises. An engine that has an open hook keeps it: that one
-    is returned, with a warning.
+    The loss is taken where engine.backward(loss) gets it (with a pipeline, from train_batch), the step is measured
+    inside engine.step(); `position` is called then. `on_sample` gets each sample on rank 0: at the step's end on a CPU,
+    one or two steps later with CUDA. `mpu` is Megatron's model-parallel unit, where deepspeed.initialize was not given
+    it. `applies` names the keys of overrides.json (`standing` and `once`) that this trainer applies at a start, () for
+    none: sentinel then refuses a change that would be ignored; None: not known. `trainer` is the trainer's name in
+    sentences. state_dir defaults to SENTINEL_STATE_DIR, else ./.sentinel/RUN. /metrics listens at `address` and `port`
+    and is announced to Prometheus as `announce`; `exporter` replaces the three, and has TLS and the rest
+    (docs/EXPORTER.md). An engine that has an open hook keeps it: that one is returned, with a warning.
     """
     attached = getattr(engine, _ATTACHED, None)
     if isinstance(attached, Hook) and not attached.closed:
@@ -104,14 +95,14 @@ def attach(
         engine,
         Path(where or Path(".sentinel") / ("run" if why_not_a_name(run) else run)),
         run=run,
-        position=position,
+        mpu=mpu,
+        exporter=exporter or ExporterSettings(address=address, port=port, announce=announce),
+        facts=StepFacts(engine, position),
         loss_minimum=loss_minimum or LossMinimum(),
         on_sample=on_sample,
         interval_steps=interval_steps,
         declared={"trainer": trainer, "applies": None if applies is None else tuple(applies)},
     )
-    hook.open(exporter or ExporterSettings(address=address, port=port, announce=announce))
-    hook.wrap(mpu)
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
         setattr(engine, _ATTACHED, hook)
     return hook
@@ -126,164 +117,133 @@ class Hook:
         state_dir: Path,
         *,
         run: str,
-        position: Callable[[], Position] | None,
+        mpu: Any,
+        exporter: ExporterSettings,
+        facts: StepFacts,
         loss_minimum: LossMinimum,
         on_sample: Callable[[Sample], None] | None,
         interval_steps: int,
         declared: Mapping[str, Any],
     ) -> None:
-        self._declared = declared
         self._engine = engine
-        self._state_dir = state_dir
-        self._run = run
-        self._samples = Samples(engine, position)
+        self._declared = {**declared, "run": run}
+        self._facts = facts
         self._on_sample = on_sample
         self._interval_steps = max(1, interval_steps)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self.guard = Guard()
         self.loss_minimum = loss_minimum
         """Smallest loss per sequence length; its state() belongs in the checkpoint's client state."""
         self.attempt = 0
         """Number of this life of the training process group; 0 on other ranks, and where none could be minted."""
-        self.errors = 0
-        """What was caught and kept from the training loop."""
-        self._said: set[str] = set()
-        self._journal: JournalWriter | None = None
-        self._collector: StepCollector | None = None
-        self._exporter: Exporter | None = None
-        self._meter: Meter | None = None
-        self._gathering: Gathering | None = None
-        self.layers: tuple[str, ...] = ()
-        """The layers of the model, over all ranks, as `latest_layers` has them."""
         self.latest: Sample | None = None
         """The last sample that was made, on rank 0."""
+        self.layers: tuple[str, ...] = ()
+        """The layers of the model, over all ranks, as `latest_layers` has them."""
         self.latest_layers: LayerVariance | None = None
         """The last reading of the layers, on rank 0."""
-        self._started = False
-        self._closed = False
-        self._patience_s = _PATIENCE_S
-
-    @property
-    def closed(self) -> bool:
+        self.closed = False
         """Whether the end has been reported."""
-        return self._closed
-
-    def open(self, settings: ExporterSettings) -> None:
-        """Mints the attempt and starts the exporter, on rank 0."""
-        if self._rank != 0:
-            return
-        with self._kept_from_training("open the journal"):
-            self.attempt, descriptor = create_attempt(self._state_dir)
-            self._journal = JournalWriter(descriptor, journal_path(self._state_dir, self.attempt))
-        with self._kept_from_training("start the exporter"):
-            self._collector = StepCollector(
-                self._run,
-                self.attempt,
-                errors=lambda: self.errors + self._lost(),
-                layers=lambda: self.latest_layers,
-                window_s=settings.window_s,
-            )
-            self._exporter = Exporter(self._collector, settings, failed=self._exporter_failed)
-        with self._kept_from_training("announce the exporter"):
-            labels = {"run": self._run, "attempt": str(self.attempt), "job": job_id() or ""}
-            announce(self._exporter, self._state_dir / "scrape.json", labels)
-
-    def _exporter_failed(self, error: Exception) -> None:
-        with self._kept_from_training("answer every scrape"):
-            raise error
-
-    def wrap(self, mpu: Any = None) -> None:
-        """Puts the hook around the engine's own methods; on every rank."""
-        names: list[str] = []
-        with self._kept_from_training("look at the model"):
-            self._meter = Meter(self._engine, mpu, self._kept_from_training)
-            names = self._meter.layers
-        with self._kept_from_training("look at Adam's state"):
+        self._started = False
+        self._meter: Meter | None = None
+        self._gathering: Gathering | None = None
+        self._patience_s = _PATIENCE_S
+        self._outputs = None
+        if self._rank == 0:
+            self._outputs = Outputs(state_dir, run, exporter, self.guard, lambda: self.latest_layers)
+            self.attempt = self._outputs.attempt
+        with self.guard("look at the model"):
+            self._meter = Meter(engine, mpu, self.guard)
+        with self.guard("look at Adam's state"):
             if self._meter is not None:
                 self._meter.look()
-        with self._kept_from_training("join the ranks"):
+        with self.guard("join the ranks"):
             ranks = AllRanks()
-            self.layers = tuple(ranks.union(names))
+            self.layers = tuple(ranks.union(self._meter.layers if self._meter is not None else []))
             self._gathering = Gathering(ranks, self.layers, self._report)
-        with self._kept_from_training("take its place in the engine"):
-            take_place(self._engine, self)
+        with self.guard("take its place in the engine"):
+            wrap_engine(engine, self)
             self._listen_to_gradients()
+
+    @property
+    def errors(self) -> int:
+        """Errors that were caught and kept from the training loop."""
+        return self.guard.errors
 
     def run_started(self, **facts: Any) -> None:
         """Reports what the attempt runs with: any fields of RunStarted, once, after load_checkpoint."""
-        with self._kept_from_training("report the start"):
+        with self.guard("report the start"):
             self._started = True
             engine_facts: dict[str, Any] = {}
-            with self._kept_from_training("read what the optimizer runs with"):
+            with self.guard("read what the optimizer runs with"):
                 engine_facts = adam_settings.facts(self._engine)
-            known = {**engine_facts, **process_facts(), **self._declared, "attempt": self.attempt, "run": self._run}
+            known = {**engine_facts, **process_facts(), **self._declared, "attempt": self.attempt}
             self._put(RunStarted(**(known | facts)))
 
     def validation(self, loss: float, seqlen: int | None = None) -> None:
         """Reports a validation loss (nats, mean over tokens and ranks) at full length."""
         self._await_samples()
-        with self._kept_from_training("report the validation"):
+        with self.guard("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
     def checkpoint_saved(
         self, tag: str, *, consumed_samples: int | None = None, consumed_tokens: int | None = None
     ) -> None:
-        """Reports a checkpoint that is written whole."""
+        """Reports a checkpoint that is completely written."""
         self._await_samples()
-        with self._kept_from_training("report the checkpoint"):
-            saved = CheckpointSaved(
-                **self._now(), tag=tag, consumed_samples=consumed_samples, consumed_tokens=consumed_tokens
+        with self.guard("report the checkpoint"):
+            self._put(
+                CheckpointSaved(
+                    **self._now(), tag=tag, consumed_samples=consumed_samples, consumed_tokens=consumed_tokens
+                )
             )
-            self._put(saved)
 
     def close(self, reason: str) -> None:
         """Reports the end and frees everything; the second call does nothing."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
-        self._patience_s = _LAST_PATIENCE_S if reason == "finished" else _PATIENCE_S  # once more, if it was in vain
+        self.closed = True
+        self._patience_s = _LAST_PATIENCE_S if reason == "finished" else _PATIENCE_S  # also after a wait in vain
         self._await_samples()
-        with self._kept_from_training("report the end"):
+        with self.guard("report the end"):
             self._put(RunFinished(**self._now(), reason=reason))
-        with self._kept_from_training("close the journal"):
-            if self._journal is not None:
-                self._journal.close()
-        with self._kept_from_training("close the exporter"):
-            if self._exporter is not None:
-                self._exporter.close()
-        with self._kept_from_training("leave the hook's own groups of ranks"):
-            if self._gathering is not None and len(self._gathering):
-                raise RuntimeError(f"the readings of {len(self._gathering)} step(s) have never come")
+        if self._outputs is not None:
+            self._outputs.close()
+        with self.guard("leave the hook's own groups of ranks"):
             if self._gathering is not None:
                 self._gathering.close()
 
     def loss_seen(self, loss: Any, *, of_many: bool) -> None:
-        """For the engine's seams: see `seams.Listener`."""
-        with self._kept_from_training("take the loss"):
+        """Called by the engine: a micro-batch's loss is about to be differentiated. `of_many`: DeepSpeed takes the mean
+        over the micro-batches. Otherwise the caller has divided the loss already, or it is a pipeline's, of the whole
+        step: the step's loss is the sum."""
+        with self.guard("take the loss"):
             if self._meter is not None:
                 self._meter.loss_seen(loss, of_many=of_many)
 
     def update_coming(self) -> None:
-        """For the engine's seams."""
-        with self._kept_from_training("look before the step"):
-            self._samples.update_coming()
+        """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
+        with self.guard("look before the step"):
+            self._facts.update_coming()
             if self._meter is not None:
                 self._meter.update_coming()
 
     def step_made(self) -> None:
-        """For the engine's seams."""
+        """Called by the engine: it has counted a step, whether its update was applied or skipped."""
         step = self._engine.global_steps
         extra = step % self._interval_steps == 0
         measurement, facts = None, None
-        with self._kept_from_training("measure the step"):
+        with self.guard("measure the step"):
             if self._meter is not None:
                 measurement = self._meter.measure(with_moments=extra)
-        with self._kept_from_training("tell where the step stands"):
-            facts = self._samples.facts() if self._rank == 0 else None
-        with self._kept_from_training("gather the ranks' readings"):
+        with self.guard("tell where the step stands"):
+            facts = self._facts.read() if self._rank == 0 else None
+        with self.guard("gather the ranks' readings"):
             if self._gathering is not None:
                 self._gathering.add(step, facts, measurement, layered=extra)
-        self._advance(self._patience_s if self._rank == 0 and not _on_cuda(self._engine) else 0.0)
-        with self._kept_from_training("listen to the gradients"):
+        on_cuda = str(self._engine.device).startswith("cuda")
+        self._advance(self._patience_s if self._rank == 0 and not on_cuda else 0.0)
+        with self.guard("listen to the gradients"):
             self._listen_to_gradients()
 
     def _listen_to_gradients(self) -> None:
@@ -293,64 +253,42 @@ class Hook:
     def _advance(self, wait_s: float) -> None:
         if self._gathering is None:
             return
-        with self._kept_from_training("make the sample"):
+        with self.guard("make the sample"):
             self._gathering.advance(wait_s)
-        on_their_way = len(self._gathering)
-        if not on_their_way:
+        if not len(self._gathering):
             self._patience_s = _PATIENCE_S
         elif wait_s:
             self._patience_s = 0.0
-        with self._kept_from_training("get the other ranks' readings in time"):
-            if on_their_way and wait_s:
-                raise TimeoutError(f"those of {on_their_way} step(s) have not come within {wait_s:g} s")
+            with self.guard("get the other ranks' readings in time"):
+                raise TimeoutError(f"those of {len(self._gathering)} step(s) have not come within {wait_s:g} s")
 
     def _await_samples(self) -> None:
-        """What is on its way comes before what is reported now, as far as it comes soon."""
+        """Samples on their way are reported before what follows them, as far as they arrive soon."""
         while self._gathering is not None and (before := len(self._gathering)):
             self._advance(self._patience_s)
             if len(self._gathering) == before:
                 return
 
-    def _report(self, facts: StepFacts, reading: Reading, layers: Layers | None) -> None:
+    def _report(self, facts: Mapping[str, Any], reading: Reading, layers: Layers | None) -> None:
         if not self._started:
-            self._report_start_by_itself(facts.global_step)
-        self.latest = sample = self._samples.sample(self.attempt, facts, reading, self.loss_minimum)
-        if self._collector is not None:
-            self._collector.push(sample)
+            resumed = facts["global_step"] - 1 or None
+            parent = self.attempt - 1 if resumed and self.attempt > 1 else None
+            self.run_started(resumed_from=resumed, parent_attempt=parent)
+        self.latest = sample = make_sample(self.attempt, facts, reading, self.loss_minimum)
         self._put(sample)
         if layers is not None:
-            self.latest_layers = self._samples.layer_variance(self.attempt, facts, self.layers, layers)
+            of_step = {name: getattr(sample, name) for name in ("attempt", "global_step", "time_unix_s")}
+            self.latest_layers = LayerVariance(
+                **of_step, layers=self.layers, adam_variance_l1=layers.l1, adam_variance_max=layers.largest
+            )
             self._put(self.latest_layers)
         if self._on_sample is not None:
-            with self._kept_from_training("hand the sample on"):
+            with self.guard("hand the sample on"):
                 self._on_sample(sample)
-
-    def _report_start_by_itself(self, first_step: int) -> None:
-        resumed = first_step - 1 or None
-        parent = self.attempt - 1 if resumed and self.attempt > 1 else None
-        self.run_started(resumed_from=resumed, parent_attempt=parent)
 
     def _now(self) -> dict[str, Any]:
         return {"attempt": self.attempt, "global_step": self._engine.global_steps, "time_unix_s": time.time()}
 
     def _put(self, record: Record) -> None:
-        if self._journal is not None:
-            self._journal.put(encode(record))
-
-    def _lost(self) -> int:
-        return self._journal.lost if self._journal is not None else 0
-
-    @contextmanager
-    def _kept_from_training(self, what: str) -> Iterator[None]:
-        """The hook's outer edge: no error of ours reaches the training loop."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a hook may lose a sample; it may never lose a step
-            self.errors += 1
-            if what not in self._said:  # once: the next thousand times are counted
-                self._said.add(what)
-                log.warning("sentinel could not %s (%s: %s); training goes on", what, type(error).__name__, error)
-
-
-def _on_cuda(engine: Any) -> bool:
-    return str(engine.device).startswith("cuda")
+        if self._outputs is not None:
+            self._outputs.put(record)

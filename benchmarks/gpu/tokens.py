@@ -30,7 +30,7 @@ def _random_ltd(setting: Setting, by_the_op: bool) -> Row:
 
     from benchmarks.random_ltd import COST, ON_CUDA, costs
     from trainer_hooks.random_ltd import PlainTorch
-    from trainer_hooks.random_ltd.deepspeed_op import DeepSpeedOp, moves_as_torch_does
+    from trainer_hooks.random_ltd.routing import DeepSpeedOp, moves_as_torch_does
 
     device = torch.device(setting.device)
     shape = replace(COST, layers=4, width=64) if setting.quick else ON_CUDA

@@ -14,8 +14,8 @@ __all__ = ["around", "taken_out", "waits_by_profiler", "waits_by_torch"]
 _METHODS = ("loss_seen", "update_coming", "step_made")
 """All that a step calls of the hook."""
 
-_SEAMS = ("backward", "step", "_take_model_step")
-"""Where the hook sits in an engine; see trainer_hooks.seams."""
+_WRAPPED = ("backward", "step", "_take_model_step")
+"""The engine's methods that the hook wraps; see trainer_hooks.sample.engine_calls."""
 
 _WAITING = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"})
 
@@ -48,11 +48,11 @@ def around(hook: Any, enter: Callable[[str], Callable[[], None]]) -> Iterator[No
 @contextmanager
 def taken_out(engine: Any) -> Iterator[None]:
     """The engine as it is without a hook."""
-    seams = {name: vars(engine).pop(name) for name in _SEAMS}
+    wrapped = {name: vars(engine).pop(name) for name in _WRAPPED}
     try:
         yield
     finally:
-        vars(engine).update(seams)
+        vars(engine).update(wrapped)
 
 
 def waits_by_torch(hook: Any, steps: Callable[[], None]) -> int:

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from benchmarks.simulated.runs import FIRST_STEP, SimulatedRun
 from sentinel.vocabulary.metrics import COUNTERS, SAMPLE_METRICS, WINDOW
 from sentinel.vocabulary.sample import Sample
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.step_collector import StepCollector
 
 __all__ = ["main"]
 

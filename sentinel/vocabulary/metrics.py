@@ -108,7 +108,7 @@ COUNTERS: tuple[Exported, ...] = tuple(
         ("skipped_steps_total", "Steps whose update the optimizer skipped (overflow)."),
     )
 )
-"""What an attempt has counted up, in the order of trainer_hooks.totals.Counts."""
+"""What an attempt has counted up, in the order of trainer_hooks.export.step_collector.Counts."""
 
 SAMPLE_METRICS: tuple[SampleMetric, ...] = (
     SampleMetric(field="global_step", help="Completed optimizer updates."),

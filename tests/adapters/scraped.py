@@ -14,7 +14,7 @@ from sentinel.adapters.prometheus.steps import Steps
 from sentinel.vocabulary.loss_ratio import loss_ratio
 from sentinel.vocabulary.sample import Record, Sample
 from sentinel.vocabulary.scraped import ScrapedSample
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.step_collector import StepCollector
 
 CURVES = Path(__file__).parents[2] / "benchmarks" / "recorded" / "curves"
 READINGS = ("grad_norm", "lr", "adam_variance_l1", "adam_variance_max", "update_norm")

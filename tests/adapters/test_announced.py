@@ -17,8 +17,8 @@ from sentinel.adapters.announced import Announced
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import JobStillAlive
 from tests.adapters.test_one_sentinel_acts import diverged_run
-from trainer_hooks.exporter import Exporter, ExporterSettings, announce
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
+from trainer_hooks.export.step_collector import StepCollector
 
 LABELS = {"run": "tr8", "attempt": "1", "job": "4711"}
 

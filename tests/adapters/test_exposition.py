@@ -31,7 +31,7 @@ from tests.adapters.pagers import free_port, until
 from tests.adapters.prometheus_asked import prometheus
 from tests.dashboards.test_rules import promtool
 from tests.hooks.test_step_collector import LAYERS, whole
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.step_collector import StepCollector
 
 EVERYTHING = tuple(Shown(m.name, 1.0, tuple("tr8" for _ in m.labels)) for m in DAEMON_METRICS)
 KNOWN_ABBREVIATIONS = {"sentinel_step_time_s", "sentinel_step_time_s_window_max", "sentinel_tokens_per_s"}

@@ -32,8 +32,8 @@ from tests.adapters.pagers import certificate_for_localhost, environment, free_p
 from tests.adapters.prometheus_server import Server
 from tests.adapters.scraped import folded, recorded, scraped, seen, with_loss
 from tests.adapters.servers import PROMETHEUS
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.step_collector import StepCollector
 
 ANSWER = Path(__file__).parents[1] / "data" / "prometheus-2.42" / "query.json"
 

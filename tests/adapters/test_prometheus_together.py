@@ -28,8 +28,8 @@ from tests.adapters.pagers import until
 from tests.adapters.prometheus_server import Server
 from tests.adapters.scraped import folded, recorded, scraped, seen
 from tests.adapters.servers import PROMETHEUS
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.step_collector import StepCollector
 
 SAMPLES = recorded("attention_growth_c")[:300]
 SCRAPES = list(scraped(SAMPLES, range(5, 301, 5)))

@@ -34,8 +34,8 @@ from sentinel.vocabulary.metrics import Shown
 from sentinel.vocabulary.sample import Sample, decode
 from tests.adapters.pagers import NO_PROXY, environment, free_port, until
 from tests.dashboards.boards import FOLDER, Asked, queries
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.step_collector import StepCollector
 
 PROMETHEUS = shutil.which("prometheus")
 CHOSEN = {"$__rate_interval": "4s", "$__range": "5m", "$__interval": "1s", "$attempt": ".*", "$run": "demo"}

@@ -14,8 +14,8 @@ from benchmarks.recorded.curves import read_curve
 from sentinel.vocabulary.sample import Sample, encode
 from tests.adapters.pagers import until
 from tests.adapters.servers import prometheus, running
-from trainer_hooks.exporter import Exporter, ExporterSettings, announce
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
+from trainer_hooks.export.step_collector import StepCollector
 
 ROOT = Path(__file__).parents[2]
 CURVE = ROOT / "benchmarks" / "recorded" / "curves" / "attention_growth_c.csv.xz"

@@ -18,10 +18,10 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from tests.hooks.matrix import batch, model
-from trainer_hooks import adam_settings
-from trainer_hooks.adam_settings import AdamSettings
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
+from trainer_hooks.sample import adam_settings
+from trainer_hooks.sample.adam_settings import AdamSettings
 
 BEFORE, AFTER = 3, 3
 FIRST = {"beta2": 0.999, "weight_decay": 0.01, "clip": 0.1}

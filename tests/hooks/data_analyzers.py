@@ -16,8 +16,8 @@ from deepspeed.runtime.data_pipeline.data_sampling.data_sampler import DeepSpeed
 from deepspeed.utils import logger
 
 from tests.hooks.data_made import job, token_file
+from tests.hooks.deepspeed_analyzer import RowsDataset, analyze_distributed, metric_function
 from trainer_hooks.data.analyze import analyze
-from trainer_hooks.data.deepspeed_analyzer import RowsDataset, analyze_distributed, metric_function
 from trainer_hooks.data.deepspeed_format import write_deepspeed
 from trainer_hooks.data.index import Index
 from trainer_hooks.data.metrics import named

@@ -25,10 +25,10 @@ from torch import nn
 from tests.adapters.pagers import until
 from tests.hooks.patient import PATIENT_S, patient
 from trainer_hooks import ExporterSettings, attach
-from trainer_hooks.all_ranks import Reduction
 from trainer_hooks.gpt.__main__ import leave
 from trainer_hooks.gpt.train import leave_out_unused_ops
 from trainer_hooks.hook import Hook
+from trainer_hooks.sample.gathering import Reduction
 
 STEPS = 6
 TWICE = "attached twice"
@@ -60,15 +60,15 @@ def spoil_state_of_the_last_rank(hook: Hook, engine: Any) -> None:
 
 
 def fill_the_disk(hook: Hook, engine: Any) -> None:
-    if hook._journal is not None:
+    if hook._outputs is not None:
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, hook._journal._descriptor)
+        os.dup2(full, hook._outputs.journal._descriptor)
         os.close(full)
 
 
 def hang_the_disk(hook: Hook, engine: Any) -> None:
     """A pipe that nobody reads, already full: every write waits for ever, as on a hung Lustre."""
-    if hook._journal is not None:
+    if hook._outputs is not None:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         try:
@@ -76,21 +76,21 @@ def hang_the_disk(hook: Hook, engine: Any) -> None:
                 os.write(writer, b"x" * 4096)
         except BlockingIOError:
             os.set_blocking(writer, True)
-        os.dup2(writer, hook._journal._descriptor)
+        os.dup2(writer, hook._outputs.journal._descriptor)
         hook.kept_open = reader  # type: ignore[attr-defined]
 
 
 def remove_the_state(hook: Hook, engine: Any) -> None:
     """As a person who cleans up; the writer looks after its file at once, and not after ten seconds."""
-    if hook._journal is not None:
-        hook._journal._looks_s = 0.0
-        shutil.rmtree(hook._state_dir)
+    if hook._outputs is not None:
+        hook._outputs.journal._looks_s = 0.0
+        shutil.rmtree(hook._outputs.journal._path.parent.parent)
 
 
 def break_the_exporter(hook: Hook, engine: Any) -> None:
     """Its thread gets an error in the place where it waits."""
-    if hook._exporter is not None:
-        hook._exporter._server._listening.shutdown(socket.SHUT_RDWR)
+    if hook._outputs is not None:
+        hook._outputs.exporter._server._listening.shutdown(socket.SHUT_RDWR)
         until(lambda: hook.errors)
 
 
@@ -290,7 +290,7 @@ def run_case(name: str, arguments: dict[str, Any], spoil: Callable[[Hook, Any], 
         "case": name,
         "losses": losses,
         "errors": hook.errors,
-        "lost": hook._lost(),
+        "lost": hook._outputs.lost if hook._outputs else 0,
         "said": said,
         "records": [json.loads(line) for line in lines],
         "patience_s": patience_s,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer_hooks.all_ranks import AllRanks
 from trainer_hooks.gpt.__main__ import leave
+from trainer_hooks.sample.gathering import AllRanks
 
 
 def exact(fan: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
-from trainer_hooks.adam_settings import AdamSettings
+from trainer_hooks.sample.adam_settings import AdamSettings
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])

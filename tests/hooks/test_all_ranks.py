@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hooks.torchrun import lines_of
-from trainer_hooks.all_ranks import AllRanks
+from trainer_hooks.sample.gathering import AllRanks
 
 
 @pytest.mark.parametrize("world", [2, 5])

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import Custom, FixedLinear, SeqlenSchedule
-from trainer_hooks.custom_pacing import resolved
+from trainer_hooks.warmup.pacing import resolved
 
 LENGTHS = """\
 LIMIT = 9

@@ -17,9 +17,8 @@ import pytest
 from sentinel.vocabulary.errors import DataError, TemporaryError
 from tests.hooks.data_made import job, megatron_file, padded_file, token_file
 from tests.hooks.test_data_metrics import rarities
-from trainer_hooks.data.analyze import Ranks, analyze
+from trainer_hooks.data.analyze import ProgressBar, Ranks, analyze
 from trainer_hooks.data.index import Index
-from trainer_hooks.data.progress import ProgressBar
 
 COMMAND = [sys.executable, "-m", "trainer_hooks.data", "analyze"]
 
@@ -68,7 +67,7 @@ def test_workers_and_shards_change_nothing(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from trainer_hooks.data import mapping
+from trainer_hooks.data import analyze as mapping
 from trainer_hooks.data.__main__ import main
 
 left, answered = int(sys.argv.pop(1)), mapping._answered

@@ -12,7 +12,7 @@ import pytest
 from sentinel.vocabulary.errors import ConfigError, DataError
 from tests.hooks.data_made import PAD, job, padded_file, token_file
 from trainer_hooks.data.metrics import METRICS, named
-from trainer_hooks.data.rows import Rows, open_rows
+from trainer_hooks.data.shards import Rows, open_rows
 
 
 def rarities(rows: Rows) -> list[float]:
@@ -57,16 +57,9 @@ def test_packed_samples_all_have_the_length_of_their_rows(tmp_path: Path) -> Non
     assert set(named("seqtru", width=rows.width, pad=None).values(rows.tokens)) == {21}
 
 
-def test_the_papers_combinations_say_what_is_indexed_and_what_is_done_after() -> None:
-    assert {name: (m.index, m.shorten) for name, m in METRICS.items()} == {
-        "seqtru": (None, "truncate"),
-        "seqres": (None, "reshape"),
-        "seqreo": ("seqreo", None),
-        "voc": ("voc", None),
-        "seqtru_voc": ("voc", "truncate"),
-        "seqres_voc": ("voc", "reshape"),
-        "seqreo_voc": ("seqreo_voc", None),
-    }
+def test_the_papers_combinations_with_a_length_are_indexed_by_vocabulary_alone() -> None:
+    assert METRICS["seqtru_voc"] == METRICS["seqres_voc"] == "voc"
+    assert all(METRICS[name] == name for name in ("seqtru", "seqres", "seqreo", "voc", "seqreo_voc"))
 
 
 def test_rows_are_the_trainers_samples_and_none_of_validations(tmp_path: Path) -> None:

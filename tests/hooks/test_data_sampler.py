@@ -16,7 +16,7 @@ from sentinel.vocabulary.skipping import SkippedRange
 from tests.hooks.data_made import index_of
 from trainer_hooks.data import CurriculumOrder, CurriculumSampler, Pace
 from trainer_hooks.data.permutation import Permutation, key
-from trainer_hooks.data.segments import Progress
+from trainer_hooks.data.pool import Progress
 
 STEPS = 30
 

@@ -22,8 +22,8 @@ from sentinel.vocabulary.exemplar import LONGEST, exemplar
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.pagers import until
 from tests.adapters.prometheus_asked import Asked, prometheus
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.step_collector import StepCollector
 
 
 def sample(step: int, **readings: Any) -> Sample:

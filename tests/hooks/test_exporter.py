@@ -30,12 +30,11 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.sample import LayerVariance, Sample
 from tests.adapters.pagers import until
-from trainer_hooks import metrics_server, visitor
-from trainer_hooks.answers import Credentials
-from trainer_hooks.exporter import Exporter, ExporterSettings
-from trainer_hooks.metrics_server import Allowance
-from trainer_hooks.step_collector import LayerReading, StepCollector
-from trainer_hooks.visitor import Visitor
+from trainer_hooks.export import answers, metrics_server
+from trainer_hooks.export.answers import Connection, Credentials
+from trainer_hooks.export.exporter import Exporter, ExporterSettings
+from trainer_hooks.export.metrics_server import Allowance
+from trainer_hooks.export.step_collector import StepCollector
 
 OPENSSL = shutil.which("openssl") or "openssl"
 EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
@@ -50,7 +49,7 @@ A_MEGABYTE = LayerVariance(
 )
 
 
-def collector(layers: Callable[[], LayerReading | None] = lambda: None) -> StepCollector:
+def collector(layers: Callable[[], LayerVariance | None] = lambda: None) -> StepCollector:
     made = StepCollector("tr8", 1, layers=layers)
     made.push(Sample(attempt=1, global_step=7, time_unix_s=1.0, loss=7.0, lr=0.5))
     return made
@@ -296,7 +295,7 @@ def test_a_thousand_silent_connections_hold_up_nobody() -> None:
                     client.send(b"GET /metrics HTTP/1.1\r\nA: ")  # and then nothing
         for _ in range(3):
             assert scrape(exporter)[0].status == 200
-        assert len(exporter._server._visitors) <= 64
+        assert len(exporter._server._connections) <= 64
         assert failed == []
 
 
@@ -307,18 +306,18 @@ def test_silent_connections_hold_up_nobody_with_tls_either(keys: Path) -> None:
             client.setblocking(False)
             client.connect_ex(("127.0.0.1", exporter.port))
         assert scrape(exporter, tls=trusting(keys / "first.pem"))[0].status == 200
-        assert len(exporter._server._visitors) <= 64
+        assert len(exporter._server._connections) <= 64
         assert failed == []
 
 
 def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     patience_s = iter([1.0] * 5)  # of theirs; who reads has all the time that it needs
 
-    def comes(*given: Any) -> Visitor:
-        monkeypatch.setattr(visitor, "_CONNECTION_S", next(patience_s, 60.0))
-        return Visitor(*given)
+    def comes(*given: Any) -> Connection:
+        monkeypatch.setattr(answers, "_CONNECTION_S", next(patience_s, 60.0))
+        return Connection(*given)
 
-    monkeypatch.setattr(metrics_server, "Visitor", comes)
+    monkeypatch.setattr(metrics_server, "Connection", comes)
     with ExitStack() as stack, serving(collector(lambda: A_MEGABYTE)) as (exporter, failed):
         for _ in range(5):
             client = stack.enter_context(socket.socket())
@@ -328,7 +327,7 @@ def test_clients_that_never_read_hold_up_nobody_and_are_let_go(monkeypatch: pyte
         answer, text = scrape(exporter)
         assert answer.status == 200
         assert len(text) > 1_000_000
-        until(lambda: not exporter._server._visitors)
+        until(lambda: not exporter._server._connections)
         assert failed == []
 
 
@@ -403,7 +402,7 @@ def close_its_descriptor(exporter: Exporter) -> None:
 def test_a_thread_that_dies_comes_back_at_the_same_port(
     fault: Callable[[Exporter], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    monkeypatch.setattr(metrics_server, "_CHECKS_ITSELF_S", 0.2)
     with serving() as (exporter, failed):
         assert scrape(exporter)[0].status == 200
         fault(exporter)
@@ -416,7 +415,7 @@ def test_a_thread_that_dies_comes_back_at_the_same_port(
 def test_a_descriptor_that_is_somebody_elses_by_now_is_not_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_LOOKS_AFTER_ITSELF_S", 0.2)
+    monkeypatch.setattr(metrics_server, "_CHECKS_ITSELF_S", 0.2)
     with serving() as (exporter, failed):
         number = exporter._server._listening.fileno()
         with (tmp_path / "theirs").open("wb") as file:

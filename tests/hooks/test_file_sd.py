@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
-from trainer_hooks.exporter import Exporter, ExporterSettings, announce
-from trainer_hooks.file_sd import Announcement, is_loopback, reachable_name, target
-from trainer_hooks.step_collector import StepCollector
+from trainer_hooks.export.exporter import (
+    Announcement,
+    Exporter,
+    ExporterSettings,
+    announce,
+    is_loopback,
+    reachable_name,
+    target,
+)
+from trainer_hooks.export.step_collector import StepCollector
 
 LABELS = {"run": "tr8", "attempt": "3", "job": "4711"}
 

@@ -16,7 +16,7 @@ import pytest
 from sentinel.adapters.journal import Journals
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
 from tests.adapters.pagers import until
-from trainer_hooks.journal_writer import JournalWriter, create_attempt, journal_path
+from trainer_hooks.export.journal_writer import JournalWriter, create_attempt, journal_path
 
 
 def sample(step: int) -> Sample:
@@ -51,7 +51,7 @@ import os, resource, signal, sys, threading
 from pathlib import Path
 from sentinel.vocabulary.sample import Sample, encode
 from tests.adapters.pagers import until
-from trainer_hooks.journal_writer import JournalWriter, create_attempt
+from trainer_hooks.export.journal_writer import JournalWriter, create_attempt
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 _, descriptor = create_attempt(Path(sys.argv[1]))
 writer = JournalWriter(descriptor)

@@ -16,8 +16,8 @@ from sentinel.vocabulary.pacing import FixedLinear
 from tests.hooks.shortened_run import Lengths, ShortenedRun
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.seqlen_warmup import Kept, Run, Segment, SeqlenWarmup
-from trainer_hooks.seqlen_warmup.kept import packed
-from trainer_hooks.seqlen_warmup.shortening import levelling
+from trainer_hooks.warmup.kept import packed
+from trainer_hooks.warmup.shortening import levelling
 
 RANKS = st.sampled_from([1, 2, 4])
 EVENTS = st.one_of(

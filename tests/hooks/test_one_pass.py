@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.adapters.pagers import until
-from trainer_hooks.one_pass import AdamConstants, OnePass, Piece, native, one_pass, triton_pass
-from trainer_hooks.one_pass.check import NoKernel
-from trainer_hooks.one_pass.chunked import Chunked
+from trainer_hooks.sample.one_pass import AdamConstants, OnePass, Piece, native, one_pass, triton_pass
+from trainer_hooks.sample.one_pass.check import NoKernel
+from trainer_hooks.sample.one_pass.chunked import Chunked
 
 ADAMW = AdamConstants(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, step=3)
 Make = Callable[[Sequence[Piece]], OnePass]
@@ -350,7 +350,7 @@ def test_a_state_whose_memory_was_taken_away_is_an_error_and_no_crash() -> None:
 
 def test_choosing_a_kernel_moves_no_random_number_of_the_training(tmp_path: Path) -> None:
     program = (
-        "import torch; from trainer_hooks.one_pass import Piece, one_pass; torch.manual_seed(0);"
+        "import torch; from trainer_hooks.sample.one_pass import Piece, one_pass; torch.manual_seed(0);"
         "one_pass([Piece(exp_avg_sq=torch.ones(1000))]).variance(); chosen = torch.rand(3);"
         "torch.manual_seed(0); assert torch.equal(chosen, torch.rand(3))"
     )
@@ -364,7 +364,7 @@ TELL = """
 import logging
 logging.basicConfig(level=logging.INFO)
 import torch
-from trainer_hooks.one_pass import Piece, one_pass
+from trainer_hooks.sample.one_pass import Piece, one_pass
 for _ in range(3):
     chosen = one_pass([Piece(exp_avg_sq=torch.full((100,), 4.0))])
 print(chosen.name, chosen.variance().tolist())
@@ -412,7 +412,7 @@ def test_without_a_kernel_torch_does_it_and_the_log_says_so_once(
     path = _compiler(tmp_path / "bin", script) if script else str(tmp_path)
     ran = _in_a_process(TELL, tmp_path, path)
     assert ran.stdout == "chunked [[200.0], [4.0]]\n", ran.stderr
-    assert ran.stderr.count("INFO:trainer_hooks.one_pass.native:") == 1
+    assert ran.stderr.count("INFO:trainer_hooks.sample.one_pass.native:") == 1
     assert reason in ran.stderr
 
 
@@ -498,8 +498,8 @@ def patched(tensor, scope):  # Triton 3.6 makes a number of an array of one dime
     patch(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 interpreter._patch_lang_tensor = patched
-from trainer_hooks.one_pass.check import check
-from trainer_hooks.one_pass.triton_pass import TritonPass, _kernels
+from trainer_hooks.sample.one_pass.check import check
+from trainer_hooks.sample.one_pass.triton_pass import TritonPass, _kernels
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     check(lambda pieces: TritonPass(pieces, _kernels()), torch.device("cpu"), dtype)
 """
@@ -512,7 +512,7 @@ def test_the_triton_kernels_compile_for_a_gpu_that_is_not_there_with_loads_of_16
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from trainer_hooks.one_pass import triton_kernel
+    from trainer_hooks.sample.one_pass import triton_kernel
 
     kinds = {"table": "*i64", "parts": "*fp64", "first": "i32", "tiles": "i32"}
     kinds |= dict.fromkeys(("momentum_scale", "root_scale", "eps", "decay"), "fp32")

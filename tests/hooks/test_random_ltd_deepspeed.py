@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tests.hooks.random_ltd_cases import KEPT, ROUTING, Block, Keeps, StandInOp, gradients, small_gpt, tokens
 from trainer_hooks.random_ltd import PlainTorch, RandomLtd
-from trainer_hooks.random_ltd.deepspeed_op import DeepSpeedOp, fastest, moves_as_torch_does
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
+from trainer_hooks.random_ltd.routing import DeepSpeedOp, fastest, moves_as_torch_does
 
 CPU = torch.device("cpu")
 

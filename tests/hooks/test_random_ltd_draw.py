@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_hooks.random_ltd.data_rank import DataRank
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
+from trainer_hooks.random_ltd.layer import DataRank
 
 CPU = torch.device("cpu")
 MASK = (1 << 64) - 1

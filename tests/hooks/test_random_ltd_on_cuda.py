@@ -23,7 +23,7 @@ def test_the_draw_is_the_same_on_every_device() -> None:
 @pytest.mark.timeout(900)  # the op is compiled on first use
 def test_deepspeeds_op_is_used_and_gives_plain_torchs_outputs_and_gradients() -> None:
     from trainer_hooks.random_ltd import PlainTorch, RandomLtd
-    from trainer_hooks.random_ltd.deepspeed_op import DeepSpeedOp, fastest
+    from trainer_hooks.random_ltd.routing import DeepSpeedOp, fastest
 
     assert isinstance(fastest(CUDA), DeepSpeedOp)
     model = small_gpt().to(CUDA)

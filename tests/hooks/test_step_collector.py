@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, SAMPLE_METRICS, WINDOW_MAXIMA, all_metrics
 from sentinel.vocabulary.sample import LayerVariance, Sample
-from trainer_hooks.step_collector import StepCollector
-from trainer_hooks.totals import Counts, Totals
+from trainer_hooks.export.step_collector import Counts, StepCollector, Totals
 
 EXPOSED = """\
 # HELP sentinel_hook_errors_total Errors inside the hook that were kept from the training loop.

@@ -1,8 +1,7 @@
 """Curriculum learning's data: how difficult each sample is, and which samples each step takes.
 
-`python -m trainer_hooks.data analyze` builds indexes (rows → metrics → shards → mapping → sorting → index); a trainer
-reads them with `Index.load` and draws from them with `CurriculumOrder` (permutation → pool → sampler → order). Nothing
-here imports torch, other than the bridge to DeepSpeed's own analyzer.
+`python -m trainer_hooks.data analyze` builds indexes (rows → metrics → shards → sorting → index); a trainer reads them
+with `Index.load` and draws from them with `CurriculumOrder` (permutation → pool → sampler → order). No torch here.
 """
 
 from trainer_hooks.data.index import Index

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     ranks = Ranks(rank=settings.rank, world=settings.world_size, patience_s=settings.patience_s)
     sys.path.insert(0, str(Path.cwd()))  # where a metric of the user's is looked for, as with `python -m`
     try:
-        for metric in dict.fromkeys(_indexed(name) for name in settings.metric):
+        for metric in dict.fromkeys(METRICS.get(name, name) for name in settings.metric):
             job = Job(
                 data=tuple(settings.data),
                 seqlen=settings.seqlen,
@@ -54,12 +54,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"sentinel-data: {error}", file=sys.stderr)
         return 3
     return 0
-
-
-def _indexed(name: str) -> str:
-    """The metric that is indexed for that name: of seqtru_voc it is voc, the rest is done to the batch."""
-    known = METRICS.get(name)
-    return name if known is None or known.index is None else known.index
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,32 +1,32 @@
-"""From data to an index: count, measure, put together, sort; each step is done once, however often it is started.
+"""From data to an index: count, measure, join, sort; each part is done once, however often the analysis is started.
 
-Ranks (over nodes) and workers (over processes) share the shards; what they share is a folder. The first rank waits for
-everyone's shards and makes the rest. A shard, the counts, the index: each is renamed to its place when it is whole, so
-that whatever is there is right, and what a kill leaves half done is done again.
+Ranks (over nodes) and workers (over processes) share the shards by a common folder; the first rank waits for all shards
+and makes the rest. Each file is renamed to its place when it is complete, so a kill costs only what was under way. A
+worker has a pipe to its parent, which closes when either dies: the worker ends, or the parent raises DataError.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from sentinel.vocabulary.errors import DataError, TemporaryError
+from sentinel.vocabulary.errors import DataError, SentinelError, TemporaryError
 from trainer_hooks.data.index import FILES, MANIFEST, Index, Manifest
-from trainer_hooks.data.mapping import map_shards
 from trainer_hooks.data.metrics import named, needs_counts
-from trainer_hooks.data.progress import ProgressBar
-from trainer_hooks.data.rows import Rows
-from trainer_hooks.data.shards import Job, Stage, shard_path, written
+from trainer_hooks.data.shards import Job, Rows, Stage, do_shards, read_counts, shard_path, summed, written
 from trainer_hooks.data.sorting import ArrayFile, sort_values
 
-__all__ = ["Ranks", "analyze"]
+__all__ = ["ProgressBar", "Ranks", "analyze", "map_shards"]
 
 _POLL_S = 0.2
 
@@ -42,10 +42,8 @@ class Ranks:
 
 
 def analyze(job: Job, *, workers: int = 1, ranks: Ranks | None = None, out: TextIO | None = None) -> Path:
-    """Makes OUTPUT/METRIC, the index; returns that folder. Nothing is done where it is already there.
-
-    DataError when the folder holds an index of other data; TemporaryError when another rank finishes nothing any more.
-    """
+    """Makes OUTPUT/METRIC, the index; returns that folder. Nothing is done where it is already there. DataError when
+    the folder holds an index of other data; TemporaryError when another rank finishes nothing any more."""
     ranks = ranks or Ranks()
     rows = job.rows()
     folder = job.output / job.folder_name
@@ -105,12 +103,7 @@ def _await(paths: Sequence[Path], ranks: Ranks) -> None:
 
 
 def _add_up(work: Path, shards: int) -> None:
-    total = np.zeros(0, dtype=np.int64)
-    for number in range(shards):
-        counts = np.load(shard_path(work, "counts", number), allow_pickle=False)
-        if len(counts) > len(total):
-            total, counts = counts, total
-        total[: len(counts)] += counts
+    total = summed(np.load(shard_path(work, "counts", number), allow_pickle=False) for number in range(shards))
     written(work / "counts.npy", lambda file: np.save(file, total, allow_pickle=False))
 
 
@@ -119,19 +112,14 @@ def _put_together(job: Job, rows: Rows, work: Path, folder: Path) -> None:
     beside = work / "index"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir()
-    counts = work / "counts.npy"
-    if counts.exists():
-        shutil.copyfile(counts, beside / "counts.npy")
+    counts = read_counts(work)
+    if counts is not None:
+        shutil.copyfile(work / "counts.npy", beside / "counts.npy")
     smallest, largest, dtype = _end_to_end(job, rows, work, beside / "values.npy")
     distinct = sort_values(beside / "values.npy", beside)
     for scratch in beside.glob("runs.*"):
         scratch.unlink()
-    metric = named(
-        job.metric,
-        width=rows.width,
-        pad=rows.pad,
-        counts=np.load(counts, allow_pickle=False) if counts.exists() else None,
-    )
+    metric = named(job.metric, width=rows.width, pad=rows.pad, counts=counts)
     manifest = Manifest(
         metric=job.metric,
         parameters=metric.parameters,
@@ -163,3 +151,102 @@ def _end_to_end(job: Job, rows: Rows, work: Path, path: Path) -> tuple[float, fl
         raise DataError("there is no sample")
     values.close()
     return smallest, largest, dtype
+
+
+def map_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Sequence[int], workers: int) -> Iterator[int]:
+    """Does these shards, in this process (one worker) or in several; gives the number of each as it is done."""
+    workers = min(workers, len(numbers))
+    if workers > 1:
+        yield from _over_processes(job, work, stage, numbers, workers)
+    else:
+        yield from do_shards(job, rows, work, stage, numbers)
+
+
+def _over_processes(job: Job, work: Path, stage: Stage, numbers: Sequence[int], workers: int) -> Iterator[int]:
+    context = multiprocessing.get_context("spawn")
+    left = iter(numbers)
+    at_work: dict[Connection, int] = {}
+    processes = []
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, job, work, stage), daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            at_work[ours] = next(left)
+            ours.send(at_work[ours])
+        while at_work:
+            for connection in wait(list(at_work)):
+                if not isinstance(connection, Connection):
+                    continue
+                yield _answered(connection, at_work)
+                if (number := next(left, None)) is not None:
+                    at_work[connection] = number
+                    connection.send(number)
+                else:
+                    del at_work[connection]
+                    connection.send(None)
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _answered(connection: Connection, at_work: dict[Connection, int]) -> int:
+    try:
+        answer: int | str = connection.recv()
+    except EOFError:
+        raise DataError(
+            f"the worker at shard {at_work[connection]} has died; start again, the others are kept"
+        ) from None
+    if isinstance(answer, str):
+        raise DataError(answer)
+    return answer
+
+
+def _work(connection: Connection, job: Job, work: Path, stage: Stage) -> None:
+    """Does the shards whose numbers the parent sends."""
+    try:
+        for number in do_shards(job, job.rows(), work, stage, iter(connection.recv, None)):
+            connection.send(number)
+    except SentinelError as error:
+        connection.send(str(error))
+    except (EOFError, BrokenPipeError):  # the parent has ended
+        return
+
+
+_LINE_EVERY_S = 10.0
+_BAR = 30
+
+
+class ProgressBar:
+    """Of one stage. The rate counts what this start has done, not what an earlier one had."""
+
+    def __init__(self, out: TextIO | None, stage: str, total: int, done: int) -> None:
+        self._out, self._stage, self._total, self._begun_with = out, stage, total, done
+        self._began = time.monotonic()
+        self._reported_at = -_LINE_EVERY_S
+        self._terminal = out is not None and out.isatty()
+        self.update(done)
+
+    def update(self, done: int) -> None:
+        """So many samples are done."""
+        now = time.monotonic()
+        if self._out is None or not (self._terminal or done == self._total or now - self._reported_at >= _LINE_EVERY_S):
+            return
+        self._reported_at = now
+        rate = (done - self._begun_with) / max(now - self._began, 1e-9)
+        share = done / max(self._total, 1)
+        line = f"{self._stage}: {done:,} of {self._total:,} samples ({share:.0%})"
+        if rate:
+            left = timedelta(seconds=round((self._total - done) / rate))
+            line += f", {rate:,.0f} a second, {left} left"
+        if self._terminal:
+            bar = "#" * round(share * _BAR)
+            self._out.write(f"\r[{bar:<{_BAR}}] {line}\033[K" + ("\n" if done == self._total else ""))
+        else:
+            self._out.write(line + "\n")
+        self._out.flush()

@@ -1,13 +1,12 @@
-"""The index as DeepSpeed's own files: written for a `data_efficiency` JSON to point to, and read where its analyzer
-made them.
+"""The index as DeepSpeed's own files: written for a `data_efficiency` JSON, and read from DeepSpeed's analyzer.
 
     NAME_sample_to_metric               a value per sample
     NAME_index_to_metric                the distinct values, ascending
     NAME_index_to_sample                for each of them, its samples
     NAME_index_to_sample_percentile_merged  the same, of a hundred values at most: what percentiles are drawn by
 
-each as .bin (the numbers) and .idx (how many belong together), as MMapIndexedDatasetBuilder of DeepSpeed 0.19.8 writes
-them: MMIDIDX, version 1, with DeepSpeed's codes of types (6 is uint16, Megatron's is 8). Values are whole there.
+each as .bin (whole numbers) and .idx (how many belong together), as MMapIndexedDatasetBuilder of DeepSpeed 0.19.8
+writes them: MMIDIDX, version 1, with DeepSpeed's codes of types (6 is uint16, Megatron's is 8).
 """
 
 from __future__ import annotations
@@ -27,16 +26,8 @@ from trainer_hooks.data.index import Index, Manifest
 __all__ = ["read_deepspeed", "whole_numbers", "write_deepspeed"]
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_TYPES: dict[int, type[np.integer[Any]]] = {
-    1: np.uint8,
-    2: np.int8,
-    3: np.int16,
-    4: np.int32,
-    5: np.int64,
-    6: np.uint16,
-    7: np.uint32,
-    8: np.uint64,
-}
+_CODED = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64)
+_TYPES: dict[int, type[np.integer[Any]]] = dict(enumerate(_CODED, start=1))
 _CHUNK = 1 << 20
 
 
@@ -75,9 +66,7 @@ def write_deepspeed(index: Index, folder: Path, *, scale: float = 1.0) -> Path:
 
 def read_deepspeed(prefix: Path) -> Index:
     """The index in DeepSpeed's files; `prefix` is what precedes `_sample_to_metric`. DataError when they are not whole.
-
-    They say nothing of the data that they are of: nothing is checked of it but the number of samples.
-    """
+    They say nothing of the data that they are of: nothing is checked of it but the number of samples."""
     values, ones = _read(f"{prefix}_sample_to_metric")
     distinct, singles = _read(f"{prefix}_index_to_metric")
     order, sizes = _read(f"{prefix}_index_to_sample")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 
-__all__ = ["FILES", "MANIFEST", "Index", "Manifest"]
+__all__ = ["FILES", "MANIFEST", "Index", "Manifest", "mapped_array"]
 
 MANIFEST = "manifest.json"
 FILES = ("values", "samples", "distinct", "offsets")
@@ -39,7 +39,7 @@ class Manifest:
     """What else its values depend on: the padding token, the vocabulary, the coefficient of the length."""
 
     corpus: Mapping[str, Any]
-    """What tells the data from other data: see rows.py."""
+    """What tells the data from other data: Rows.fingerprint."""
 
     samples: int
     distinct: int
@@ -92,14 +92,17 @@ class Index:
 
     @classmethod
     def load(cls, folder: Path, corpus: Mapping[str, Any] | None = None) -> Index:
-        """The index in that folder; with `corpus` (Rows.fingerprint) it must be of that data.
-
-        DataError when it is of other data, not whole, or no index.
-        """
+        """The index in that folder; with `corpus` (Rows.fingerprint) it must be of that data. DataError when it is of
+        other data, not whole, or no index."""
         manifest = Manifest.load(folder / MANIFEST)
         if corpus is not None and dict(corpus) != dict(manifest.corpus):
-            raise DataError(f"{folder}: {_difference(manifest.corpus, corpus)}; analyze this data, or use that")
-        parts = [_mapped(folder / f"{name}.npy") for name in FILES]
+            pairs = {
+                name: (manifest.corpus.get(name), corpus.get(name)) for name in sorted({*manifest.corpus, *corpus})
+            }
+            name, (there, here) = next((name, pair) for name, pair in pairs.items() if pair[0] != pair[1])
+            other = f"the index belongs to other data ({name} {there!r} there, {here!r} here)"
+            raise DataError(f"{folder}: {other}; analyze this data, or use that")
+        parts = [mapped_array(folder / f"{name}.npy") for name in FILES]
         lengths = (manifest.samples, manifest.samples, manifest.distinct, manifest.distinct + 1)
         for name, part, length in zip(FILES, parts, lengths, strict=True):
             if part.shape != (length,):
@@ -121,7 +124,8 @@ class Index:
         return max(1, int(len(self) * max(percent, 0.0) / 100)) if percent == percent else 0
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def mapped_array(path: Path) -> NDArray[Any]:
+    """A .npy file, memory-mapped. DataError where it is not there or not complete."""
     try:
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -129,12 +133,3 @@ def _mapped(path: Path) -> NDArray[Any]:
     except ValueError as error:
         raise DataError(f"{path}: not a whole array of numpy's: {error}") from error
     return found
-
-
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """In words, the first thing that tells the data apart."""
-    for name in sorted({*theirs, *ours}):
-        if theirs.get(name) != ours.get(name):
-            said = f"{name} {theirs.get(name)!r} there, {ours.get(name)!r} here"
-            return f"the index belongs to other data ({said})"
-    return "the index belongs to other data"

@@ -9,39 +9,24 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import ConfigError, DataError
 
-__all__ = ["METRICS", "Metric", "Named", "Values", "count_tokens", "effective_length", "named", "rarity", "surprise"]
+__all__ = ["METRICS", "Metric", "Values", "count_tokens", "effective_length", "named", "rarity", "surprise"]
 
 Values = Callable[[NDArray[Any]], NDArray[Any]]
 """(batch, width) tokens → (batch,) values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """What one of the paper's names asks for: an index to draw by, and what is done to the batch that was drawn."""
-
-    index: str | None
-    """The metric that is indexed; None where every step draws from all samples."""
-
-    shorten: Literal["truncate", "reshape"] | None
-    """What follows: the length's own pacing cuts rows off, or breaks them into more and shorter ones."""
-
-
-METRICS: Mapping[str, Named] = {
-    "seqtru": Named(index=None, shorten="truncate"),
-    "seqres": Named(index=None, shorten="reshape"),
-    "seqreo": Named(index="seqreo", shorten=None),
-    "voc": Named(index="voc", shorten=None),
-    "seqtru_voc": Named(index="voc", shorten="truncate"),
-    "seqres_voc": Named(index="voc", shorten="reshape"),
-    "seqreo_voc": Named(index="seqreo_voc", shorten=None),
+METRICS: Mapping[str, str] = {
+    **{name: name for name in ("seqtru", "seqres", "seqreo", "voc", "seqreo_voc")},
+    **dict.fromkeys(("seqtru_voc", "seqres_voc"), "voc"),
 }
+"""The paper's name -> the metric that is indexed. The sequence length schedule does the rest (truncate, reshape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +45,8 @@ def needs_counts(name: str) -> bool:
 
 
 def named(name: str, *, width: int, pad: int | None, counts: NDArray[np.int64] | None = None) -> Metric:
-    """The metric of that name: seqtru, seqres, seqreo, voc, seqreo_voc, or a `module:function` of the user's.
-
-    `counts` (vocabulary,) is how often each token occurs in the whole data, where the metric is made from it.
-    """
+    """The metric of that name: seqtru, seqres, seqreo, voc, seqreo_voc, or a `module:function` of the user's. `counts`
+    (vocabulary,) is how often each token occurs in the whole data, where the metric is made from it."""
     if name in ("seqreo", "seqreo_voc") and pad is None:
         raise ConfigError(f"{name} orders by the tokens that are not padding: say which token is, with --pad")
     if name in ("seqtru", "seqres", "seqreo"):

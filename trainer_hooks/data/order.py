@@ -1,9 +1,6 @@
-"""The order of the data under a curriculum, behind the interface of the plain order (trainer_hooks/gpt/order.py).
-
-Positions count what was drawn, and what was passed over; a step is the `count` samples that it takes. Where the plain
-order is a permutation of the whole data, this one depends on the steps: `take` is told which step draws, or goes on
-from the last one.
-"""
+"""The order of the data under a curriculum, with the interface of the plain order (trainer_hooks/gpt/order.py).
+Positions count samples that were drawn or passed over. The plain order is a permutation of the whole data; this one
+depends on the steps: `take` gets the step that draws, or goes on from the last one."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.skipping import SkippedRange
-from trainer_hooks.data.pool import Pace
+from trainer_hooks.data.pool import Pace, Progress
 from trainer_hooks.data.sampler import CurriculumSampler, is_in
-from trainer_hooks.data.segments import Progress
 
 __all__ = ["CurriculumOrder"]
 
@@ -40,12 +36,9 @@ class CurriculumOrder:
         position: int = 0,
         step: int = 0,
     ) -> None:
-        """`state` is what `state()` gave for the checkpoint that the run resumes from.
-
-        Without one the curriculum begins here: after `step` steps, at `position` (both 0 in a new run; in one that it
-        is switched on in, the checkpoint's global_step and consumed_samples). `batch` is the samples of a step, by
-        which the order is looked up where nobody takes from it.
-        """
+        """`state` is what `state()` gave for the checkpoint that the run resumes from. Without one the curriculum
+        begins after `step` steps, at `position`: 0 in a new run, else the checkpoint's global_step and
+        consumed_samples. `batch` is the samples of a step, for looking up positions that no step has drawn."""
         self._batch = batch
         self.reseeds: tuple[Reseed, ...] = tuple((int(p), int(s)) for p, s in reseeds) or ((0, seed),)
         """The seeds so far, from which position on; travels in the checkpoint's client state."""
@@ -87,11 +80,9 @@ class CurriculumOrder:
         return {"at": self._now.progress.to_json(), "skipped": skipped}
 
     def take(self, position: int, count: int, step: int | None = None) -> tuple[NDArray[np.int64], int]:
-        """The `count` samples of that step (default: the one after the last), and the position after them.
-
-        The position is where the last take ended, or where it began; any other is looked up from where this order
-        began, by steps of `batch` samples. DataError when it is before that.
-        """
+        """The `count` samples of that step (default: the one after the last), and the position after them. The position
+        is where the last take ended, or where it began; any other is looked up from where this order began, by steps of
+        `batch` samples. DataError when it is before that."""
         self._before = self._at(position)
         self._now = copy.copy(self._before)
         return self._now.draw(self._now.step + 1 if step is None else step, count), self._now.position
@@ -139,11 +130,9 @@ class CurriculumOrder:
             sampler.reseeds = self.reseeds
 
     def skip(self, position: int, count: int) -> None:
-        """Leaves out what the step at this position would take if it took `count` samples.
-
-        They are what the steps from here on would take, as long as the pool gains nothing meanwhile; so a run goes on
-        at position + count, and a rollback to before, or another order, passes over the same samples.
-        """
+        """Leaves out what the step at this position would take if it took `count` samples. They are what the steps from
+        here on would take, as long as the pool gains nothing meanwhile; so a run goes on at position + count, and a
+        rollback to before, or another order, passes over the same samples."""
         part = SkippedRange(begin=position, end=position + count, reseeds=self.reseeds)
         self._leave_out(part, self._at(position).progress)
 

@@ -1,7 +1,7 @@
 """Pseudo-random permutations that are computed, not stored: where a position goes, in constant time and memory.
 
-A permutation of n numbers is a Feistel network over a grid of about sqrt(n) by sqrt(n) cells, at least n of them; what
-falls on one of the few cells past n goes round again until it does not.
+A permutation of n numbers is a Feistel network over a grid of about sqrt(n) by sqrt(n) cells; a result of n or more
+goes through the network again.
 
 Source: Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains" (generalized Feistel, cycle walking); the mixing
 function is SplitMix64's finalizer (Steele, Lea & Flood 2014).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index
 
-__all__ = ["Counts", "Difficulty", "Pace", "Pool"]
+__all__ = ["Counts", "Difficulty", "Pace", "Pool", "Progress", "Segment"]
 
 Counts = tuple[int, ...]
 """For each metric, how many samples it lets in: the first so many of its index."""
@@ -57,11 +57,9 @@ class Pool:
         return tuple(pace.let_in(step) for pace in self.paces)
 
     def joined(self, before: Counts, now: Counts) -> NDArray[Any]:
-        """(joined,) sample numbers that are in the pool of `now` and not in that of `before`, which is no larger.
-
-        Reads only what each metric has let in since, and of that what the others let in. Each sample is found where
-        the last metric that held it back lets it in; so none is found twice, and the order is always the same.
-        """
+        """(joined,) sample numbers that are in the pool of `now` and not in that of `before`, which is no larger. Reads
+        only what each metric has let in since, and of that what the others let in. Each sample is found where the last
+        metric to admit it does; so none is found twice, and the order is always the same."""
         parts = []
         for number, pace in enumerate(self.paces):
             found = pace.index.order[before[number] : now[number]]
@@ -71,8 +69,8 @@ class Pool:
             parts.append(found)
         return np.concatenate(parts)
 
-    def said(self, step: int) -> str:
-        """What the metrics ask of that step, in words."""
+    def described(self, step: int) -> str:
+        """What each metric lets in at that step, in words."""
         return ", ".join(f"{p.index.name} lets in {p.let_in(step)} of {len(p.index)}" for p in self.paces)
 
 
@@ -84,3 +82,68 @@ def _within(index: Index, samples: NDArray[Any], count: int) -> NDArray[np.bool_
     values, limit = index.values[samples], index.values[last]
     within: NDArray[np.bool_] = (values < limit) | ((values == limit) & (samples <= last))
     return within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What joined a pass at once."""
+
+    up_to: Counts
+    """What each metric let in when it joined. It holds what the segment before it did not let in."""
+
+    size: int
+    """Samples."""
+
+    drawn: int
+    """Of them, in the order of its permutation."""
+
+    seeds: tuple[tuple[int, int], ...]
+    """(drawn, seed): from that many drawn samples on, what is left is permuted anew by that seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where the drawing stands; all that a restart needs."""
+
+    position: int = 0
+    """Samples drawn so far, since the run began."""
+
+    step: int = 0
+    """The last step that drew."""
+
+    passes: int = 0
+    """Begun so far; the present one has this number."""
+
+    let_in: Counts = ()
+    """What each metric let in at the last step."""
+
+    segments: tuple[Segment, ...] = ()
+    """Of the present pass."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint's client state holds it."""
+        segments = [[list(s.up_to), s.size, s.drawn, [list(pair) for pair in s.seeds]] for s in self.segments]
+        counted = {"position": self.position, "step": self.step, "passes": self.passes}
+        return {**counted, "let_in": list(self.let_in), "segments": segments}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Progress:
+        """What to_json gave. DataError when it is something else."""
+        try:
+            return cls(
+                position=int(data["position"]),
+                step=int(data["step"]),
+                passes=int(data["passes"]),
+                let_in=tuple(map(int, data["let_in"])),
+                segments=tuple(
+                    Segment(
+                        up_to=tuple(map(int, up_to)),
+                        size=int(size),
+                        drawn=int(drawn),
+                        seeds=tuple((int(at), int(seed)) for at, seed in seeds),
+                    )
+                    for up_to, size, drawn, seeds in data["segments"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the checkpoint's curriculum state can't be read: {error!r}") from error

@@ -1,17 +1,12 @@
-"""Which samples a step takes: drawn from its pool without replacement, and the same ones after any restart.
+"""The samples of a step: drawn from its pool without replacement, and the same ones after any restart.
 
-A *pass* goes through the pool once. It begins with the pool as it is; what the pool gains while the pass lasts joins
-as a *segment* of its own, and a step draws from the segments in proportion to what is left of each. When nothing is
-left, what the pool has gained meanwhile still joins; only then the next pass begins. So within a pass no sample is
-drawn twice, and none is drawn again before every sample of the pool has been.
+A *pass* draws each sample of the pool once. Samples that enter the pool during the pass join it as a *segment*, and a
+step draws from the segments in proportion to what is left of each. They join when they are 1/128 of the pool, when the
+pool has stopped growing or is complete, or when the pass has nothing left; then the next pass begins. A pool that
+shrinks (a lower difficulty) ends the pass.
 
-What the pool gains joins when it is a 1/128 of what was let in, when the pool has stopped growing, or when it holds
-everything: a pool that grows a little at each step does not make a segment of each step. What the pool loses (a
-difficulty that comes down) ends the pass: the next one goes through what is left.
-
-A segment is a computed permutation and a count of what was drawn of it, so that all that a checkpoint holds is a few
-numbers, and a step costs what its own samples cost. DeepSpeed's sampler shuffles a file per cluster and saves a random
-state that it does not draw from (its issue 8405).
+A segment is a computed permutation and a count of the samples drawn, so a checkpoint holds a few numbers. (DeepSpeed's
+sampler shuffles a file per cluster and saves a random state that it does not draw from: its issue 8405.)
 """
 
 from __future__ import annotations
@@ -25,8 +20,7 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.permutation import Permutation, key, noise
-from trainer_hooks.data.pool import Counts, Pace, Pool
-from trainer_hooks.data.segments import Progress, Segment
+from trainer_hooks.data.pool import Counts, Pace, Pool, Progress, Segment
 
 __all__ = ["CurriculumSampler", "is_in"]
 
@@ -79,10 +73,8 @@ class CurriculumSampler:
         )
 
     def draw(self, step: int, count: int) -> NDArray[np.int64]:
-        """(count,) sample numbers for that step, those that are left out passed over.
-
-        `position` moves on by what was drawn and what was passed over. DataError when the pool is empty.
-        """
+        """(count,) sample numbers for that step, those that are left out passed over. `position` moves on by what was
+        drawn and what was passed over. DataError when the pool is empty."""
         parts, wanted = [], count
         while wanted:
             number, drawn = self.draw_raw(step, wanted)
@@ -142,7 +134,7 @@ class CurriculumSampler:
         self._size = self._drawn = self._first = self._members = _NOTHING
         self._join((0,) * len(let_in), let_in)
         if not self._left:
-            raise DataError(f"no sample is easy enough for step {step}: {self.pool.said(step)}")
+            raise DataError(f"no sample is easy enough for step {step}: {self.pool.described(step)}")
 
     def _join(self, before: Counts, now: Counts) -> None:
         size = now[0] - before[0] if len(now) == 1 else self._found(before, now)

@@ -1,33 +1,123 @@
-"""The map's work, cut into shards that are done once: what is asked for, where each shard's result stands."""
+"""A data set as rows of tokens, one per sample, cut into shards: each is measured once, and its result is a file."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
+import mmap
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
+from trainer_hooks.data.index import mapped_array
 from trainer_hooks.data.metrics import Metric, count_tokens, named
-from trainer_hooks.data.rows import Rows, open_rows
+from trainer_hooks.gpt.data import load_corpus
 
-__all__ = ["Job", "Stage", "do_shards", "shard_path", "written"]
+__all__ = ["Job", "Rows", "Stage", "do_shards", "open_rows", "read_counts", "shard_path", "summed", "written"]
+
+_PIECES, _PIECE_BYTES = 256, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Training samples, none of the validation's."""
+
+    tokens: NDArray[Any]
+    """(samples, width) whole numbers, mapped. Packed rows overlap by one token, the last one's label."""
+
+    pad: int | None
+    """The token that fills short samples up, and is no data; None where samples are full."""
+
+    fingerprint: Mapping[str, Any]
+    """What an index is checked against: shape, type, and a digest of pieces of the data, evenly spaced."""
+
+    mapped: mmap.mmap | None
+    """The file that the tokens are in; None where they are in memory."""
+
+    def forget(self) -> None:
+        """Lets go of the memory that reading the file has filled; the system may keep it cached."""
+        _forget(self.mapped)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def width(self) -> int:
+        """Tokens of a row: seqlen + 1 of packed data."""
+        return int(self.tokens.shape[1])
+
+
+def open_rows(
+    paths: Sequence[Path], *, seqlen: int | None, validation_share: float = 0.02, pad: int | None = None
+) -> Rows:
+    """The rows of what the trainer's --data takes, or of one padded (samples, width) .npy, whose samples are all taken.
+    DataError names the file and what would be right."""
+    if any(path.suffix == ".npy" for path in paths):
+        return _padded(paths, pad)
+    if seqlen is None:
+        raise DataError("packed data needs --seqlen, the trainer's full sequence length")
+    if pad is not None:
+        raise DataError("--pad is for padded .npy data; text and token files are packed, without padding")
+    corpus = load_corpus(paths, seqlen=seqlen, vocabulary=None, validation_share=validation_share)
+    row, item = corpus.tokens, corpus.tokens.itemsize
+    shape = (corpus.training_samples, seqlen + 1)
+    tokens = as_strided(row, shape=shape, strides=(seqlen * item, item), writeable=False)
+    facts = {"samples": shape[0], "seqlen": seqlen}
+    return Rows(tokens=tokens, pad=None, fingerprint={**_fingerprint(row), **facts}, mapped=_mapped(row))
+
+
+def _padded(paths: Sequence[Path], pad: int | None) -> Rows:
+    if len(paths) != 1:
+        raise DataError(f"one .npy file is taken, not {len(paths)} paths")
+    tokens = mapped_array(paths[0])
+    if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
+        raise DataError(f"{paths[0]}: {tokens.dtype} {tokens.shape} are no (samples, width) rows of whole numbers")
+    if not tokens.flags.c_contiguous:
+        raise DataError(f"{paths[0]}: its rows do not stand one after the other; save it in C order")
+    facts = {"samples": len(tokens), "width": tokens.shape[1], "pad": pad}
+    return Rows(
+        tokens=tokens,
+        pad=pad,
+        fingerprint={**_fingerprint(tokens.reshape(-1)), **facts},
+        mapped=_mapped(tokens),
+    )
+
+
+def _forget(mapped: mmap.mmap | None) -> None:
+    if mapped is not None:
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(tokens: NDArray[Any]) -> mmap.mmap | None:
+    """The file's map, which numpy keeps to itself."""
+    found = getattr(tokens, "_mmap", None)  # numpy passes it on to the views that it makes
+    return found if isinstance(found, mmap.mmap) else None
+
+
+def _fingerprint(row: NDArray[Any]) -> dict[str, Any]:
+    each = _PIECE_BYTES // row.itemsize
+    digest = hashlib.sha256()
+    for begin in np.linspace(0, max(len(row) - each, 0), _PIECES).astype(int):
+        digest.update(np.ascontiguousarray(row[begin : begin + each]).tobytes())
+        _forget(_mapped(row))  # the system maps far more than was asked for: all pieces' surroundings would be the file
+    return {"tokens": len(row), "dtype": row.dtype.name, "digest": digest.hexdigest()}
+
 
 Stage = Literal["counts", "values"]
 
 _SHARD_TOKENS = range(1 << 22, 1 << 27)
 """From 30 ms of work, which writing a file is small beside, to a second: what a kill can cost."""
 
-_SHARDS = 64
-"""As many as this where the data is neither small nor large, so that workers share it evenly."""
+_SHARDS = 64  # as many as this where the data is neither small nor large, so that workers share it evenly
 
 _BATCH_TOKENS: dict[Stage, int] = {"counts": 1 << 17, "values": 1 << 15}
 """Tokens that are looked at at once: as many as the processor's cache takes."""
@@ -68,8 +158,8 @@ class Job:
 
     def work(self, rows: Rows) -> Path:
         """The folder of the shards; another for other data, another metric or other shards."""
-        asked = {"metric": self.metric, "corpus": dict(rows.fingerprint), "each": len(self.shards(rows)[0])}
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        identity = {"metric": self.metric, "corpus": dict(rows.fingerprint), "each": len(self.shards(rows)[0])}
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         return self.output / f".{self.folder_name}.{digest}.work"
 
 
@@ -78,25 +168,20 @@ def shard_path(work: Path, stage: Stage, number: int) -> Path:
     return work / f"{stage}-{number:06}.npy"
 
 
-def _measure(job: Job, rows: Rows, work: Path, stage: Stage) -> Callable[[range], NDArray[Any]]:
-    """What makes a shard's result of its samples."""
-    if stage == "counts":
-        return lambda shard: _counted(rows, shard)
-    metric = named(job.metric, width=rows.width, pad=rows.pad, counts=_counts(work))
-    return lambda shard: _measured(metric, rows, shard)
-
-
 def do_shards(job: Job, rows: Rows, work: Path, stage: Stage, numbers: Iterable[int]) -> Iterator[int]:
     """Makes the results of these shards, and puts them where they belong; gives the number of each that is there."""
-    shards, result = job.shards(rows), _measure(job, rows, work, stage)
+    shards, metric = job.shards(rows), None
+    if stage == "values":
+        metric = named(job.metric, width=rows.width, pad=rows.pad, counts=read_counts(work))
     for number in numbers:
-        found = result(shards[number])
+        found = _counted(rows, shards[number]) if metric is None else _measured(metric, rows, shards[number])
         written(shard_path(work, stage, number), functools.partial(np.save, arr=found, allow_pickle=False))
         rows.forget()
         yield number
 
 
-def _counts(work: Path) -> NDArray[np.int64] | None:
+def read_counts(work: Path) -> NDArray[np.int64] | None:
+    """How often each token occurs in the data; None where the metric needs no counts."""
     path = work / "counts.npy"
     return np.load(path, allow_pickle=False) if path.exists() else None
 
@@ -108,12 +193,17 @@ def _batches(rows: Rows, shard: range, stage: Stage) -> list[range]:
 
 def _counted(rows: Rows, shard: range) -> NDArray[np.int64]:
     """(largest token + 1,)."""
+    batches = _batches(rows, shard, "counts")
+    return summed(count_tokens(rows.tokens[batch.start : batch.stop], rows.pad) for batch in batches)
+
+
+def summed(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The sum of counts by token, as long as the longest of them."""
     total = np.zeros(0, dtype=np.int64)
-    for batch in _batches(rows, shard, "counts"):
-        counts = count_tokens(rows.tokens[batch.start : batch.stop], rows.pad)
-        if len(counts) > len(total):
-            total, counts = counts, total
-        total[: len(counts)] += counts
+    for counts in parts:
+        longer, shorter = (counts, total) if len(counts) > len(total) else (total, counts)
+        longer[: len(shorter)] += shorter
+        total = longer
     return total
 
 

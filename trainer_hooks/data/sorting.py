@@ -1,8 +1,6 @@
-"""The reduce: samples in order of their values, by external merge; what it holds in memory does not grow with the data.
-
-Runs of so many samples are sorted and written. Of each run every so-manyth value is kept; between two neighbours of all
-these together lies, of every run, a short piece. So many pieces at a time are read, merged and written.
-"""
+"""Samples in order of their values, by external merge, in memory that does not grow with the data. Runs of a fixed
+number of samples are sorted and written. Evenly spaced values of all runs are the bounds: between two bounds lies a
+short piece of every run, and as many pieces as fit in memory are read, merged and written at a time."""
 
 from __future__ import annotations
 

@@ -45,11 +45,9 @@ def be_a_launcher() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without Python's own teardown; everything is written and closed by now.
-
-    A thread of gloo frees the last collective's tensors when it gets to it; if Python is being torn down by then, the
-    process aborts (seen about once in fifty exits on a busy machine), and a run that ended well looks like a crash.
-    """
+    """Ends the process without Python's own teardown; everything is written and closed by now. A thread of gloo frees
+    the last collective's tensors when it gets to it; if Python is being torn down by then, the process aborts (seen
+    about once in fifty exits on a busy machine), and a run that ended well looks like a crash."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -41,9 +41,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def with_free_options(settings: argparse.Namespace, free: Free | None) -> argparse.Namespace:
     """The settings with the free-form options of overrides.json. OverridesError for any that this trainer won't take.
-
-    Environment variables would have to be set before the process starts, so it takes none.
-    """
+    Environment variables would have to be set before the process starts, so it takes none."""
     if free is None:
         return settings
     if free.environment:

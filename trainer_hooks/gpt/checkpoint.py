@@ -64,9 +64,7 @@ def save(engine: Any, folder: Path, progress: Progress) -> str:
 
 def load(engine: Any, folder: Path) -> tuple[Progress, dict[str, Any] | None]:
     """Progress and RNG state of the checkpoint that `latest` names; a fresh Progress when there is no `latest`.
-
-    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse.
-    """
+    CheckpointError when `latest` is torn or names what is not there: training from scratch over it would be worse."""
     latest = folder / "latest"
     if not latest.exists():
         return Progress(), None

@@ -1,30 +1,38 @@
-"""What the model is fed, step by step, and the exact count of it: order → batch → length → dropped tokens.
-
-Batches are addressed by consumed_samples, so that the data of a step is the same on any number of ranks, after any
-restart, whatever the sequence length was; sequence length warmup shortens samples, it does not move the address.
-"""
+"""What the model is fed, step by step, and the exact count of it: order → batch → length → dropped tokens. Batches are
+addressed by consumed_samples, so the data of a step is the same on any number of ranks, after any restart; sequence
+length warmup shortens samples, it does not change their address."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from sentinel.vocabulary.errors import ConfigError, DataError
+from sentinel.vocabulary.pacing import CurriculumSchedule
 from sentinel.vocabulary.skipping import SkippedRange
-from trainer_hooks.custom_pacing import resolved
+from trainer_hooks.data.deepspeed_format import read_deepspeed
+from trainer_hooks.data.index import MANIFEST, Index
+from trainer_hooks.data.order import CurriculumOrder
+from trainer_hooks.data.pool import Pace
+from trainer_hooks.data.shards import Rows, open_rows
 from trainer_hooks.gpt.arguments import shape
 from trainer_hooks.gpt.checkpoint import Progress
 from trainer_hooks.gpt.data import Corpus
-from trainer_hooks.gpt.feed import Feed
 from trainer_hooks.gpt.model import Block
-from trainer_hooks.gpt.ordering import curriculum_state, data_order
+from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.random_ltd import DataRank, LayerTokens, RandomLtd
-from trainer_hooks.seqlen_warmup import SeqlenWarmup
+from trainer_hooks.warmup import SeqlenWarmup
+from trainer_hooks.warmup.pacing import resolved
 
-__all__ = ["DataPath"]
+__all__ = ["DataPath", "curriculum_state", "data_order"]
 
 
 class DataPath:
@@ -42,7 +50,8 @@ class DataPath:
         rank: DataRank,
     ) -> None:
         """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of."""
-        self._engine, self._schedules, self._progress = engine, schedules, progress
+        self._engine, self._corpus, self._schedules = engine, corpus, schedules
+        self._progress, self._rank = progress, rank
         self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
         known = [SkippedRange.from_json(r) for r in progress.skipped]
         self.order = data_order(
@@ -53,7 +62,6 @@ class DataPath:
             self.warmup.load(progress.warmup)
         else:
             self.warmup.consumed_tokens = progress.consumed_tokens
-        self._feed = Feed(corpus, self.order, self.warmup, rank, micro=engine.train_micro_batch_size_per_gpu())
         self.layer_tokens = LayerTokens(shape(settings).layers, progress.consumed_tokens)
         if progress.layer_tokens is not None:
             self.layer_tokens.load(progress.layer_tokens)
@@ -66,25 +74,37 @@ class DataPath:
 
     def begin(self, step: int) -> Iterator[Tensor]:
         """Begins a step, takes note of what it consumes, and returns this rank's micro-batches, (rows, L + 1) tokens.
-
-        The engine is told how many there are, and before each whether it is the last.
-        """
+        Sets the engine's batch size, and before each micro-batch whether it is the last."""
         engine, progress = self._engine, self._progress
         self.samples = self._schedules.batch_size.samples(progress.consumed_samples, multiple_of=self._at_once)
         if self.samples != engine.train_batch_size():
             engine.set_train_batch_size(self.samples)
         self.warmup.begin(step, self.samples)
-        batches, position = self._feed.step(step, progress.consumed_samples, self.samples)
+        kept = self.warmup.kept_samples
+        fresh, position = self.order.take(progress.consumed_samples, self.samples - kept, step)
+        if self.warmup.cuts:
+            self.warmup.took(self.order.runs(progress.consumed_samples, position))
         self._count(step, position)
-        return self._micro_batches(step, batches)
+        return self._micro_batches(step, fresh)
 
-    def _micro_batches(self, step: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
-        engine, last = self._engine, self.samples // self._at_once - 1
-        for number, batch in enumerate(batches):
+    def _micro_batches(self, step: int, fresh: NDArray[np.int64]) -> Iterator[Tensor]:
+        """Samples are dealt to the ranks so that a step's are the same on any number of ranks, at any micro-batch."""
+        engine, rank, last = self._engine, self._rank, self.samples // self._at_once - 1
+        slots = np.arange(self.samples).reshape(-1, rank.size, self._at_once // rank.size)[:, rank.rank]
+        for number, batch in enumerate(self._tokens(fresh, each) for each in slots):
             if self._ltd is not None:
                 self._ltd.begin(step, number)
             engine.set_gradient_accumulation_boundary(number == last)  # its own count is off when the batch changes
             yield self.warmup(batch.to(engine.device))
+
+    def _tokens(self, fresh: NDArray[np.int64], slots: NDArray[Any]) -> Tensor:
+        """(micro, F + 1) tokens: of the step's samples the last ones are packed of what the warmup has kept."""
+        ordered = torch.from_numpy(self._corpus.training(fresh[slots[slots < len(fresh)]]))
+        later = slots[slots >= len(fresh)] - len(fresh)
+        return torch.cat([ordered, self.warmup.packed(later.tolist(), self._read)]) if len(later) else ordered
+
+    def _read(self, positions: list[int]) -> Tensor:
+        return torch.from_numpy(self._corpus.training(self.order.at(positions)))
 
     def _count(self, step: int, position: int) -> None:
         progress, length = self._progress, self.warmup.length
@@ -121,3 +141,62 @@ class DataPath:
         progress.warmup = self.warmup.state()
         progress.layer_tokens = self.layer_tokens.state()
         progress.curriculum = curriculum_state(self.order, self._schedules.curriculum)
+
+
+def data_order(
+    curriculum: CurriculumSchedule | None,
+    corpus: Corpus,
+    settings: argparse.Namespace,
+    progress: Progress,
+    skipped: Sequence[SkippedRange],
+) -> DataOrder | CurriculumOrder:
+    """The order from progress.consumed_samples on. DataError where an index is not of this data. A curriculum that the
+    checkpoint knows goes on, whatever its pacing is now; another one begins there."""
+    if curriculum is None:
+        return DataOrder(corpus.training_samples, settings.seed, progress.reseeds, skipped)
+    known = progress.curriculum
+    return CurriculumOrder(
+        _paces(curriculum, settings),
+        settings.seed,
+        batch=settings.global_batch,
+        reseeds=progress.reseeds,
+        skipped=skipped,
+        state=known["order"] if known is not None and known["indexes"] == _indexes(curriculum) else None,
+        position=progress.consumed_samples,
+        step=progress.step,
+    )
+
+
+def curriculum_state(
+    order: DataOrder | CurriculumOrder, curriculum: CurriculumSchedule | None
+) -> dict[str, Any] | None:
+    """For the checkpoint: what `data_order` goes on from."""
+    if curriculum is None or isinstance(order, DataOrder):
+        return None
+    return {"indexes": _indexes(curriculum), "order": order.state()}
+
+
+def _indexes(curriculum: CurriculumSchedule) -> dict[str, str]:
+    return {name: metric.index for name, metric in curriculum.metrics.items()}
+
+
+def _paces(curriculum: CurriculumSchedule, settings: argparse.Namespace) -> list[Pace]:
+    rows = open_rows(settings.data, seqlen=shape(settings).seqlen, validation_share=settings.validation_share)
+    paces = []
+    for name, metric in curriculum.metrics.items():
+        index = _index(Path(metric.index), name, rows)
+        difficulty = metric.difficulty
+        by_value = difficulty.kind == "value"
+        paces.append(Pace(index=index, difficulty=difficulty, kind="value" if by_value else "percentile"))
+    return paces
+
+
+def _index(folder: Path, name: str, rows: Rows) -> Index:
+    """Ours, which says what data it is of; or DeepSpeed's own files, of which the number of samples is checked."""
+    ours = (folder / MANIFEST).exists()
+    index = Index.load(folder, rows.fingerprint) if ours else read_deepspeed(folder / name)
+    if index.name != name:
+        raise ConfigError(f"{folder} is an index of {index.name!r}, and the curriculum paces {name!r} by it")
+    if len(index) != len(rows):
+        raise DataError(f"{folder} is an index of {len(index)} samples, and there are {len(rows)} training samples")
+    return index

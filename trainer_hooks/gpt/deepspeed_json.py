@@ -18,10 +18,8 @@ __all__ = ["deepspeed_config", "users_own"]
 
 def users_own(settings: argparse.Namespace) -> tuple[dict[str, Any], DataEfficiency]:
     """--deepspeed-config without `curriculum_learning` and `data_efficiency`; and what these two ask of the trainer.
-
     Newer versions of DeepSpeed raise on the first of them. ConfigError names the file, and the key that can't be
-    performed.
-    """
+    performed."""
     path = settings.deepspeed_config
     if path is None:
         return {}, DataEfficiency()

@@ -93,10 +93,8 @@ class DataOrder:
         count: int,
         step: int | None = None,  # noqa: ARG002 - asked of every order
     ) -> tuple[NDArray[np.int64], int]:
-        """The next `count` sample numbers that are not left out, and the position after the last of them.
-
-        Whichever step takes them.
-        """
+        """The next `count` sample numbers that are not left out, and the position after the last of them. Whichever
+        step takes them."""
         if not count:
             return np.empty(0, dtype=np.int64), position
         parts = []

@@ -17,8 +17,7 @@ from trainer_hooks.gpt.order import DataOrder, Reseed
 
 __all__ = ["main", "texts"]
 
-_BYTES = 128
-"""Vocabulary of the trainer's own text corpora: a token is an ASCII byte."""
+_BYTES = 128  # vocabulary of the trainer's own text corpora: a token is an ASCII byte
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, required=True, help="Position in the data order: consumed_samples before.")
     parser.add_argument("--after-last", type=int, required=True)
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="What the trainer had; default: the same.")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        starts = _line_of_descent(asked.state_dir, asked.attempt)
-        for position, text in texts(starts, asked.data, asked.first, asked.after_last):
+        starts = _line_of_descent(options.state_dir, options.attempt)
+        for position, text in texts(starts, options.data, options.first, options.after_last):
             print(dump_json({"position": position, "text": text}))
     except (DataError, LineError, OSError) as error:
         print(f"texts: {error}", file=sys.stderr)
@@ -42,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def texts(starts: Sequence[RunStarted], data: Sequence[Path], first: int, after_last: int) -> list[tuple[int, str]]:
     """(position, text) of each position, by what the attempts reported at their starts, the first ancestor first.
-
-    DataError where that does not tell the order: a curriculum's, or samples that were left out.
-    """
+    DataError where that does not tell the order: a curriculum's, or samples that were left out."""
     newest = starts[-1]
     if newest.skipped_samples or (newest.curriculum_schedule or {}).get("metrics"):
         raise DataError("samples were skipped or a curriculum drew them: the journals do not tell their order")

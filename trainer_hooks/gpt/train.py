@@ -17,8 +17,7 @@ from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import CHANGES, Free, TrainingSettings
 from sentinel.vocabulary.sample import Sample
-from trainer_hooks.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
-from trainer_hooks.exporter import ExporterSettings
+from trainer_hooks.export.exporter import ExporterSettings
 from trainer_hooks.gpt import checkpoint
 from trainer_hooks.gpt.arguments import shape, with_free_options
 from trainer_hooks.gpt.data import Corpus, load_corpus
@@ -30,16 +29,15 @@ from trainer_hooks.gpt.scalars import Scalars
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
+from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
 __all__ = ["Trainer", "leave_out_unused_ops"]
 
 
 def leave_out_unused_ops() -> None:
-    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize.
-
-    It takes a minute on first use, and a trainer that is killed while it loads leaves a lock that every later start
-    would wait for without end (pytorch/pytorch#189245). Training does not use it.
-    """
+    """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a
+    minute on first use, and a trainer that is killed while it loads leaves a lock that every later start would wait for
+    without end (pytorch/pytorch#189245). Training does not use it."""
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 

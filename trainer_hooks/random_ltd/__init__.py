@@ -1,13 +1,12 @@
 """Random layerwise token dropping: the middle layers see a random subset of each sample's tokens, the rest bypass them.
 
 Yao et al. 2022, "Random-LTD" (arXiv:2211.11586); Li et al. 2022, "DeepSpeed Data Efficiency" (arXiv:2212.03597). Read
-draw (which tokens), arguments (what goes along with them), routing (there and back), layer (one layer's forward),
-random_ltd (a model's) and layer_tokens (what was consumed).
+draw (which tokens), arguments (masks and positions of the kept tokens), routing (gather and scatter), layer (a layer's
+forward) and random_ltd (a model's, and the tokens consumed).
 """
 
-from trainer_hooks.random_ltd.data_rank import DataRank
-from trainer_hooks.random_ltd.layer_tokens import LayerTokens
-from trainer_hooks.random_ltd.random_ltd import KeptTokens, RandomLtd, Schedule
+from trainer_hooks.random_ltd.layer import DataRank
+from trainer_hooks.random_ltd.random_ltd import KeptTokens, LayerTokens, RandomLtd, Schedule
 from trainer_hooks.random_ltd.routing import PlainTorch, Routing
 
 __all__ = ["DataRank", "KeptTokens", "LayerTokens", "PlainTorch", "RandomLtd", "Routing", "Schedule"]

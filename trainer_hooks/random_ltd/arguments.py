@@ -1,6 +1,6 @@
 """What a layer is given along with its tokens: masks and positions of the kept ones.
 
-What is told by shape, and by the argument's name where a shape could be either; B samples, T tokens, b is 1 or B:
+By shape, and by the argument's name where a shape is ambiguous; B samples, T tokens, b is 1 or B:
 
 | argument | shape | gathered |
 |---|---|---|

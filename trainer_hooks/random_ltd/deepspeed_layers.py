@@ -7,9 +7,9 @@
 | parameters get `.random_ltd_layer` into their names; it saves without and can't load what it saved | named as before |
 | the schedule counts from step 0 and stays at its end | any schedule of ours |
 
-What stays: its op runs on CUDA alone; the layer takes its hidden states first and everything else by keyword, of which
-one mask, four axes, is gathered: not rotary positions (RandomLtd gathers those). Its engine needs
-`data_efficiency.data_routing.random_ltd` in the configuration; layers are those of its `random_ltd_layer_id`.
+DeepSpeed's limits remain: its op needs CUDA; a layer gets its hidden states first and the rest by keyword, of which one
+mask of four axes is gathered, and no rotary positions (RandomLtd gathers those). The engine's configuration needs
+`data_efficiency.data_routing.random_ltd`, whose `random_ltd_layer_id` names the layers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from deepspeed.runtime.data_pipeline.data_routing.helper import convert_to_rando
 from deepspeed.utils.module_utils import recursive_setattr
 from torch import Tensor, nn
 
-from trainer_hooks.random_ltd.data_rank import DataRank
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
-from trainer_hooks.random_ltd.layer_tokens import LayerTokens
-from trainer_hooks.random_ltd.random_ltd import Schedule, kept_at
-from trainer_hooks.random_ltd.turn import Turn
+from trainer_hooks.random_ltd.layer import DataRank, Turn
+from trainer_hooks.random_ltd.random_ltd import LayerTokens, Schedule, kept_at
 
 __all__ = ["DeepSpeedLtd"]
 
@@ -69,7 +67,7 @@ class DeepSpeedLtd:
 
     def kept_tokens(self, seqlen: int) -> int:
         """Of a sample of `seqlen` tokens, how many a dropping layer sees in the step that has begun."""
-        return seqlen if self._turn.kept is None else min(self._turn.kept, seqlen)
+        return self._turn.kept_of(seqlen)
 
     def count(self, tokens: LayerTokens, *, samples: int, seqlen: int) -> None:
         """Adds what the step's `samples` (on all ranks) of `seqlen` tokens are to each layer."""

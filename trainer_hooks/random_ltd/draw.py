@@ -1,10 +1,7 @@
-"""Which tokens a layer keeps: a uniform random subset for each sample, a pure function of where the sample stands.
-
-No generator's state is read or moved: dropout and the data's order are what they would be without random-LTD, a resume
-needs nothing saved, a recomputation in the backward pass draws the same, and the answer is the same on a CPU and on
-CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast Splittable Pseudorandom Number
-Generators") that is seeded with the sample's key; the smallest scores are kept.
-"""
+"""The tokens that a layer keeps: a uniform random subset for each sample, a pure function of the sample's position. No
+generator's state is read or changed: a resume needs nothing saved, a recomputation in the backward pass draws the same
+tokens, and so does CUDA. A token's score is a number of SplitMix64's stream (Steele, Lea & Flood 2014, "Fast Splittable
+Pseudorandom Number Generators"), seeded with the sample's key; the smallest scores are kept."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ def layer_key(seed: int, step: int, layer: int) -> int:
 
 def kept_indices(key: int, first_sample: int, samples: int, seqlen: int, kept: int, device: torch.device) -> Tensor:
     """(samples, kept) int64, ascending in each row: the positions, out of seqlen, that stay in the layer.
-
     `first_sample` is the first row's number in the step's global batch; the rows after it are its successors. Nothing
-    in it waits for the device.
-    """
+    in it waits for the device."""
     numbers = torch.arange(first_sample + 1, first_sample + samples + 1, device=device)
     keys = _mixed_all(numbers * _signed(_GAMMA) + _signed(key))  # (samples,)
     tokens = torch.arange(1, seqlen + 1, device=device)

@@ -1,0 +1,1 @@
+"""Where samples go: the metrics journal, and /metrics for Prometheus."""

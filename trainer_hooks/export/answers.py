@@ -1,0 +1,202 @@
+"""From the bytes of a request to the bytes of an answer, by prometheus_client's WSGI application: it negotiates the
+format (text or OpenMetrics), compresses, and renders. An answer is reused for a moment, so that many scrapers at once
+cost the training no more than one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import http.client
+import io
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from trainer_hooks.export.step_collector import StepCollector
+
+__all__ = ["Answers", "Connection", "Credentials"]
+
+_RENDERING_SHARE = 0.01
+"""An answer is rendered anew only when it is 1 / this times as old as the time that rendering it took."""
+
+_MOST_KEPT_S = 10.0
+"""No answer is older than this, however long rendering takes (a millisecond as a rule, 50 with a thousand layers)."""
+
+_KEPT = 8  # different answers (formats, encodings, queries) that are kept at a time
+_NO_VERSION = re.compile(r"version=(?!\d+(\.\d+){0,2}\s*([;,]|$))", re.ASCII)
+"""A version of a format that is no number: the application raises on it; plain text is what everybody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The user and the password of HTTP's basic authentication."""
+
+    expected: bytes
+    """user:password, as UTF-8."""
+
+    @classmethod
+    def read(cls, user: str, password_file: Path) -> Credentials:
+        """The password is the file's text without the newline at its end. OSError, or ValueError where it is empty."""
+        password = password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        if not user or not password:
+            raise ValueError(f"basic authentication needs a user and a password; {password_file} holds the password")
+        return cls(f"{user}:{password}".encode())
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+    def admit(self, authorization: str | None) -> bool:
+        """Whether the header is right, compared in constant time."""
+        scheme, _, encoded = (authorization or "").partition(" ")
+        try:
+            given = base64.b64decode(encoded.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            given = b""
+        return hmac.compare_digest(given, self.expected) and scheme.lower() == "basic"
+
+
+class Answers:
+    """Answers requests for one collector's metrics, on one thread."""
+
+    def __init__(
+        self,
+        collector: StepCollector,
+        *,
+        credentials: Credentials | None = None,
+        failed: Callable[[Exception], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(collector)
+        self._app = make_wsgi_app(registry)
+        self._credentials = credentials
+        self._failed = failed
+        self._clock = clock
+        self._kept: dict[tuple[str, ...], tuple[float, bytes]] = {}
+        """{what the answer depends on: (how long it is good for, by the clock, the answer)}"""
+
+    def to(self, head: bytes) -> bytes:
+        """The answer to a request, given up to the empty line. An error goes to `failed` and is answered by a 500."""
+        try:
+            return self._to(head)
+        except Exception as error:  # noqa: BLE001 - the exporter's edge: the next scrape may well be answered
+            self._failed(error)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _to(self, head: bytes) -> bytes:
+        line, _, rest = head.partition(b"\r\n")
+        words = line.decode("latin-1").split(" ")
+        folded = b"\r\n " in head or b"\r\n\t" in head  # long out of use, but for smuggling lines into an answer
+        if len(words) != 3 or not words[2].startswith("HTTP/1.") or folded:
+            return _plain(HTTPStatus.BAD_REQUEST)
+        try:
+            headers = http.client.parse_headers(io.BytesIO(rest))
+        except http.client.HTTPException:
+            return _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if self._credentials is not None and not self._credentials.admit(headers.get("Authorization")):
+            return _plain(HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", 'Basic realm="sentinel", charset="UTF-8"'))
+        method, (path, _, query) = words[0], words[1].partition("?")
+        request = (method, path, query, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
+        now = self._clock()
+        good_until, answer = self._kept.get(request, (0.0, b""))
+        if now >= good_until:
+            answer = self._render(*request)
+            took = self._clock() - now
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[request] = (now + min(took / _RENDERING_SHARE, _MOST_KEPT_S), answer)
+        return answer
+
+    def _render(self, method: str, path: str, query: str, accept: str, encoding: str) -> bytes:
+        if path not in ("/", "/metrics"):
+            return _plain(HTTPStatus.NOT_FOUND)
+        if method != "GET":
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET"))
+        environment = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "HTTP_ACCEPT": "" if _NO_VERSION.search(accept) else accept,
+            "HTTP_ACCEPT_ENCODING": encoding,
+        }
+        head: list[Any] = []
+        body = b"".join(self._app(environment, lambda status, headers: head.extend((status, headers))))
+        status, sent = head
+        return _answer(status, sent, body)
+
+
+def _plain(status: HTTPStatus, *headers: tuple[str, str]) -> bytes:
+    text = f"{status.value} {status.phrase}"
+    return _answer(text, [("Content-Type", "text/plain; charset=utf-8"), *headers], f"{text}\n".encode())
+
+
+def _answer(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    """One answer, after which the connection is closed: each request is admitted anew, at the server's pace."""
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+_CONNECTION_S = 5.0  # all that one connection may take: TLS, asking, and reading the answer
+_MOST_HEAD_BYTES = 16_384
+
+
+class Connection(asyncio.Protocol):
+    """One request, one answer. A client's mistake is not an error of the hook."""
+
+    def __init__(self, answer: Callable[[bytes], bytes], gone: Callable[[Connection], None]) -> None:
+        self._answer = answer
+        self._gone = gone
+        self._head = b""
+        self._transport: asyncio.Transport | None = None
+        loop = asyncio.get_running_loop()
+        self._limit = loop.call_later(_CONNECTION_S, self.abort)
+        self._opening: asyncio.Task[Any] | None = None
+
+    def open(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Starts on an accepted socket; with TLS by a handshake."""
+        loop = asyncio.get_running_loop()
+        handshake: dict[str, Any] = {}
+        if tls is not None:
+            handshake = {"ssl": tls, "ssl_handshake_timeout": _CONNECTION_S, "ssl_shutdown_timeout": 1.0}
+        self._opening = loop.create_task(loop.connect_accepted_socket(lambda: self, connection, **handshake))
+        self._opening.add_done_callback(partial(self._opened, connection))
+
+    def _opened(self, connection: socket.socket, opening: asyncio.Task[Any]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            connection.close()
+            self.connection_lost(None)
+
+    def abort(self) -> None:
+        """Closes it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        head, end, _ = self._head.partition(b"\r\n\r\n")
+        if self._transport is None or len(self._head) > _MOST_HEAD_BYTES:
+            self.abort()
+        elif end:
+            self._transport.write(self._answer(head + end))
+            self._transport.close()  # once it is written
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._limit.cancel()
+        self._gone(self)

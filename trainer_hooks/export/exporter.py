@@ -1,0 +1,184 @@
+"""/metrics of the trainer, on rank 0: address, TLS, password, and the announcement to Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer_hooks.export.answers import Answers, Credentials
+from trainer_hooks.export.metrics_server import MetricsServer, listen
+from trainer_hooks.export.step_collector import StepCollector
+
+__all__ = ["Announcement", "Exporter", "ExporterSettings", "announce", "is_loopback", "reachable_name", "target"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterSettings:
+    """How /metrics is served. A wrong setting costs the exporter, not the training."""
+
+    address: str = "127.0.0.1"
+    """Where to listen. Only this machine by default; "0.0.0.0" or "::" (both of IPv6 and IPv4) is every address."""
+
+    port: int = 0
+    """0 is any free one; another one that is taken is replaced by a free one."""
+
+    announce: str | None = None
+    """The name or address that Prometheus reaches this node by, for scrape.json. By default the node's name (Slurm's,
+    else the host's own) where it listens everywhere, the address where it listens at one, and nothing on loopback."""
+
+    certificate: str | os.PathLike[str] | None = None
+    """PEM file with the certificate and its chain: with it, HTTPS and nothing else. Renewed ones are taken up."""
+
+    key: str | os.PathLike[str] | None = None
+    """PEM file with its key, not encrypted; by default it is in the certificate's file."""
+
+    user: str | None = None
+    """Of HTTP's basic authentication."""
+
+    password_file: str | os.PathLike[str] | None = None
+    """File that holds the password, and nothing else."""
+
+    window_s: float = 120.0
+    """How long a maximum shows, in seconds. Two of Prometheus's default scrape intervals of a minute, so that one
+    failed scrape loses nothing; to be raised with the interval."""
+
+
+class Exporter:
+    """The server, announced to Prometheus's file_sd as STATE_DIR/scrape.json. Raises what is wrong in the settings."""
+
+    def __init__(
+        self,
+        collector: StepCollector,
+        settings: ExporterSettings,
+        *,
+        failed: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        credentials, tls = _credentials(settings), _tls(settings)
+        self._server = MetricsServer(
+            listen(settings.address, settings.port),
+            Answers(collector, credentials=credentials, failed=failed).to,
+            tls=tls,
+            failed=failed,
+        )
+        self.address = self._server.address
+        self.port = self._server.port
+        self.announcement: Announcement | None = None
+        scheme = "http" if tls is None else "https"
+        log.info("sentinel: /metrics is at %s://%s/metrics", scheme, target(self.address, self.port))
+        if credentials is not None and tls is None and not is_loopback(self.address):
+            log.warning("sentinel: the password of /metrics travels in the clear: give it a certificate as well")
+
+    def close(self) -> None:
+        """Stops serving, frees the port and removes the announcement. Raises OSError."""
+        self._server.close()
+        if self.announcement is not None:
+            with contextlib.suppress(FileNotFoundError):  # the whole folder, it may be: nothing is announced
+                self.announcement.withdraw()
+
+
+def announce(exporter: Exporter | None, path: Path, labels: Mapping[str, str]) -> None:
+    """Writes the file_sd file of the run; where there is no exporter, an earlier attempt's target goes. OSError."""
+    announcement, where, tls = Announcement(path), None, False
+    if exporter is not None:
+        settings, tls = exporter.settings, exporter.settings.certificate is not None
+        name = settings.announce or reachable_name(settings.address, exporter.address)
+        where = None if name is None else target(name, exporter.port)
+    announcement.announce(where, labels, tls=tls)
+    if exporter is not None:
+        exporter.announcement = announcement
+
+
+def _credentials(settings: ExporterSettings) -> Credentials | None:
+    if settings.user is not None and settings.password_file is not None:
+        return Credentials.read(settings.user, Path(settings.password_file))
+    if settings.user is not None or settings.password_file is not None:
+        raise ValueError("basic authentication needs both a user and a password_file")
+    return None
+
+
+def _tls(settings: ExporterSettings) -> Callable[[], ssl.SSLContext] | None:
+    """What gives the context for the next connection; a certificate that was renewed is read again."""
+    if settings.certificate is None:
+        if settings.key is not None:
+            raise ValueError("a key needs its certificate")
+        return None
+    certificate, key = Path(settings.certificate), Path(settings.key or settings.certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    def written() -> tuple[int, int]:
+        return certificate.stat().st_mtime_ns, key.stat().st_mtime_ns
+
+    def load() -> tuple[int, int]:
+        before = written()
+        context.load_cert_chain(certificate, key, password=lambda: b"")  # or OpenSSL would ask at the terminal
+        return before
+
+    known = load()
+
+    def current() -> ssl.SSLContext:
+        nonlocal known
+        with contextlib.suppress(OSError):  # during a renewal the old one serves
+            if written() != known:
+                known = load()
+        return context
+
+    return current
+
+
+def target(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it; an address as a bound socket gives it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def reachable_name(configured: str, bound: str) -> str | None:
+    """The name by which other nodes reach an exporter set to `configured` and listening at `bound`; None on loopback.
+    Where it listens everywhere it is the node's name: Slurm's, which the cluster's nodes resolve, else the host's
+    own."""
+    if is_loopback(bound):
+        return None
+    if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:
+        return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return configured
+
+
+class Announcement:
+    """The one target of an attempt, in a file that other attempts write as well."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._groups: list[dict[str, Any]] = []
+
+    def announce(self, where: str | None, labels: Mapping[str, str], *, tls: bool = False) -> None:
+        """Writes the target, atomically; without one, an earlier attempt's is removed. Raises OSError."""
+        if where is not None:
+            scheme = {"__scheme__": "https"} if tls else {}
+            self._groups = [{"targets": [where], "labels": {**labels, **scheme}}]
+        if where is not None or self._path.exists():
+            self._write(self._groups)
+
+    def withdraw(self) -> None:
+        """Empties the file, unless another attempt has announced itself since. Raises OSError."""
+        if self._groups and json.loads(self._path.read_text(encoding="utf-8")) == self._groups:
+            self._write([])
+
+    def _write(self, groups: list[dict[str, Any]]) -> None:
+        beside = self._path.with_name(f".{self._path.name}.{socket.gethostname()}.{os.getpid()}")
+        beside.write_text(json.dumps(groups) + "\n", encoding="utf-8")
+        beside.replace(self._path)

@@ -1,0 +1,1 @@
+"""The hook in other training programs: Hugging Face's Trainer, Megatron-DeepSpeed."""

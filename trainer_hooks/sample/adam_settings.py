@@ -1,0 +1,153 @@
+"""What an engine's Adam really runs with, read from the optimizer and the engine; and the same, set.
+
+DeepSpeed keeps betas, eps and weight decay in the inner optimizer's groups, gradient clipping in the engine's
+configuration (ZeRO 0 in fp32) or in the wrapping optimizer (else), the loss scale in the wrapping optimizer. Loading a
+checkpoint restores the groups and the loss scale, and the clipping with ZeRO 1 and 2 and with the fused Adam in half
+precision; so the configuration is read before, and set again after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer_hooks.sample.adam_state import inner_optimizers
+from trainer_hooks.sample.reading import loss_scale
+from trainer_hooks.sample.replicas import is_partitioned
+
+__all__ = ["AdamSettings", "facts", "gradient_clipping", "moments_are_zero", "reset_moments", "set_loss_scale"]
+
+_GROUP_KEYS = ("betas", "eps", "weight_decay")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamSettings:
+    """What was configured."""
+
+    groups: tuple[dict[str, Any], ...]
+    """Of each parameter group: betas, eps, weight_decay, as far as the optimizer has them."""
+
+    clip_grad: float
+    """Largest global L2 norm of the gradient; 0 does not clip."""
+
+    @classmethod
+    def of(cls, engine: Any) -> AdamSettings:
+        """As the engine holds them now."""
+        groups = tuple({k: g[k] for k in _GROUP_KEYS if k in g} for g in engine.optimizer.param_groups)
+        return cls(groups=groups, clip_grad=gradient_clipping(engine))
+
+    @property
+    def largest_weight_decay(self) -> float | None:
+        """Over the groups; None where the optimizer has no such thing."""
+        return _largest_weight_decay(self.groups)
+
+    def impose(
+        self,
+        engine: Any,
+        *,
+        beta1: float | None = None,
+        beta2: float | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        clip_grad: float | None = None,
+    ) -> None:
+        """Sets them on the engine, whatever a checkpoint has brought back; what is given replaces what was configured.
+        A group that is not decayed (biases, norms) stays so, and groups that are decayed differently stay different
+        where what is given is no change."""
+        decays = weight_decay is not None and weight_decay != self.largest_weight_decay
+        for optimizer in inner_optimizers(engine.optimizer):
+            for group, configured in zip(optimizer.param_groups, self.groups, strict=False):
+                group.update(configured)
+                if "betas" in configured:
+                    old1, old2 = configured["betas"]
+                    group["betas"] = (old1 if beta1 is None else beta1, old2 if beta2 is None else beta2)
+                if eps is not None and "eps" in configured:
+                    group["eps"] = eps
+                if decays and configured.get("weight_decay"):
+                    group["weight_decay"] = weight_decay
+        _set_gradient_clipping(engine, self.clip_grad if clip_grad is None else clip_grad)
+
+
+def facts(engine: Any) -> dict[str, Any]:
+    """The fields of RunStarted that the engine itself can tell."""
+    groups, computes_in = engine.optimizer.param_groups, _precision(engine)
+    betas = groups[0].get("betas") or (None, None)
+    return {
+        "adam_beta1": betas[0],
+        "adam_beta2": betas[1],
+        "adam_eps": groups[0].get("eps"),
+        "weight_decay": _largest_weight_decay(groups),
+        "gradient_clipping": gradient_clipping(engine),
+        "precision": computes_in,
+        "loss_scale": loss_scale(engine.optimizer) if computes_in == "fp16" else None,
+        "parameters": _parameters(engine),
+    }
+
+
+def _parameters(engine: Any) -> int | None:
+    """Of the whole model; None where a rank has a part of it alone (tensor, pipeline and expert parallelism)."""
+    split = any(getattr(engine, name, None) for name in ("mpu", "is_pipe_parallel", "has_moe_layers"))
+    return None if split else sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+
+
+def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
+    return max((g["weight_decay"] for g in groups if "weight_decay" in g), default=None)
+
+
+def _precision(engine: Any) -> str:
+    """fp32, bf16 or fp16."""
+    if engine.fp16_enabled():
+        return "fp16"
+    return "bf16" if engine.bfloat16_enabled() else "fp32"
+
+
+def gradient_clipping(engine: Any) -> float:
+    """The largest global norm that the next step lets through; 0 does not clip."""
+    return float(getattr(engine.optimizer, "clip_grad", engine.gradient_clipping()))
+
+
+def _set_gradient_clipping(engine: Any, clip_grad: float) -> None:
+    engine._config.gradient_clipping = clip_grad  # there is no other way in
+    if hasattr(engine.optimizer, "clip_grad"):
+        engine.optimizer.clip_grad = clip_grad
+
+
+def set_loss_scale(engine: Any, scale: float) -> None:
+    """fp16: the loss scale of the next step; a dynamic one goes on from there."""
+    engine.optimizer.loss_scale = scale
+
+
+def reset_moments(engine: Any) -> None:
+    """Sets Adam's moments and its step count to 0, in place, as if the optimizer had never made a step."""
+    for optimizer in inner_optimizers(engine.optimizer):
+        for state in optimizer.state.values():
+            for name in _MOMENTS:
+                if name in state:
+                    state[name].zero_()
+            if "step" in state:
+                state["step"] = state["step"] * 0  # a number with some optimizers, a tensor with others
+        for group in optimizer.param_groups:
+            if "step" in group:  # FusedAdam's count, which the states begin from
+                group["step"] = 0
+
+
+def moments_are_zero(engine: Any) -> bool:
+    """Whether Adam's moments and step count are 0 for every parameter, on all ranks; read back from the optimizer. Not
+    so when there is less of a state than there are parameters: some of it lies elsewhere (on an NVMe, say)."""
+    states = [state for optimizer in inner_optimizers(engine.optimizer) for state in optimizer.state.values()]
+    clean = all(
+        not float(state.get("step", 0)) and all(not state[name].any() for name in _MOMENTS if name in state)
+        for state in states
+    )
+    elements = sum(state["exp_avg_sq"].numel() for state in states if "exp_avg_sq" in state)
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
+    ranks: list[Any] = [(clean, elements)]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, (clean, elements))
+    everywhere = (sum if is_partitioned(engine) else min)(count for _, count in ranks)
+    return all(zeros for zeros, _ in ranks) and everywhere >= parameters

@@ -1,0 +1,157 @@
+"""The pass on CUDA, for float32, bfloat16 and float16: one launch for each group of parameters, in Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer_hooks.sample.one_pass.check import NoKernel, check
+from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat, tensors
+
+__all__ = ["TritonPass", "takes", "triton_pass"]
+
+_log = logging.getLogger(__name__)
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_UNASKED = AdamConstants(beta1=0, beta2=0, eps=0, step=1)
+
+
+class _Launch(NamedTuple):
+    """Tiles that lie one behind the other in the table, of pieces of one kind."""
+
+    first: int
+    tiles: int
+    group: int
+    dtypes: tuple[torch.dtype | None, ...]  # of v, m and parameter
+    aligned: bool  # every tensor begins at a multiple of 16 bytes
+
+
+class TritonPass:
+    """One pass over the pieces; see OnePass."""
+
+    name = "triton"
+
+    def __init__(self, pieces: Sequence[Piece], kernels: Any) -> None:
+        self._kernels = kernels
+        self._device = pieces[0].exp_avg_sq.device
+        self._views = Views(pieces)
+        self._pieces = len(pieces)
+        table, ends, self._launches = _plan(pieces, kernels.TILE)
+        self._tiles = len(table)
+        self._table = torch.tensor(table, dtype=torch.int64).reshape(-1, 4).t().contiguous().to(self._device)
+        self._ends = torch.tensor(ends, dtype=torch.int64).t().contiguous().to(self._device)
+
+    def variance(self) -> Tensor:
+        """As OnePass says."""
+        return self._pass(2, None)
+
+    def moments(self, constants: Sequence[AdamConstants]) -> Tensor:
+        """As OnePass says."""
+        return self._pass(5, constants)
+
+    def _pass(self, rows: int, constants: Sequence[AdamConstants] | None) -> Tensor:
+        self._views.check()
+        with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
+            parts = torch.full((rows, self._tiles), math.nan, dtype=torch.float64, device=self._device)
+            for launch in self._launches:
+                self._launch(launch, parts, None if constants is None else constants[launch.group])
+            out = torch.empty((rows, self._pieces), dtype=torch.float64, device=self._device)
+            self._kernels.per_piece[(self._pieces,)](
+                parts, self._ends, out, self._tiles, self._pieces, rows=rows, block=1024
+            )
+        return out
+
+    def _launch(self, launch: _Launch, parts: Tensor, of: AdamConstants | None) -> None:
+        v, m, p = (self._kernels.TYPES.get(dtype) for dtype in launch.dtypes)
+        scales = of or _UNASKED
+        momentum_scale = scales.momentum_scale if p or not scales.decay else math.nan
+        self._kernels.per_tile[(launch.tiles,)](
+            self._table,
+            parts,
+            launch.first,
+            self._tiles,
+            float(momentum_scale),
+            float(scales.root_scale),
+            float(scales.eps),
+            float(scales.decay),
+            v_type=v,
+            m_type=m if of else None,
+            p_type=p if of else None,
+            aligned=launch.aligned,
+            size=self._kernels.TILE,
+            block=self._kernels.BLOCK,
+        )
+
+
+def takes(pieces: Sequence[Piece]) -> bool:
+    """Whether these are for this kernel."""
+    return bool(pieces) and all_flat(pieces, "cuda", _DTYPES)
+
+
+def triton_pass(pieces: Sequence[Piece]) -> TritonPass | None:
+    """The pass over these pieces, checked on their device; None where there can't be one, and the log says why."""
+    device = pieces[0].exp_avg_sq.device
+    try:
+        _checked(device)
+        made = TritonPass(pieces, _kernels())
+        made.variance()
+    except Exception as error:  # noqa: BLE001 - Triton, its compiler and the driver fail in ways of their own
+        _log.info("Adam's state on %s is reduced by torch's operations: %s", device, error)
+        return None
+    return made
+
+
+@functools.cache
+def _checked(device: torch.device) -> None:
+    for dtype in _DTYPES:
+        check(lambda pieces: TritonPass(pieces, _kernels()), device, dtype)
+
+
+def _kernels() -> Any:
+    try:
+        from trainer_hooks.sample.one_pass import triton_kernel
+    except ImportError as error:
+        raise NoKernel(f"there is no Triton: {error}") from error
+    return triton_kernel
+
+
+def _plan(pieces: Sequence[Piece], size: int) -> tuple[list[list[int]], list[tuple[int, int]], list[_Launch]]:
+    """(tiles, 4) addresses of v, m, parameter, and lengths; (S, 2) first tile and end of each piece; the launches."""
+    kinds = [_kind(piece) for piece in pieces]
+    table: list[list[int]] = []
+    ends = [(0, 0)] * len(pieces)
+    launches: list[_Launch] = []
+    for kind, numbers in groupby(sorted(range(len(pieces)), key=lambda number: repr(kinds[number])), kinds.__getitem__):
+        start = len(table)
+        for number in numbers:
+            first = len(table)
+            table += _rows(pieces[number], size)
+            ends[number] = first, len(table)
+        if len(table) > start:
+            group, dtypes, aligned = kind
+            launches.append(_Launch(first=start, tiles=len(table) - start, group=group, dtypes=dtypes, aligned=aligned))
+    return table, ends, launches
+
+
+def _kind(piece: Piece) -> tuple[int, tuple[torch.dtype | None, ...], bool]:
+    dtypes = tuple(t.dtype if t is not None else None for t in (piece.exp_avg_sq, piece.exp_avg, piece.parameter))
+    return piece.group, dtypes, all(tensor.data_ptr() % 16 == 0 for tensor in tensors(piece))
+
+
+def _rows(piece: Piece, size: int) -> list[list[int]]:
+    n = piece.exp_avg_sq.numel()
+    return [
+        [
+            *(0 if t is None else t[start:].data_ptr() for t in (piece.exp_avg_sq, piece.exp_avg, piece.parameter)),
+            min(size, n - start),
+        ]
+        for start in range(0, n, size)
+    ]

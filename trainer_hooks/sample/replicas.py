@@ -1,0 +1,97 @@
+"""On how many ranks the same element of Adam's state lies: what makes a SUM over all ranks count each parameter once.
+
+| training | who holds the same element |
+|---|---|
+| ZeRO 0 | every data-parallel rank (of an expert: every rank of its expert-data-parallel group) |
+| ZeRO 1, 2, 3 | no other rank: each rank has a partition of its own; with MiCS every shard group has one |
+| tensor parallel | every rank of the group where the parameter is not split (norms, biases of row-parallel layers) |
+| pipeline parallel, tied weights | every stage that has the tied module; DeepSpeed marks all but one |
+
+Each element counts 1 / (its replicas), so a replica that differs still shows, and so does a nan on any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn import Parameter
+
+__all__ = ["Replicas", "is_partitioned"]
+
+_TENSOR_PARALLEL_SIZE = (
+    "get_tensor_model_parallel_world_size",  # Megatron-LM since 2.x, Megatron-DeepSpeed
+    "get_slice_parallel_world_size",  # DeepSpeed's PipelineParallelGrid
+    "get_model_parallel_world_size",  # Megatron-LM 1.x, BigScience's fork
+)
+
+
+def is_partitioned(engine: Any) -> bool:
+    """Whether each rank holds its own part of v (ZeRO 1 to 3); at stage 0 every data-parallel rank holds all of it.
+    BF16_Optimizer, which a pipeline in bf16 gets, cuts the state up whatever the stage is called."""
+    return int(engine.zero_optimization_stage()) > 0 or hasattr(engine.optimizer, "fp32_groups_flat_partition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """How one engine spreads its parameters."""
+
+    data_parallel: int
+    """Ranks that hold the same element of a dense parameter's state, tensor parallelism apart."""
+
+    tensor_parallel: int
+    """Ranks over which split parameters are split, and others repeated."""
+
+    of_expert: Callable[[Any], int]
+    """Of a parameter of an expert: ranks that hold the same element of its state."""
+
+    whole_model: bool
+    """Whether each rank makes the gradients of the whole model, so that theirs can be compared."""
+
+    @classmethod
+    def of(cls, engine: Any, mpu: Any = None) -> Replicas:
+        """As DeepSpeed's engine and the model-parallel unit (Megatron's, or DeepSpeed's pipeline grid) tell."""
+        alone = is_partitioned(engine)
+        tensor_parallel = _tensor_parallel_size(mpu if mpu is not None else getattr(engine, "mpu", None))
+        parted = getattr(engine, "is_pipe_parallel", False) or getattr(engine, "has_moe_layers", False)
+        return cls(
+            data_parallel=_shard_groups(engine) if alone else _dense_data_parallel_size(engine),
+            tensor_parallel=tensor_parallel,
+            of_expert=lambda p: 1 if alone else _size(engine.expert_data_parallel_group[p.group_name]),
+            whole_model=tensor_parallel == 1 and not parted,
+        )
+
+    def share(self, parameter: Parameter) -> float:
+        """What one element of it counts on this rank, 0 to 1."""
+        if getattr(parameter, "ds_pipe_replicated", False):  # the stage that owns the tied weights counts them
+            return 0.0
+        if not getattr(parameter, "allreduce", True):  # an expert's, by DeepSpeed's mark
+            return 1.0 / self.of_expert(parameter)
+        return 1.0 / (self.data_parallel * (1 if _is_split(parameter) else self.tensor_parallel))
+
+
+def _is_split(parameter: Parameter) -> bool:
+    """Megatron's marks of a parameter that each tensor-parallel rank has its own part of."""
+    return bool(getattr(parameter, "model_parallel", False) or getattr(parameter, "tensor_model_parallel", False))
+
+
+def _dense_data_parallel_size(engine: Any) -> int:
+    """Sequence parallel ranks included: they hold the same parameters."""
+    size = getattr(engine, "seq_dp_world_size", None) or getattr(engine, "dp_world_size", None)
+    return int(size) if size else _size(None)
+
+
+def _shard_groups(engine: Any) -> int:
+    """MiCS keeps a whole set of partitions in every group of mics_shard_size ranks; ZeRO keeps one."""
+    shard = int(getattr(engine._config.zero_config, "mics_shard_size", None) or 0)
+    return _dense_data_parallel_size(engine) // shard if shard > 0 else 1
+
+
+def _tensor_parallel_size(mpu: Any) -> int:
+    return next((int(getattr(mpu, name)()) for name in _TENSOR_PARALLEL_SIZE if hasattr(mpu, name)), 1)
+
+
+def _size(group: Any) -> int:
+    return dist.get_world_size(group) if dist.is_initialized() else 1
