@@ -44,7 +44,7 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
         RunStarted(attempt=1, time_unix_s=1.0),
         RunFinished(attempt=1, time_unix_s=2.0, reason="finished", global_step=30),
     )
-    (tmp_path / "s" / "attempts" / "0001.jsonl").write_text(encode(started) + encode(ended))
+    (tmp_path / "s" / "attempts" / "0001.jsonl").write_text(f"{encode(started)}\n{encode(ended)}\n")
     near = neighbours_of(load_config(tmp_path / "a.toml"))
 
     def saved(step: int, by: str) -> None:
@@ -80,7 +80,9 @@ def test_rollbacks_of_one_incident_are_taken_back_the_newest_first(tmp_path: Pat
     )
     assert quarantine_of(incident, near.checkpoints) == ("global_step20", "global_step30")
     ledger = Ledger(near.incident_log.append, lambda: 1.0, lambda _: None)
-    take_back(incident, near, Observer(near, Thresholds(gone_after_s=0.001)), ledger)
+    observer = Observer(near, Thresholds(gone_after_s=0.001))
+    observer.look(3.0)
+    take_back(incident, near, observer, ledger)
     there = {path.parent.name: path.read_text() for path in (tmp_path / "c").glob("global_step*/by")}
     assert there == {f"global_step{step}": "the run" for step in (10, 20, 30)}
     assert (tmp_path / "c" / "latest").read_text() == "global_step30"

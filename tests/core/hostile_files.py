@@ -299,7 +299,9 @@ def _copy(folder: Path, to: Path) -> Path:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o700)
     shutil.rmtree(to, ignore_errors=True)
-    return Path(shutil.copytree(folder, to, symlinks=True))
+    shutil.copytree(folder, to, symlinks=True)
+    (to / "checkpoints" / ".sentinel-quarantine" / "state-folder.json").unlink(missing_ok=True)  # it names the original
+    return to
 
 
 def main() -> None:

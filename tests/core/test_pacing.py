@@ -54,6 +54,13 @@ from sentinel.vocabulary.pacing.presets import (
 STEP = st.integers(0, 3000)
 
 
+def adapted(length: int, **more: Any) -> AdaptiveState:
+    """A state in which nothing but what is given has been decided."""
+    return AdaptiveState(
+        **({"length": length, "best_perplexity": math.inf, "validated_step": 0, "anchor_step": 0} | more)
+    )
+
+
 @st.composite
 def bounds(draw: st.DrawFn) -> dict[str, int]:
     """Lengths, an anchor and a multiple, of which neither length need be one."""
@@ -211,12 +218,6 @@ def test_an_adaptive_warmup_says_beforehand_only_what_it_knows(schedule: Adaptiv
     at = schedule.anchor_step
     assert schedule.foreseen(at + 1) == schedule.start
     assert (schedule.foreseen(at + 2) is None) == (schedule.end_step is None) == schedule.warms_up
-
-
-def test_a_state_begins_with_nothing_validated() -> None:
-    told = {"length": 8, "best_perplexity": "inf", "validated_step": 0, "anchor_step": 0}
-    assert AdaptiveState(length=8).to_json() == told
-    assert AdaptiveState.from_json(told) == AdaptiveState(length=8)
 
 
 @pytest.mark.parametrize(
@@ -1037,7 +1038,7 @@ def test_the_first_steps_of_a_round_are_short_also_before_the_anchor() -> None:
 def test_a_validation_at_the_tolerance_itself_lengthens_by_its_multiples() -> None:
     schedule = Adaptive(start=8, full=100, tolerance=2.0, multiples_per_validation=3)
     first = schedule.after_validation(None, 10.0, 5)
-    assert first == AdaptiveState(length=32, best_perplexity=10.0, validated_step=5)
+    assert first == adapted(length=32, best_perplexity=10.0, validated_step=5)
     assert schedule.after_validation(first, 20.0, 6).length == 56
     assert schedule.after_validation(first, 20.1, 6) == replace(first, validated_step=6)
     assert schedule.after_validation(replace(first, length=90), 1.0, 6).length == 100
@@ -1046,11 +1047,11 @@ def test_a_validation_at_the_tolerance_itself_lengthens_by_its_multiples() -> No
 
 def test_a_saved_length_is_kept_within_the_schedules_bounds() -> None:
     for saved, used in ((4, 8), (8, 8), (24, 24), (32, 32), (64, 32)):
-        assert ADAPT.seqlen(105, AdaptiveState(length=saved, anchor_step=100)) == used
-    assert ADAPT.seqlen(100, AdaptiveState(length=24, anchor_step=100)) == 8  # not yet
-    assert ADAPT.seqlen(101, AdaptiveState(length=24, anchor_step=100)) == 24
+        assert ADAPT.seqlen(105, adapted(length=saved, anchor_step=100)) == used
+    assert ADAPT.seqlen(100, adapted(length=24, anchor_step=100)) == 8  # not yet
+    assert ADAPT.seqlen(101, adapted(length=24, anchor_step=100)) == 24
     assert ADAPT.seqlen(105) == 8
-    assert ADAPT.begin() == AdaptiveState(length=8, validated_step=100, anchor_step=100)
+    assert ADAPT.begin() == adapted(length=8, validated_step=100, anchor_step=100)
     assert Adaptive(start=9, full=9).foreseen(500) == 9
     assert ADAPT.foreseen(90) == 8
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,13 +19,13 @@ class AdaptiveState(Described):
     length: Annotated[int, COUNT]
     """Tokens per sample from here on."""
 
-    best_perplexity: Annotated[float, POSITIVE_OR_INF] = math.inf
+    best_perplexity: Annotated[float, POSITIVE_OR_INF]
     """The lowest validation perplexity since the anchor, exp of the loss in nats; inf before the first finite one."""
 
-    validated_step: Annotated[int, COUNT] = 0
+    validated_step: Annotated[int, COUNT]
     """The completed step of the last validation that was counted: one that is repeated after a resume counts once."""
 
-    anchor_step: Annotated[int, COUNT] = 0
+    anchor_step: Annotated[int, COUNT]
     """The anchor of the schedule that it belongs to: a schedule that has been re-anchored begins anew."""
 
     def to_json(self) -> dict[str, Any]:
