@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backtest.curves import DIVERGED, HARMLESS, Curve, read_folder
 from backtest.ours import samples_of
 
-from sentinel.judge.ill_spans import IllSpan, IllSpans
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import IllSpan, IllSpans
 
 HERE = Path(__file__).parent
 DEFAULT = (HERE / "public", HERE / "recorded")

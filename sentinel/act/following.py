@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.ill_spans import IllSpan, IllSpans
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
+from sentinel.judge.unhealthy_spans import IllSpan, IllSpans
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sentinel.act.observe import Look
 from sentinel.judge.history import LAST_SAMPLES
-from sentinel.judge.leading import BANDED
+from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.vocabulary.sample import Sample
 

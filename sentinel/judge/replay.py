@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 
 __all__ = ["Replay"]
 

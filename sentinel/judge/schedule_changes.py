@@ -28,6 +28,8 @@ _TOLD_FACTOR = 1.5
 """Changes by less than this factor are part of a schedule, and not told as an event of their own; so much less of a
 setting (a length that wavers with its batches) still compares, within the tolerance."""
 
+_LOG_TOLD = math.log(_TOLD_FACTOR)
+
 _TAIL = 0.05
 """Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
 
@@ -200,7 +202,7 @@ class Regime:
             self._widen(self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
         of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
-        if before is None or not _told(before, lr) or of_a_schedule:
+        if before is None or self._factor < _LOG_TOLD or of_a_schedule:
             return None  # a first warmup and the end of a decay are no changes of regime
         return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", told=True)
 
@@ -210,9 +212,11 @@ class Regime:
 
 
 def _told(before: float, after: float) -> bool:
-    return _log_factor(before, after) >= math.log(_TOLD_FACTOR)
+    return _log_factor(before, after) >= _LOG_TOLD
 
 
 def _log_factor(before: float, after: float) -> float:
-    low, high = sorted((abs(before), abs(after)))
+    low, high = abs(before), abs(after)
+    if low > high:
+        low, high = high, low
     return math.log(high / low) if low > 0 else (math.inf if high > 0 else 0.0)

@@ -212,8 +212,7 @@ def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdi
         episode = series.episode
         return Verdict(
             kind=VerdictKind.SPIKE,
-            reason=f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step "
-            f"{episode.onset_range[1]}, peak {episode.peak:.3f}: waiting whether it comes back by itself",
+            reason=episode.waiting,
             global_step=step,
             onset_range=episode.onset_range,
         )

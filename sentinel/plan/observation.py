@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.judge.ill_spans import IllSpan
+from sentinel.judge.unhealthy_spans import IllSpan
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from sentinel.judge.ill_spans import IllSpan
+from sentinel.judge.unhealthy_spans import IllSpan
 from sentinel.judge.verdict import Context
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait

@@ -102,6 +102,16 @@ class Episode:
         self.marks.clear()
 
     @property
+    def left_band(self) -> str:
+        """`the loss left its band (2.100 ± 0.010) at step 31219`."""
+        return f"the loss left its band ({self.level:.3f} ± {self.sigma:.3f}) at step {self.onset_range[1]}"
+
+    @property
+    def waiting(self) -> str:
+        """The sentence for as long as it is open."""
+        return f"{self.left_band}, peak {self.peak:.3f}: waiting whether it comes back by itself"
+
+    @property
     def stands_at(self) -> float:
         """Median of the last losses, nats."""
         return median(self.recent)

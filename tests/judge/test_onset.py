@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.judge.ill_spans import IllSpan, IllSpans
-from sentinel.judge.outright import Overflows
+from sentinel.judge.detectors.skipped_updates import SkippedUpdates
+from sentinel.judge.readings import Samples
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import IllSpan, IllSpans
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import decide
 from sentinel.plan.target import choose_target
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
+from sentinel.vocabulary.scraped import ScrapedSample
 from tests.core.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)
@@ -250,14 +252,28 @@ def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -
     assert (run(ill_spans=(span,)).illness_at(step) is not None) is ill
 
 
+KNOWN = Series(Thresholds()).known
+
+
+def seen(step: int, skipped: bool, loss: float | None, scale: float | None, after: int) -> Samples:
+    return Samples.of(step, {"loss": loss, "loss_scale": scale}, skipped=skipped, after=after)
+
+
+def scraped(step: int, unseen_steps: int, unseen_skipped: int) -> ScrapedSample:
+    return ScrapedSample(
+        attempt=1, global_step=step, time_unix_s=0.0, loss=2.0, unseen_steps=unseen_steps, unseen_skipped=unseen_skipped
+    )
+
+
 @pytest.mark.parametrize(("skipped", "row", "onset"), [(3, 4, (10, 10)), (2, 0, None), (0, 0, None)])
 def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_all_were_skipped(
     skipped: int, row: int, onset: tuple[int, int] | None
 ) -> None:
-    overflows = Overflows(Thresholds())
-    assert overflows.take(10, True, None, None, 9)
-    overflows.unseen(14, 3, skipped)
-    assert (overflows.run, overflows.onset_range) == (row, onset)
+    detector = SkippedUpdates(Thresholds())
+    detector.push(seen(10, True, None, None, 9), KNOWN)
+    assert detector.excludes
+    detector.push_unseen(scraped(14, 3, skipped), KNOWN)
+    assert (detector.run, detector.onset_range) == (row, onset)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +292,11 @@ def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_a
 def test_an_update_was_skipped_if_it_says_so_or_its_loss_scale_fell_at_a_loss_that_is_none(
     skipped: bool, loss: float | None, scale_before: float | None, scale: float | None, counted: bool
 ) -> None:
-    overflows = Overflows(Thresholds(skipped_run_steps=2))
-    overflows.take(10, True, 2.0, scale_before, 9)
-    assert overflows.take(20, skipped, loss, scale, 10) is counted
-    assert (overflows.run, overflows.onset_range) == ((2, (10, 10)) if counted else (0, None))
-    assert overflows.too_many is counted
-    overflows.unseen(31, 10, 9 if counted else 10)
-    assert (overflows.run, overflows.onset_range) == ((0, None) if counted else (10, (21, 21)))
+    detector = SkippedUpdates(Thresholds(skipped_run_steps=2))
+    assert detector.push(seen(10, True, 2.0, scale_before, 9), KNOWN) is None
+    finding = detector.push(seen(20, skipped, loss, scale, 10), KNOWN)
+    assert detector.excludes is counted
+    assert (detector.run, detector.onset_range) == ((2, (10, 10)) if counted else (0, None))
+    assert (finding is not None) is counted
+    detector.push_unseen(scraped(31, 10, 9 if counted else 10), KNOWN)
+    assert (detector.run, detector.onset_range) == ((0, None) if counted else (10, (21, 21)))

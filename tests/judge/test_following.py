@@ -16,18 +16,18 @@ from sentinel.act.observe import Look
 from sentinel.act.recovery_tracker import Held
 from sentinel.judge.before import BestMean
 from sentinel.judge.history import History
-from sentinel.judge.ill_spans import IllSpans
 from sentinel.judge.recovery_check import WINDOW, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import IllSpans
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
-from tests.core import all_kept
-from tests.core.all_kept import AllKept
 from tests.core.test_incident import DECISION
 from tests.core.test_recovery_plan import incident
 from tests.core.test_recovery_plan import run as run_state
+from tests.judge import all_kept
+from tests.judge.all_kept import AllKept
 
 THRESHOLDS = Thresholds()
 LAST = 16

@@ -1,4 +1,4 @@
-"""Drawn restarts, and when each has recovered or failed: `python -m tests.core.judged_restarts` records it anew."""
+"""Drawn restarts, and when each has recovered or failed: `python -m tests.judge.judged_restarts` records it anew."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import pytest
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import History
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Context, VerdictKind, judge
 from sentinel.vocabulary.sample import RunStarted, Sample
 
