@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sentinel.judge.before import WINDOW, BestMean
 from sentinel.judge.history import Attempt
+from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.approval import Approval
 from sentinel.plan.baseline import Baseline

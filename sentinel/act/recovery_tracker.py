@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from sentinel.act.observe import Look
 from sentinel.act.reported import warmup_end
-from sentinel.judge.before import OldTrend
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovery_check import Danger, Recovery, Restart, recovery_of
+from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.vocabulary.sample import Sample, Validation

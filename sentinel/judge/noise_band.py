@@ -121,7 +121,7 @@ class NoiseBand:
         self.sigma = 0.0
         """Robust standard deviation of one value around its trend, in the signal's unit."""
         self.lowest = math.nan
-        """The lowest level since `settled` was told, in the signal's unit: what a wider tolerance is measured from."""
+        """The lowest level since `settled` was called, in its unit: what a wider tolerance is measured from."""
         self.upper = math.inf
         """The band's upper edge, in the signal's unit; inf before the first value."""
         self.neighbours = 0.0

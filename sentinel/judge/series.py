@@ -226,7 +226,7 @@ class Series:
         before, self._settings = self._settings, self._regime.settings
         if change is None:
             return
-        if change.told:
+        if change.is_event:
             self._findings.change(change.step, change.what)
         back = self._settings != before and self._baselines.has(self._settings)
         if change.comparable and not back:

@@ -19,7 +19,7 @@ from sentinel.judge.events import Event, EventKind
 from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.unhealthy_spans import IllSpans
+from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
 from sentinel.vocabulary.sample import Sample, decode
 from sentinel.vocabulary.scraped import ScrapedSample
@@ -269,7 +269,7 @@ def said(name: str) -> str:
 
 
 def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Iterator[str]:
-    spans, before = IllSpans(thresholds), None
+    spans, before = UnhealthySpans(thresholds), None
     for n, one in enumerate(samples):
         series.push(one)
         spans.push(one, well=series.episode is None and series.alarm is None)

@@ -15,7 +15,7 @@ from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.readings import Samples
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.unhealthy_spans import IllSpan, IllSpans
+from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import decide
@@ -121,7 +121,7 @@ def test_a_real_zero_1_run_in_fp32_leaves_its_band_and_skips_its_updates_later(
 
 
 def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[Sample | CheckpointSaved]) -> None:
-    ill, series = IllSpans(PATIENT), Series(PATIENT)
+    ill, series = UnhealthySpans(PATIENT), Series(PATIENT)
     for record in llama:
         if isinstance(record, Sample):
             series.push(record)
@@ -134,7 +134,7 @@ def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[
 
 
 def spans(samples: list[Sample], *, well: bool = True) -> list[tuple[str, int, int]]:
-    folded = IllSpans(Thresholds())
+    folded = UnhealthySpans(Thresholds())
     for s in samples:
         folded.push(s, well=well)
     return [(s.words, s.first_step, s.last_step) for s in folded.spans]
@@ -209,7 +209,7 @@ def test_what_is_kept_of_ill_steps_does_not_grow_with_the_steps() -> None:
     assert found[-1] == ("the sum of sqrt(v)", 9990, 9990)
 
 
-ILL = IllSpan(first_step=22, last_step=45, words="the sum of sqrt(v)", worst=2e10, usual=1e2)
+ILL = UnhealthySpan(first_step=22, last_step=45, words="the sum of sqrt(v)", worst=2e10, usual=1e2)
 
 
 def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
@@ -248,7 +248,7 @@ def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
 
 @pytest.mark.parametrize(("step", "ill"), [(374, False), (375, True), (400, True), (401, False)])
 def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -> None:
-    span = IllSpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
+    span = UnhealthySpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
     assert (run(ill_spans=(span,)).illness_at(step) is not None) is ill
 
 

@@ -37,7 +37,7 @@ class BadResume(Detector):
             return None
         reason = (
             f"the run is first seen at step {first} with a loss of {loss:.2f}, no better than a uniform guess: "
-            "what it resumed from is not what it had saved"
+            "it did not resume from the state that it had saved"
         )
         return Finding(onset_range=(first, first), reason=reason, supersedes=True)
 

@@ -192,7 +192,7 @@ class Detector(Protocol):
         return None
 
     def persists(self, block: Block) -> bool:
-        """Whether the alarm stays up after this block because of what this detector sees."""
+        """Whether what this detector sees lasts: the alarm ends with a block after which nothing does."""
         return False
 
     def end(self, known: Known) -> Finding | None:

@@ -112,7 +112,7 @@ class LeftBand(Detector):
                 end_step=end,
                 is_event=episode.outside > 0,
             )
-        if episode.was_no_news(step, patience):
+        if episode.band_was_wrong(step, patience):
             past.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
             past.band.clear()
         elif known.alarm is None and episode.stands(t, step, patience, widened):

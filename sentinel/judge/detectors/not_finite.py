@@ -26,7 +26,7 @@ class NotFinite(Detector):
         self._samples = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """A sample without a loss is left to nobody."""
+        """A sample without a loss goes no further."""
         if not samples.losses:
             self.excludes = True
             return None

@@ -1,4 +1,4 @@
-"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against the best held."""
+"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against their best."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEDIAN_ERROR = 1.2533
 _SCALES = 8
 """32 … 524,288 samples."""
 
-_HELD = 3
+_BLOCKS_ABOVE = 3
 """Blocks in a row that must stand above: a climb has been seen three times."""
 
 _LAGS = (1, 4)
@@ -60,7 +60,7 @@ class _Climb:
     """Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended."""
 
     best: float
-    """The best mean that was held before, nats."""
+    """The best mean of two neighbouring blocks before, nats."""
 
     mean: float
     """The lowest mean of the blocks that stand above it, nats."""
@@ -146,7 +146,7 @@ class SlowClimb(Detector):
             return None
         reason = (
             f"{climb.samples}-sample means of the loss have stood at {climb.mean:.3f} or above since step "
-            f"{climb.onset_range[1]}: the best that was held is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
+            f"{climb.onset_range[1]}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
             "not come back"
         )
         return Finding(onset_range=_onset_of(climb, known), reason=reason)
@@ -207,9 +207,9 @@ class _Scale:
         if not learns:
             return
         if self._last is not None:
-            held = max(value, self._last)  # twice in a row: a single low block is luck
-            self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1
-            self._best = best = held if best is None else min(best, held)
+            best_of_two = max(value, self._last)  # twice in a row: a single low block is luck
+            self._blocks_at_best = 1 if best is None or best_of_two < best - self.sigma else self._blocks_at_best + 1
+            self._best = best = best_of_two if best is None else min(best, best_of_two)
         self._last = value
         if best is None or value <= best + noise or lowest <= best:  # else only the tolerance calls it no climb
             self._values.append(value)
@@ -219,7 +219,7 @@ class _Scale:
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
         """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _HELD or age < _NEARLY * patience_steps or self._best is None:
+        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self._best is None:
             return False
         if newest < (self._best + self._lowest_above) / 2:
             return False

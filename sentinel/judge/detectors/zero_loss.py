@@ -48,7 +48,7 @@ class ZeroLoss(Detector):
         if self._run < self._limit or known.alarm is not None:
             return None
         reason = (
-            f"the loss is exactly 0.0 since step {self.onset_range[1]}, and no loss before it was near: so a "
-            "trainer shows one that is not a number"
+            f"the loss is exactly 0.0 since step {self.onset_range[1]}, and no loss before it was near 0: "
+            "some trainers log nan as 0.0"
         )
         return Finding(onset_range=self.onset_range, reason=reason, kind=EventKind.NAN)
