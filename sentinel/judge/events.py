@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Alarm", "Event", "EventKind", "Findings"]
+__all__ = ["Event", "EventKind", "Findings", "spike"]
 
 _REMEMBERED_SPIKES = 64
 
@@ -47,7 +47,7 @@ class Event:
     verdict_step: int
     """The step whose sample showed it."""
 
-    end_step: int | None
+    end_step: int | None = None
     """The step by which it was over; None while it lasts."""
 
     recommend_rollback: bool = False
@@ -66,26 +66,6 @@ class Event:
         return self.onset_range[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """Something that will not come back by itself."""
-
-    step: int
-    """The step at which it was known."""
-
-    onset_range: tuple[int, int]
-    """The first step of the episode: earliest and latest that it can have been."""
-
-    led_by: tuple[str, ...]
-    """Signals that left their band before the onset, the earliest first."""
-
-    led_by_steps: tuple[int, ...]
-    """How many steps before the late end of the onset each of them did."""
-
-    reason: str
-    kind: EventKind = EventKind.DIVERGENCE
-
-
 class Findings:
     """Keeps one line for each event."""
 
@@ -94,7 +74,7 @@ class Findings:
         self._alarm_at: int | None = None
         self._last_alarm_at: int | None = None
         self._plateau_at: int | None = None
-        self.alarm: Alarm | None = None
+        self.alarm: Event | None = None
         """The divergence that lasts, or None."""
         self.healed: deque[tuple[tuple[int, int], int]] = deque(maxlen=_REMEMBERED_SPIKES)
         """(range of the onset, step by which it was back) of the last spikes that came back by themselves."""
@@ -122,9 +102,7 @@ class Findings:
         if self._plateau_at is None:
             self._plateau_at = len(self._events)
             kind = EventKind.PLATEAU
-            self._events.append(
-                Event(kind=kind, onset_range=onset_range, verdict_step=step, end_step=None, reason=reason)
-            )
+            self._events.append(Event(kind=kind, onset_range=onset_range, verdict_step=step, reason=reason))
 
     def end_plateau(self, step: int) -> None:
         """The loss falls as it should."""
@@ -140,33 +118,15 @@ class Findings:
         self.end_alarm(step)
         at = self._last_alarm_at
         past = None if at is None else self._events[at]
-        if past is not None and past.kind is kind and past.end_step is not None and onset_range[0] <= past.end_step:
-            event = replace(past, end_step=None, reason=reason)
+        over = None if past is None or past.kind is not kind else past.end_step
+        if at is not None and past is not None and over is not None and onset_range[0] <= over:
+            self._events[at] = replace(past, end_step=None, reason=reason)
         else:
-            at, names, ahead = None, tuple(name for name, _ in led), tuple(steps for _, steps in led)
-            event = Event(
-                kind=kind,
-                onset_range=onset_range,
-                verdict_step=step,
-                end_step=None,
-                recommend_rollback=True,
-                led_by=names,
-                led_by_steps=ahead,
-                reason=reason,
-            )
-        if at is None:
             at = len(self._events)
-            self._events.append(event)
-        self._events[at] = event
+            event = Event(kind=kind, onset_range=onset_range, verdict_step=step, recommend_rollback=True, reason=reason)
+            self._events.append(_led(event, led))
         self._alarm_at = self._last_alarm_at = at
-        self.alarm = Alarm(
-            step=event.verdict_step,
-            onset_range=event.onset_range,
-            led_by=event.led_by,
-            led_by_steps=event.led_by_steps,
-            reason=reason,
-            kind=kind,
-        )
+        self.alarm = self._events[at]
 
     def end_alarm(self, step: int) -> None:
         """What was a divergence is over: the loss is back, or nothing compares with it any more."""
@@ -177,12 +137,10 @@ class Findings:
 
 def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:
     """The event of a spike; `end` is None while it lasts."""
-    return Event(
-        kind=EventKind.SPIKE,
-        onset_range=onset_range,
-        verdict_step=onset_range[1],
-        end_step=end,
-        led_by=tuple(name for name, _ in led),
-        led_by_steps=tuple(steps for _, steps in led),
-        reason=reason,
-    )
+    late = onset_range[1]
+    event = Event(kind=EventKind.SPIKE, onset_range=onset_range, verdict_step=late, end_step=end, reason=reason)
+    return _led(event, led)
+
+
+def _led(event: Event, led: Led) -> Event:
+    return replace(event, led_by=tuple(name for name, _ in led), led_by_steps=tuple(steps for _, steps in led))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,17 @@ from numpy.typing import NDArray
 from sentinel.judge.noise_band import BLOCK
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["BANDED", "CARRIED", "COLUMNS", "Readings", "Samples", "Stretch", "descent", "ends_of_descent"]
+__all__ = [
+    "BANDED",
+    "CARRIED",
+    "COLUMNS",
+    "Readings",
+    "Samples",
+    "Stretch",
+    "descent",
+    "ends_of_descent",
+    "stretches_of",
+]
 
 COLUMNS = (
     "loss",
@@ -119,6 +130,11 @@ class Readings:
         )
 
 
+def stretches_of(samples: Iterable[Sample], names: Sequence[str] = COLUMNS) -> list[Readings]:
+    """The samples as columns, one stretch for each row of neighbours of the same attempt."""
+    return [Readings.of(list(part), names) for _, part in groupby(samples, key=lambda s: s.attempt)]
+
+
 @dataclass(slots=True)
 class Samples:
     """One sample, or eight plain neighbours. Not frozen: freezing makes each a microsecond slower."""
@@ -184,7 +200,9 @@ class Stretch:
             there = self._measured.get(name)
             readings[name] = column[i] if there is None or there[i] else None
         skipped = self._skipped is not None and self._skipped[i]
-        return Samples.of(self._steps[i], readings, skipped=skipped, after=after)
+        loss = readings["loss"]
+        signals = {name: [value] for name in self._banded if (value := readings[name]) is not None}
+        return Samples([self._steps[i]], [] if loss is None else [loss], readings, signals, skipped, after)
 
 
 def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:

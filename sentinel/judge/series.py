@@ -12,7 +12,7 @@ from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
 from sentinel.judge.detectors.skipped_updates import SkippedUpdates
-from sentinel.judge.events import Alarm, Event, EventKind, Findings, spike
+from sentinel.judge.events import Event, EventKind, Findings, spike
 from sentinel.judge.noise_band import BLOCK, NoiseBand, median
 from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
 from sentinel.judge.reference import Reference
@@ -21,7 +21,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["Alarm", "Series"]
+__all__ = ["Series"]
 
 
 class Series:
@@ -86,7 +86,7 @@ class Series:
         return None if math.isnan(level) else level
 
     @property
-    def alarm(self) -> Alarm | None:
+    def alarm(self) -> Event | None:
         """Set once something will not come back by itself; None again should it heal after all."""
         return self._findings.alarm
 
@@ -126,7 +126,8 @@ class Series:
         stretch = Stretch(readings)
         i, n = 0, len(readings)
         while i < n:
-            block = None if self._block else stretch.block(i, self.known.last_step)
+            one_by_one = self._block or self.known.baseline.episode is not None
+            block = None if one_by_one else stretch.block(i, self.known.last_step)
             if block is not None and self._is_quiet(block):
                 self._take(block)
                 i += BLOCK

@@ -114,15 +114,16 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             reason="the readings are not available: the state of the run is unknown",
             global_step=step,
         )
-    if series.alarm is not None:
+    alarm = series.alarm
+    if alarm is not None:
         return Verdict(
             kind=VerdictKind.DIVERGED,
-            reason=series.alarm.reason,
+            reason=alarm.reason,
             global_step=step,
-            onset_range=series.alarm.onset_range,
-            alarm_step=series.alarm.step,
-            led_by=series.alarm.led_by,
-            led_by_steps=series.alarm.led_by_steps,
+            onset_range=alarm.onset_range,
+            alarm_step=alarm.verdict_step,
+            led_by=alarm.led_by,
+            led_by_steps=alarm.led_by_steps,
         )
     return _without_samples(context, thresholds, step) or _of_the_samples(series, context, step)
 
@@ -212,14 +213,10 @@ def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verd
 
 
 def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdict:
-    if series.episode is not None:
-        episode = series.episode
-        return Verdict(
-            kind=VerdictKind.SPIKE,
-            reason=episode.waiting,
-            global_step=step,
-            onset_range=episode.onset_range,
-        )
+    episode = series.episode
+    if episode is not None:
+        spike = VerdictKind.SPIKE
+        return Verdict(kind=spike, reason=episode.waiting, global_step=step, onset_range=episode.onset_range)
     warming = context.warmup_end_step is not None and step is not None and step < context.warmup_end_step
     if warming:
         reason = f"a warmup or curriculum goes on until step {context.warmup_end_step}; nothing is wrong so far"

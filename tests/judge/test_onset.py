@@ -90,7 +90,7 @@ def test_nan_in_the_weights_takes_over_the_onset_of_the_divergence_before_it() -
 )
 def test_a_loss_100_times_its_level_is_known_at_the_second_step(losses: list[float], alarm_step: int | None) -> None:
     series = Series(Thresholds(), [*well(100), *(sample(101 + i, loss) for i, loss in enumerate(losses))])
-    assert (series.alarm.step if series.alarm else None) == alarm_step
+    assert (series.alarm.verdict_step if series.alarm else None) == alarm_step
     assert alarm_step is None or (series.alarm is not None and "times its level" in series.alarm.reason)
 
 
@@ -114,10 +114,10 @@ def test_a_real_zero_1_run_in_fp32_leaves_its_band_and_skips_its_updates_later(
     patient = Series(PATIENT, samples).alarm
     assert patient is not None
     assert "skipped" in patient.reason
-    assert patient.onset_range[1] < 372 < skipped[0] < patient.step
+    assert patient.onset_range[1] < 372 < skipped[0] < patient.verdict_step
     at_once = Series(Thresholds(), samples).alarm
     assert at_once is not None
-    assert (at_once.onset_range, at_once.step) == (patient.onset_range, 374)
+    assert (at_once.onset_range, at_once.verdict_step) == (patient.onset_range, 374)
 
 
 def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[Sample | CheckpointSaved]) -> None:

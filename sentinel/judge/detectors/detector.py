@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from sentinel.judge.detectors.episode import Episode
-from sentinel.judge.events import Alarm, EventKind, Findings
+from sentinel.judge.events import Event, EventKind, Findings
 from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.readings import Samples
 from sentinel.judge.reference import Reference
@@ -119,7 +119,7 @@ class Known:
     """Whether the noise band does not learn from the present block."""
 
     @property
-    def alarm(self) -> Alarm | None:
+    def alarm(self) -> Event | None:
         """The divergence that lasts."""
         return self.findings.alarm
 

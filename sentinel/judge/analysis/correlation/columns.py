@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlations, correlations
-from sentinel.judge.readings import Readings
+from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
 __all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns", "ratios"]
@@ -45,8 +45,7 @@ def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
 
     The samples' own ratios, or `ratios` of their losses where they have none.
     """
-    columns = {name: _column([getattr(s, name) for s in samples]) for name in _NAMES}
-    return _taken(columns, np.array([s.global_step for s in samples], np.int64), [not s.skipped for s in samples])
+    return columns_of_readings(stretches_of(samples, _NAMES))
 
 
 def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
@@ -119,10 +118,6 @@ def _taken(columns: dict[str, Floats], steps: Steps, updated: ArrayLike) -> tupl
     columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])
     taken = np.asarray(updated, dtype=np.bool_)
     return {name: column[taken] for name, column in columns.items()}, steps[taken]
-
-
-def _column(values: Sequence[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:
