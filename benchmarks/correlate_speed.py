@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.analysis.correlation import LAGS, StreamingPearson, correlations
+from sentinel.judge.analysis.correlation.streaming import StreamingPearson
+from sentinel.judge.analysis.correlation.table import LAGS, correlations
 
 SIGNALS = ("adam_variance_l1", "adam_variance_max")
 

@@ -32,7 +32,8 @@ import torch
 import torch.distributed as dist
 
 from sentinel.demo.configuration import STEPS, trainer_command
-from sentinel.judge.series import Alarm, Series
+from sentinel.judge.events import Event
+from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import Sample
@@ -112,7 +113,7 @@ class Judged(Trainer):
 
     def __init__(self, settings: argparse.Namespace, patience: int) -> None:
         self._series = Series(Thresholds(patience_steps=patience))
-        self.verdict: Alarm | None = None
+        self.verdict: Event | None = None
         """The first; a sample that comes after it changes nothing."""
         self.last: Sample | None = None
         super().__init__(settings)

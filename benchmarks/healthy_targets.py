@@ -18,24 +18,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backtest.curves import DIVERGED, HARMLESS, Curve, read_folder
 from backtest.ours import samples_of
 
-from sentinel.judge.ill_spans import IllSpan, IllSpans
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 
 HERE = Path(__file__).parent
 DEFAULT = (HERE / "public", HERE / "recorded")
 ILL_KINDS = frozenset({"diverge", "nan"})
 
 
-def spans_of(curve: Curve, thresholds: Thresholds) -> list[tuple[int, IllSpan]]:
+def spans_of(curve: Curve, thresholds: Thresholds) -> list[tuple[int, UnhealthySpan]]:
     """(attempt, span) of each, as the watch would have them."""
     found = []
-    attempt, spans, series = None, IllSpans(thresholds), Series(thresholds)
+    attempt, spans, series = None, UnhealthySpans(thresholds), Series(thresholds)
     for sample in samples_of(curve):
         if sample.attempt != attempt:
             found += [(attempt or 0, span) for span in spans.spans]
             attempt = sample.attempt
-            spans, series = IllSpans(thresholds, curve.planned), Series(thresholds, (), curve.planned)
+            spans, series = UnhealthySpans(thresholds, curve.planned), Series(thresholds, (), curve.planned)
         series.push(sample)
         spans.push(sample, well=series.alarm is None and series.episode is None)
     return [*found, *((attempt or 0, span) for span in spans.spans)]

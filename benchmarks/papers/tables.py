@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from sentinel.judge.analysis.correlation import correlate
+from sentinel.judge.analysis.correlation.columns import correlate
 
 from .cases import BASELINE
 from .reading import Cost, Curve, Instability, diverged

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.ill_spans import IllSpan, IllSpans
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
+from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
 
@@ -35,7 +35,7 @@ class Following:
         """
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
-        self._ill_spans = IllSpans(thresholds, planned)
+        self._ill_spans = UnhealthySpans(thresholds, planned)
 
     def compare_with(self, references: Sequence[Reference]) -> None:
         """What the references are from now on."""
@@ -48,7 +48,7 @@ class Following:
             self._expected.update(steps)
 
     @property
-    def ill_spans(self) -> tuple[IllSpan, ...]:
+    def ill_spans(self) -> tuple[UnhealthySpan, ...]:
         """Steps of the line of descent at which its readings were ill."""
         return self._ill_spans.spans
 
@@ -97,7 +97,7 @@ class Following:
 
     def _begin(self, attempt: Attempt, samples: Iterable[Sample]) -> None:
         series, positions = Series(self._thresholds, (), self._planned, self._references), dict[int, Anchor]()
-        ill_spans = IllSpans(self._thresholds, self._planned)
+        ill_spans = UnhealthySpans(self._thresholds, self._planned)
         for sample in samples:
             _push(sample, series, ill_spans)
             self._note(sample, positions)
@@ -109,7 +109,7 @@ class Following:
             positions[sample.global_step] = anchor_at(sample)
 
 
-def _push(sample: Sample, series: Series, ill_spans: IllSpans) -> None:
+def _push(sample: Sample, series: Series, ill_spans: UnhealthySpans) -> None:
     series.push(sample)
     ill_spans.push(sample, well=series.alarm is None and series.episode is None)
 

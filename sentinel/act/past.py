@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from sentinel.judge.before import OldTrend
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.recovery_check import Danger, Recovery, Restart, recovery_of
+from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.baseline import warmup_end
 from sentinel.plan.evidence import FIRST_STEPS, Evidence

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 from sentinel.vocabulary.errors import SentinelError
 
 __all__ = ["References"]

@@ -16,7 +16,7 @@ from sentinel.daemon.readings import source_named
 from sentinel.judge.analysis.comparison import Comparison, compare
 from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.readings import COLUMNS
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 

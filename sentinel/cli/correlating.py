@@ -16,10 +16,9 @@ from sentinel.act.source import read_all
 from sentinel.cli.chronicling import named
 from sentinel.config import Config
 from sentinel.daemon import wiring
-from sentinel.judge.analysis.correlation import Correlation, Correlations
-from sentinel.judge.descent import descent
+from sentinel.judge.analysis.correlation.table import Correlation, Correlations
 from sentinel.judge.history import History
-from sentinel.judge.readings import COLUMNS, Readings
+from sentinel.judge.readings import COLUMNS, Readings, descent
 from sentinel.plan.incident_fold import fold
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_sources
@@ -67,7 +66,7 @@ class Shown:
 
 def correlate_run(config: Config, shown: Shown, *, attempt: int | None) -> int:
     """The paper's Table 3 for this run, and beside it what trend, memory and the number of looks leave of it."""
-    from sentinel.judge.analysis.correlation import columns_of, layer_columns
+    from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
 
     _check(shown.plot)
     history = _history(config)
@@ -86,7 +85,7 @@ def correlate_run(config: Config, shown: Shown, *, attempt: int | None) -> int:
 
 def correlate_paths(paths: Sequence[Path], columns: Mapping[str, str], shown: Shown, *, attempt: int | None) -> int:
     """The same of each series that the paths hold."""
-    from sentinel.judge.analysis.correlation import columns_of_readings
+    from sentinel.judge.analysis.correlation.columns import columns_of_readings
 
     _check(shown.plot)
     sources = _sources(paths, columns)
@@ -184,7 +183,7 @@ def _answer(
     attempt: int | None,
 ) -> list[dict[str, Any]]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    from sentinel.judge.analysis.correlation import correlations
+    from sentinel.judge.analysis.correlation.table import correlations
 
     found = correlations(columns, steps)
     if shown.plot is not None:

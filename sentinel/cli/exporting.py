@@ -9,8 +9,7 @@ from pathlib import Path
 import typer
 
 from sentinel.adapters.export import SUFFIXES, Columns, write_table
-from sentinel.judge.descent import ends_of_descent
-from sentinel.judge.readings import CARRIED, COLUMNS, Readings
+from sentinel.judge.readings import CARRIED, COLUMNS, Readings, ends_of_descent
 from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
 

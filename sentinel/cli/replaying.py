@@ -13,9 +13,9 @@ from sentinel.daemon.readings import source_at
 from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.events import Event
 from sentinel.judge.history import History
+from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
 from sentinel.plan.policy import Policy
 from sentinel.plan.recommended import rollback_to

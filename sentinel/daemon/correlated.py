@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from sentinel.judge.history import LAST_SAMPLES
-from sentinel.judge.leading import BANDED
+from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import Sample

@@ -8,7 +8,8 @@ from typing import Any
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
-from sentinel.judge.analysis.correlation import Correlations, correlate
+from sentinel.judge.analysis.correlation.columns import correlate
+from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold

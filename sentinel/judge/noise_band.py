@@ -114,12 +114,14 @@ class NoiseBand:
         self._values: deque[Sequence[float]] = deque(maxlen=_WANDERING_BLOCKS)
         self._wandering: deque[float] = deque(maxlen=_WANDERINGS)
         self._blocks = 0
+        self.ready = False
+        """Whether enough was seen for the band to be more than provisional."""
         self.level = math.nan
         """In the signal's unit; nan before the first value."""
         self.sigma = 0.0
         """Robust standard deviation of one value around its trend, in the signal's unit."""
         self.lowest = math.nan
-        """The lowest level since `settled` was told, in the signal's unit: what a wider tolerance is measured from."""
+        """The lowest level since `settled` was called, in its unit: what a wider tolerance is measured from."""
         self.upper = math.inf
         """The band's upper edge, in the signal's unit; inf before the first value."""
         self.neighbours = 0.0
@@ -135,11 +137,6 @@ class NoiseBand:
         new._learnt = self._learnt
         return new
 
-    @property
-    def ready(self) -> bool:
-        """Whether enough was seen for the band to be more than provisional."""
-        return self._blocks >= _COLD_BLOCKS
-
     def learn(self, values: Sequence[float]) -> bool:
         """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
         if len(values) <= BLOCK // 2:
@@ -153,6 +150,7 @@ class NoiseBand:
         if self._blocks % every == 0:
             self.sigma = self._noise_of_one()
         self._blocks += 1
+        self.ready = self._blocks >= _COLD_BLOCKS
         while self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:
             self._outliers.popleft()
         self._learnt += 1
@@ -170,7 +168,7 @@ class NoiseBand:
 
     def glimpse(self, values: Sequence[float]) -> None:
         """While the band is provisional: where it is by the block that is not whole yet."""
-        if self._blocks == 0:
+        if not self._blocks:
             self.level = median(values)
             self.sigma = robust_sigma([abs(b - a) for a, b in pairwise(values)])
             self.upper = self.edge()
@@ -189,6 +187,8 @@ class NoiseBand:
             return math.inf
         floor = max(self._floor, 0.0 if self.ready else self._cold_floor)
         own = self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
+        if not widened and not self.lowest > self.level:
+            return own
         return max(own, self._above_lowest(widened))
 
     def _above_lowest(self, widened: float) -> float:

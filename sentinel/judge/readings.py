@@ -1,17 +1,29 @@
-"""A stretch of samples in columns: the form that millions of steps are judged in."""
+"""Samples as the judge takes them: one, or a whole stretch in columns, in which millions of steps are judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sentinel.judge.noise_band import BLOCK
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["CARRIED", "COLUMNS", "Readings"]
+__all__ = [
+    "BANDED",
+    "CARRIED",
+    "COLUMNS",
+    "Readings",
+    "Samples",
+    "Stretch",
+    "descent",
+    "ends_of_descent",
+    "stretches_of",
+]
 
 COLUMNS = (
     "loss",
@@ -30,6 +42,14 @@ COLUMNS = (
     "epoch",
 )
 """The fields of Sample that the judge reads, beside global_step and skipped."""
+
+BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
+"""Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
+
+grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
+Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
+loss_spread and grad_norm_spread: one rank's data or hardware, before the mean shows it.
+"""
 
 CARRIED = (
     *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
@@ -108,3 +128,116 @@ class Readings:
             measured=measured,
             skipped=np.array([s.skipped for s in samples]),
         )
+
+
+def stretches_of(samples: Iterable[Sample], names: Sequence[str] = COLUMNS) -> list[Readings]:
+    """The samples as columns, one stretch for each row of neighbours of the same attempt."""
+    return [Readings.of(list(part), names) for _, part in groupby(samples, key=lambda s: s.attempt)]
+
+
+@dataclass(slots=True)
+class Samples:
+    """One sample, or eight plain neighbours. Not frozen: freezing makes each a microsecond slower."""
+
+    steps: list[int]
+    losses: list[float]
+    """nats; empty where the loss was not measured."""
+
+    readings: Mapping[str, float | None]
+    """The newest value of each of COLUMNS; None or absent: not measured."""
+
+    signals: Mapping[str, list[float]]
+    """The measured ones of BANDED, by name."""
+
+    skipped: bool
+    after: int | None
+    """The step of the sample before; None where these are the first."""
+
+    plain: bool = False
+    """Whether these are eight: all measured, finite, not 0.0 and not skipped, and no setting changes among them."""
+
+    @classmethod
+    def of(
+        cls, step: int, readings: Mapping[str, float | None], *, skipped: bool = False, after: int | None = None
+    ) -> Samples:
+        """One sample."""
+        loss = readings["loss"]
+        signals = {name: [value] for name in BANDED if (value := readings.get(name)) is not None}
+        return cls([step], [] if loss is None else [loss], readings, signals, skipped, after)
+
+
+_STEADY = ("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "loss_scale")
+"""Columns that mean something when they change."""
+
+
+class Stretch:
+    """Readings made ready for the judge's loop: Python's own numbers, and where eight plain samples begin."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._steps: list[int] = readings.steps.tolist()
+        self._columns = {name: readings.columns[name].tolist() for name in COLUMNS if name in readings.columns}
+        self._measured = {name: there.tolist() for name, there in readings.measured.items()}
+        self._skipped: list[bool] | None = None if readings.skipped is None else readings.skipped.tolist()
+        self._banded = {name: self._columns[name] for name in BANDED if name in self._columns}
+        self._plain: list[bool] = _plain_blocks(readings).tolist()
+
+    def block(self, i: int, after: int | None) -> Samples | None:
+        """The 8 samples from i on, where all are measured, finite, not 0.0 and not skipped, and no setting changes.
+
+        Never the first of a stretch: what it changes is not known here.
+        """
+        if not self._plain[i]:
+            return None
+        end = i + BLOCK
+        newest = {name: column[end - 1] for name, column in self._columns.items()}
+        signals = {name: column[i:end] for name, column in self._banded.items()}
+        return Samples(self._steps[i:end], self._columns["loss"][i:end], newest, signals, False, after, plain=True)
+
+    def sample(self, i: int, after: int | None) -> Samples:
+        """Sample i by itself."""
+        readings: dict[str, float | None] = {}
+        for name, column in self._columns.items():
+            there = self._measured.get(name)
+            readings[name] = column[i] if there is None or there[i] else None
+        skipped = self._skipped is not None and self._skipped[i]
+        loss = readings["loss"]
+        signals = {name: [value] for name in self._banded if (value := readings[name]) is not None}
+        return Samples([self._steps[i]], [] if loss is None else [loss], readings, signals, skipped, after)
+
+
+def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:
+    """(n,): whether each of the 8 samples from there on is plain."""
+    n = len(readings)
+    plain = readings.updated
+    plain[:1] = False
+    for there in readings.measured.values():
+        plain &= there
+    for name in ("loss", *BANDED):
+        if name in readings.columns:
+            plain &= np.isfinite(readings.columns[name])
+    plain &= readings.columns["loss"] != 0.0  # a loss, or a nan that a trainer shows as 0: see ZeroLoss
+    for name in _STEADY:
+        if name in readings.columns:
+            plain[1:] &= readings.columns[name][1:] == readings.columns[name][:-1]
+    counts = np.concatenate([[0], np.cumsum(plain)])
+    whole = np.zeros(n, dtype=bool)
+    if n >= BLOCK:
+        whole[: n - BLOCK + 1] = counts[BLOCK:] - counts[:-BLOCK] == BLOCK
+    return whole
+
+
+def descent(stretches: Sequence[Readings]) -> list[Readings]:
+    """The line of descent: what a later stretch did again is gone. In the order in which they were made."""
+    ends = ends_of_descent([int(r.steps[0]) for r in stretches if len(r)])
+    kept = [r if end is None else r.until(end) for r, end in zip((r for r in stretches if len(r)), ends, strict=True)]
+    return [r for r in kept if len(r)]
+
+
+def ends_of_descent(first_steps: Sequence[int]) -> list[int | None]:
+    """For each stretch, by the first steps of all, the step from which on a later one has done it again; else None."""
+    ends: list[int | None] = []
+    earliest: int | None = None
+    for first in reversed(first_steps):
+        ends.append(earliest)
+        earliest = first if earliest is None else min(first, earliest)
+    return ends[::-1]

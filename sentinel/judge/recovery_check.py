@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.judge.before import WINDOW, BestMean, OldTrend, comparable
 from sentinel.judge.series import Series
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = ["WINDOW", "Answer", "Danger", "Recovery", "Restart", "best_mean", "recovery", "recovery_of"]
+__all__ = [
+    "WINDOW",
+    "Answer",
+    "BestMean",
+    "Danger",
+    "OldTrend",
+    "Recovery",
+    "Restart",
+    "comparable",
+    "recovery_of",
+]
+
+WINDOW = 20
+"""Steps of the mean loss that the level before the onset and the level now are compared by."""
 
 BETTER_BY = 0.05
 """A recovered loss is this share below the best before the onset; less could be the next spike's way in."""
 
 IMPROVES_BY = 0.01
 """On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
-the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less can't be told from standing still."""
+the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress."""
 
 ON_TREND_WITHIN = 0.005
 """How far above the trend from before the onset (share of the loss) a loss may be and still follow it."""
@@ -68,44 +81,77 @@ class Recovery:
     reason: str
 
 
-def best_mean(samples: Iterable[Sample], *, window: int = WINDOW, full_seqlen: int | None = None) -> float | None:
-    """Smallest mean loss over `window` neighbouring steps, nats; None when there is no whole window.
+class BestMean:
+    """The smallest mean loss over `window` neighbouring steps so far, nats; keeps one window.
 
-    Only finite losses of all the data and all tokens, at full length where that is given: a loss at a shorter length,
-    under random-LTD or of what a curriculum finds easy does not compare.
+    Only of losses that compare: one at a shorter length, under random-LTD or of what a curriculum finds easy does not.
     """
-    best = BestMean(window, full_seqlen)
-    for sample in samples:
-        best.push(sample)
-    return best.value
+
+    def __init__(self, window: int, full_seqlen: int | None) -> None:
+        self._full_seqlen = full_seqlen
+        self._losses: deque[float] = deque(maxlen=window)
+        self.value: float | None = None
+        """None before there is a whole window."""
+
+    def push(self, sample: Sample) -> None:
+        """Takes the next sample, if it compares."""
+        if not comparable(sample, self._full_seqlen):
+            return
+        self._losses.append(sample.loss)
+        if len(self._losses) == self._losses.maxlen:
+            mean = math.fsum(self._losses) / len(self._losses)
+            self.value = mean if self.value is None else min(mean, self.value)
 
 
-def recovery(
-    before: Iterable[Sample],
-    since: Iterable[Sample],
-    series: Series,
-    danger: Danger,
-    *,
-    full_seqlen: int | None,
-    finished: bool,
-    validated_before: Sequence[Validation] = (),
-    validated: Sequence[Validation] = (),
-) -> Recovery:
-    """Whether the attempt whose samples since the restart are `since` has recovered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTrend:
+    """A falling power law, loss over step, through the last half of the steps before the onset."""
 
-    `before` are the steps before the onset (for their trend), `series` the judge's own view of the attempt. Where the
-    training loss does not tell, because a schedule goes on or went on before, the validations do: those before the
-    onset and those since the restart.
-    """
-    restart = Restart(danger, full_seqlen)
-    for sample in since:
-        restart.push(sample)
-    old = OldTrend.of(before, full_seqlen)
-    return recovery_of(old, restart, series, finished=finished, validated_before=validated_before, validated=validated)
+    last_step: int
+    mean_log_step: float
+    mean_log_loss: float
+    slope: float
+    """Below 0."""
+
+    @classmethod
+    def of(cls, before: Iterable[Sample], full_seqlen: int | None) -> OldTrend | None:
+        """None where there are less than 10 windows to draw a line through, or the loss was not falling."""
+        steps, losses = array("q"), array("d")
+        for sample in before:
+            if comparable(sample, full_seqlen):
+                steps.append(sample.global_step)
+                losses.append(sample.loss)
+        half = len(steps) // 2
+        if len(steps) - half < 10 * WINDOW:
+            return None
+        xs = array("d", (math.log(max(1, at)) for at in steps[half:]))
+        ys = array("d", (math.log(loss) if loss > 0 else 0.0 for loss in losses[half:]))
+        mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+        spread = math.fsum((x - mean_x) ** 2 for x in xs)
+        slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+        if slope >= 0:
+            return None  # it was not improving: there is no trend to follow
+        return cls(last_step=steps[-1], mean_log_step=mean_x, mean_log_loss=mean_y, slope=slope)
+
+    def reaches(self, step: int) -> bool:
+        """Whether the step is no further than there were steps again: no extrapolation beyond that."""
+        return step <= 2 * self.last_step
+
+    def at(self, step: int) -> float:
+        """Where the loss would be, nats."""
+        return math.exp(self.mean_log_loss + self.slope * (math.log(step) - self.mean_log_step))
+
+
+def comparable(sample: Sample, full_seqlen: int | None) -> bool:
+    """Whether its loss is a number, of all the data and all tokens, at full length where that is given."""
+    at_length = full_seqlen is None or sample.seqlen is None or sample.seqlen >= full_seqlen
+    whole = sample.kept_tokens is None or (sample.seqlen is not None and sample.kept_tokens >= sample.seqlen)
+    of_all = sample.curriculum_share is None or sample.curriculum_share >= 1
+    return at_length and whole and of_all and not sample.skipped and math.isfinite(sample.loss)
 
 
 class Restart:
-    """What `recovery` needs of the samples since a restart, taken one by one; does not grow with them."""
+    """What `recovery_of` needs of the samples since a restart, taken one by one; does not grow with them."""
 
     def __init__(self, danger: Danger, full_seqlen: int | None) -> None:
         self.danger = danger
@@ -123,7 +169,7 @@ class Restart:
 
     @property
     def best(self) -> float | None:
-        """See `best_mean`."""
+        """See BestMean."""
         return self._best.value
 
     def push(self, sample: Sample) -> None:
@@ -145,7 +191,12 @@ def recovery_of(
     validated_before: Sequence[Validation] = (),
     validated: Sequence[Validation] = (),
 ) -> Recovery:
-    """The same, of what was kept of the steps before the onset and of those since the restart."""
+    """Whether the restart has recovered.
+
+    `old` is the trend of the steps before the onset, `series` the judge's own view of the new attempt. Where the
+    training loss does not show it, because a schedule goes on or went on before, the validations do: those before the
+    onset and those since the restart.
+    """
     danger, past_step, last_step = restart.danger, restart.past_step, restart.last_step
     if last_step is None:
         return _not_yet("the restart has not made a step yet", finished)
@@ -155,7 +206,7 @@ def recovery_of(
         return _not_yet(f"step {last_step}; past onset and warmup at {past_step + 2 * WINDOW}", finished)
     spikes = [onset for onset, _ in series.healed if onset >= restart.past[0]]
     if spikes:
-        return _not_yet(f"a spike at step {spikes[-1]} is too fresh", finished)
+        return _not_yet(f"a spike at step {spikes[-1]} is too recent", finished)
     verdict = _level(old, restart, last_step)
     if verdict is None:
         late = [v.loss for v in validated if v.global_step > past_step]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 
 __all__ = ["Replay"]
 
@@ -112,8 +112,5 @@ def _went_back(attempt: int, last_step: int, first_step: int) -> Event:
         onset_range=(first_step, first_step),
         verdict_step=first_step,
         end_step=first_step,
-        recommend_rollback=False,
-        led_by=(),
-        led_by_steps=(),
         reason=f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}",
     )

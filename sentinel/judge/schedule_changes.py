@@ -24,9 +24,11 @@ _REWARMED = 1.02
 _AS_PRINTED = 1.0005
 """A learning rate up to so many times another is the same one, printed to four digits."""
 
-_TOLD_FACTOR = 1.5
-"""Changes by less than this factor are part of a schedule, and not told as an event of their own; so much less of a
+_LARGE_FACTOR = 1.5
+"""Changes by less than this factor are part of a schedule, and no events of their own; so much less of a
 setting (a length that wavers with its batches) still compares, within the tolerance."""
+
+_LOG_LARGE = math.log(_LARGE_FACTOR)
 
 _TAIL = 0.05
 """Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
@@ -43,7 +45,7 @@ class Change:
     what: str
     """In words: `the sequence length went from 64 to 128`."""
 
-    told: bool
+    is_event: bool
     """Whether it is an event worth a line."""
 
     comparable: bool = True
@@ -59,8 +61,8 @@ class _Setting:
 
     column: str
     words: str
-    said: Callable[[float], str]
-    unsaid: float | None = None
+    text: Callable[[float], str]
+    default: float | None = None
     """What a sample without it has; None is what the one before had."""
 
     at_most: str | None = None
@@ -75,28 +77,28 @@ _SETTINGS = (
     _Setting(
         column="seqlen",
         words="the sequence length",
-        said=lambda tokens: f"{tokens:.0f}",
+        text=lambda tokens: f"{tokens:.0f}",
         tolerance=lambda thresholds: thresholds.lengthening_tolerance,
     ),
     _Setting(
         column="kept_tokens",
         words="what random-LTD keeps of a sample",
-        said=lambda tokens: "all" if math.isinf(tokens) else f"{tokens:.0f} tokens",
-        unsaid=math.inf,
+        text=lambda tokens: "all" if math.isinf(tokens) else f"{tokens:.0f} tokens",
+        default=math.inf,
         at_most="seqlen",
         tolerance=lambda thresholds: thresholds.lengthening_tolerance,
     ),
     _Setting(
         column="curriculum_share",
         words="the curriculum's share of the samples",
-        said=lambda share: f"{share:.2%}",
-        unsaid=1.0,
+        text=lambda share: f"{share:.2%}",
+        default=1.0,
         tolerance=lambda thresholds: thresholds.curriculum_tolerance,
     ),
     _Setting(
         column="global_batch_samples",
         words="the batch",
-        said=lambda samples: f"{samples:.0f} samples",
+        text=lambda samples: f"{samples:.0f} samples",
         less_is_comparable=True,
         tolerance=lambda _: _BATCH_TOLERANCE,
     ),
@@ -128,22 +130,22 @@ class Regime:
         if self._planned and step >= self._planned[-1]:
             while self._planned and step >= self._planned[-1]:
                 self._planned.pop()
-            return Change(step=step, what=_PLANNED, told=True, comparable=False, same_trend=False)
+            return Change(step=step, what=_PLANNED, is_event=True, comparable=False, same_trend=False)
         found = [self._note(step, setting, readings.get(setting.column)) for setting in _SETTINGS]
         changes = [change for change in found if change is not None]
         if not changes:
             return None
-        greatest = min(changes, key=lambda change: (change.comparable, not change.told))
+        greatest = min(changes, key=lambda change: (change.comparable, not change.is_event))
         return replace(greatest, same_trend=self._has_same_trend())
 
     def _has_same_trend(self) -> bool:
-        if not any(_told(self._of_trend.setdefault(name, now), now) for name, now in self._settings.items()):
+        if not any(_is_large(self._of_trend.setdefault(name, now), now) for name, now in self._settings.items()):
             return True
         self._of_trend = dict(self._settings)
         return False
 
     def _note(self, step: int, setting: _Setting, value: float | None) -> Change | None:
-        whole = self._settings.get(setting.at_most, setting.unsaid) if setting.at_most else setting.unsaid
+        whole = self._settings.get(setting.at_most, setting.default) if setting.at_most else setting.default
         after = whole if value is None else value
         if after is None or after == (before := self._settings.get(setting.column)):
             return None
@@ -155,20 +157,20 @@ class Regime:
         self._widen(setting.tolerance(self._thresholds))
         return Change(
             step=step,
-            what=f"{setting.words} went from {setting.said(before)} to {setting.said(after)}",
-            told=_told(before, after),
+            what=f"{setting.words} went from {setting.text(before)} to {setting.text(after)}",
+            is_event=_is_large(before, after),
             comparable=self._compares(setting, after),
         )
 
     def _compares(self, setting: _Setting, after: float) -> bool:
         """Whether the losses before compare: with more, and with little less than the most that there was."""
         largest = self._largest[setting.column]
-        compares = after >= largest or setting.less_is_comparable or not _told(largest, after)
+        compares = after >= largest or setting.less_is_comparable or not _is_large(largest, after)
         self._largest[setting.column] = max(largest, after) if compares else after
         return compares
 
     def is_quiet(self, step: int) -> bool:
-        """Whether no person has said that something changes by this step."""
+        """Whether no person has announced a change up to this step."""
         return not self._planned or step < self._planned[-1]
 
     def end_block(self, step: int, samples: int, lr: float | None) -> Change | None:
@@ -196,23 +198,25 @@ class Regime:
         known, self._highest_lr = lr <= _AS_PRINTED * self._highest_lr, max(lr, self._highest_lr)
         if rising and known:
             self._widen(self._thresholds.rewarm_tolerance)
-        elif rising and not _told(before or lr, lr):  # at once to where it has never been is a mistake, no warmup
+        elif rising and not _is_large(before or lr, lr):  # at once to where it has never been is a mistake, no warmup
             self._widen(self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
         of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
-        if before is None or not _told(before, lr) or of_a_schedule:
+        if before is None or self._factor < _LOG_LARGE or of_a_schedule:
             return None  # a first warmup and the end of a decay are no changes of regime
-        return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", told=True)
+        return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", is_event=True)
 
     def _widen(self, tolerance: float) -> None:
         self.widened = max(self.widened, tolerance)
         self._unsettled = _SETTLES_SAMPLES
 
 
-def _told(before: float, after: float) -> bool:
-    return _log_factor(before, after) >= math.log(_TOLD_FACTOR)
+def _is_large(before: float, after: float) -> bool:
+    return _log_factor(before, after) >= _LOG_LARGE
 
 
 def _log_factor(before: float, after: float) -> float:
-    low, high = sorted((abs(before), abs(after)))
+    low, high = abs(before), abs(after)
+    if low > high:
+        low, high = high, low
     return math.log(high / low) if low > 0 else (math.inf if high > 0 else 0.0)

@@ -52,9 +52,9 @@ class Thresholds:
     """
 
     climb_sigmas: Annotated[float, POSITIVE_OR_INF] = 6.0
-    """Robust standard deviations of a block's mean above the best that was held, for a slow climb.
+    """Robust standard deviations of a block's mean above its best, for a slow climb.
 
-    The 23 longest public runs that did not diverge stay below 3.3 at every scale (`sentinel.judge.scales`): twice that
+    The 23 longest public runs that did not diverge stay below 3.3 at every scale (`SlowClimb`): twice that
     leaves room for noisier ones. inf turns slow climbs off.
     """
 

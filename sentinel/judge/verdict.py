@@ -33,10 +33,10 @@ class Context:
 
     now_unix_s: float
     job_alive: bool | None
-    """Whether a process of the run is alive; None where nobody could say."""
+    """Whether a process of the run is alive; None where that is unknown."""
 
     why_unknown: str | None = None
-    """Why nobody could say, as a sentence; None where somebody could, or nobody was asked."""
+    """Why that is unknown, as a sentence; None where it is known."""
 
     elsewhere: bool = False
     """Whether the job is out of sight by configuration: then silence is all that can be seen of its end."""
@@ -109,16 +109,21 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
     """The verdict on a run. Pure: everything that it depends on is in its arguments."""
     step = series.last_step
     if not context.readable:
-        return Verdict(kind=VerdictKind.BLIND, reason="the readings are away: nothing is known", global_step=step)
-    if series.alarm is not None:
+        return Verdict(
+            kind=VerdictKind.BLIND,
+            reason="the readings are not available: the state of the run is unknown",
+            global_step=step,
+        )
+    alarm = series.alarm
+    if alarm is not None:
         return Verdict(
             kind=VerdictKind.DIVERGED,
-            reason=series.alarm.reason,
+            reason=alarm.reason,
             global_step=step,
-            onset_range=series.alarm.onset_range,
-            alarm_step=series.alarm.step,
-            led_by=series.alarm.led_by,
-            led_by_steps=series.alarm.led_by_steps,
+            onset_range=alarm.onset_range,
+            alarm_step=alarm.verdict_step,
+            led_by=alarm.led_by,
+            led_by_steps=alarm.led_by_steps,
         )
     return _without_samples(context, thresholds, step) or _of_the_samples(series, context, step)
 
@@ -153,13 +158,13 @@ def _without_samples(context: Context, thresholds: Thresholds, step: int | None)
             VerdictKind.STARTING,
             f"attempt {context.attempt} has ended, and the job that is there has begun no other yet",
         )
-    if context.elsewhere and (unheard := _unheard(context, thresholds)) is not None:
+    if context.elsewhere and (unheard := _silence(context, thresholds)) is not None:
         return verdict(VerdictKind.BLIND, unheard)
     if context.elsewhere and context.attempt is None:
         return verdict(VerdictKind.PENDING, "no attempt has begun")
     if context.attempt is None and context.why_unknown is not None:
         return verdict(VerdictKind.PENDING, f"no attempt has begun; {context.why_unknown}")
-    if context.why_unknown is not None and _unheard(context, thresholds) is not None:
+    if context.why_unknown is not None and _silence(context, thresholds) is not None:
         return verdict(VerdictKind.BLIND, context.why_unknown)
     if context.last_sample_unix_s is None:
         since = context.attempt_started_unix_s
@@ -174,17 +179,17 @@ def _gone(context: Context) -> tuple[VerdictKind, str]:
         return VerdictKind.PENDING, "no attempt has begun, and no job is there"
     if context.attempt is None:
         return VerdictKind.DOWN, "the job is gone, and its first attempt had not begun"
-    return VerdictKind.DOWN, f"attempt {context.attempt} is gone without a word: no process is left"
+    return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
 
 
-def _unheard(context: Context, thresholds: Thresholds) -> str | None:
+def _silence(context: Context, thresholds: Thresholds) -> str | None:
     """What is to be said of a job that is out of sight once it is silent; None while it is heard, or was never."""
     signs = (context.last_sample_unix_s, context.attempt_started_unix_s, context.second_witness_unix_s)
     heard = [sign for sign in signs if sign is not None and math.isfinite(sign)]
     if context.attempt is None or not heard or context.now_unix_s - max(heard) < thresholds.stalled_after_s:
         return None
     silent_s = context.now_unix_s - max(heard)
-    return f"nothing has come from the run for {silent_s:.0f} s: it ended, hangs, or its words do not arrive"
+    return f"nothing has come from the run for {silent_s:.0f} s: it ended, hangs, or its metrics do not arrive"
 
 
 def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
@@ -208,15 +213,10 @@ def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verd
 
 
 def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdict:
-    if series.episode is not None:
-        episode = series.episode
-        return Verdict(
-            kind=VerdictKind.SPIKE,
-            reason=f"the loss left its band ({episode.level:.3f} ± {episode.sigma:.3f}) at step "
-            f"{episode.onset_range[1]}, peak {episode.peak:.3f}: waiting whether it comes back by itself",
-            global_step=step,
-            onset_range=episode.onset_range,
-        )
+    episode = series.episode
+    if episode is not None:
+        spike = VerdictKind.SPIKE
+        return Verdict(kind=spike, reason=episode.waiting, global_step=step, onset_range=episode.onset_range)
     warming = context.warmup_end_step is not None and step is not None and step < context.warmup_end_step
     if warming:
         reason = f"a warmup or curriculum goes on until step {context.warmup_end_step}; nothing is wrong so far"

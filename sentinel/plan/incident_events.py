@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.judge.before import WINDOW, BestMean
+from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Rollback, incident_id, overrides_to_json

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.judge.ill_spans import IllSpan
+from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Approval, Incident
 from sentinel.plan.witnesses import AttemptSeen, Fate, Sign
@@ -175,7 +175,7 @@ class RunState:
     positions: Mapping[int, Anchor] = field(default_factory=dict)
     """global_step -> position, for the steps that the checkpoints stand at, where the journals know it."""
 
-    ill_spans: tuple[IllSpan, ...] = ()
+    ill_spans: tuple[UnhealthySpan, ...] = ()
     """Steps of the newest attempt's line of descent at which its own readings were far out of proportion."""
 
     last_step: int | None = None
@@ -204,7 +204,7 @@ class RunState:
         """The checkpoint of that name, or None."""
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def illness_at(self, step: int) -> IllSpan | None:
+    def illness_at(self, step: int) -> UnhealthySpan | None:
         """Why a checkpoint of that step has an illness in it, by the run's own readings; None where none is known."""
         return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
 

@@ -140,7 +140,7 @@ def test_a_watch_without_its_prometheus_is_blind_and_goes_on(tmp_path: Path) -> 
     look = [sys.executable, "-m", "sentinel", "watch", "--run", str(tmp_path / "a.toml"), "--once"]
     ran = subprocess.run(look, capture_output=True, text=True, timeout=200, check=False, env=environment())
     assert "Prometheus at 127.0.0.1 can't be asked" in ran.stderr
-    assert "is blind: the readings are away" in ran.stderr
+    assert "is blind: the readings are not available" in ran.stderr
     assert ran.returncode == 0
 
 
@@ -238,7 +238,7 @@ def test_updates_that_are_all_skipped_are_counted_between_scrapes_too(diverging:
     standing = [replace(s, skipped=s.global_step > 800) for s in diverging[: 800 + limit + 20]]
     alarm = judged(records_of(standing, 10)).alarm
     assert alarm is not None
-    assert "in a row: the weights stand still" in alarm.reason
+    assert "in a row: the weights do not change" in alarm.reason
     one_was_not = [replace(s, skipped=s.skipped and s.global_step != 797 + limit) for s in standing]
     assert judged(records_of(one_was_not, 10)).alarm is None
 

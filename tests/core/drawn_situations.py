@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from sentinel.judge.ill_spans import IllSpan
+from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.judge.verdict import Context
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait
@@ -247,7 +247,9 @@ class Drawn:
         last = self.one(88, 140, 300)
         interval = self.one(10, 25)
         checkpoints = tuple(map(self.checkpoint, range(interval, last, interval)))
-        ill = IllSpan(first_step=self.one(20, 85), last_step=120, words="the loss", worst=9.0, usual=self.maybe(2.0))
+        ill = UnhealthySpan(
+            first_step=self.one(20, 85), last_step=120, words="the loss", worst=9.0, usual=self.maybe(2.0)
+        )
         known = 1 if self.rng.random() < 0.9 else 30
         at = {
             step: Anchor(global_step=step, consumed_samples=self.maybe(16 * step, 0.9), consumed_tokens=2048 * step)

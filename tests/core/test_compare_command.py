@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from sentinel.cli import main
 from sentinel.judge.analysis.comparison import compare
 from sentinel.judge.analysis.smoothing import smoothed
-from sentinel.judge.descent import descent
-from sentinel.judge.readings import Readings
-from sentinel.judge.trend import Reference
+from sentinel.judge.readings import Readings, descent
+from sentinel.judge.reference import Reference
 from sentinel.vocabulary.sample import Sample, encode
 
 Losses = Callable[[int], float]

@@ -27,7 +27,7 @@ from sentinel.vocabulary.sample import Sample
 from tests.core.test_incident import DECISION
 from tests.core.test_recovery_plan import incident
 from tests.core.test_recovery_plan import run as run_state
-from tests.core.test_series import ALIVE, curve, healthy, sample, spike, tr8
+from tests.judge.test_series import ALIVE, curve, healthy, sample, spike, tr8
 
 LABELS = {metric.name: metric.labels for metric in DAEMON_METRICS}
 

@@ -62,7 +62,7 @@ def test_a_training_that_a_callback_ended_before_its_last_step_is_not_finished(
 
 @pytest.mark.full
 def test_a_llama_with_zero_1_in_fp32_leaves_its_band_before_its_updates_are_skipped(tmp_path: Path) -> None:
-    """As the journal in tests/data/journals was recorded; what the judge makes of that: tests/core/test_onset.py."""
+    """As the journal in tests/data/journals was recorded; what the judge makes of that: tests/judge/test_onset.py."""
     program = Path(__file__).with_name("diverging_llama.py")
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     command = [sys.executable, str(program), "--output", str(tmp_path)]

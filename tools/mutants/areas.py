@@ -24,14 +24,18 @@ def _core(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/core/test_{name}" for name in names)
 
 
+_JUDGE = (
+    *("judged_", "series", "regime", "episode", "onset", "compared", "replay", "first_moved", "references"),
+    *("events_hold_together", "scheduled_runs", "recovered", "following", "end_of_a_run"),
+)
+
 AREAS: tuple[Area, ...] = (
     Area(
         name="judge",
         code=("sentinel/judge/*.py", "sentinel/judge/*/*.py"),
-        tests=_core(
-            *("judged_", "series", "regime", "episode", "onset", "compared", "replay", "first_moved", "references"),
-            *("events_hold_together", "scheduled_runs", "recovered", "following", "end_of_a_run", "compare_command"),
-            *("planned_", "hostile_records"),
+        tests=(
+            *(f"tests/judge/test_{name}" for name in _JUDGE),
+            *_core("compare_command", "planned_", "hostile_records"),
         ),
     ),
     Area(
@@ -39,11 +43,10 @@ AREAS: tuple[Area, ...] = (
         code=("sentinel/plan/*.py",),
         tests=(
             "tests/plan",
-            *_core(
-                *("planned_", "told_", "recovery_plan", "alive", "applying", "coming", "price", "mitigations"),
-                *("incident", "marks", "overlays", "page", "proof", "slurm_jobs", "onset", "bell"),
-                *("script_changes", "written_", "megatron_options", "events_hold_together"),
-            ),
+            *_core("planned_", "told_", "recovery_plan", "alive", "applying", "coming", "price"),
+            *_core("mitigations", "incident", "marks", "overlays", "page", "proof", "slurm_jobs"),
+            *_core("bell", "script_changes", "written_", "megatron_options"),
+            *("tests/judge/test_onset.py", "tests/judge/test_events_hold_together.py"),
         ),
     ),
     Area(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 
 __all__ = ["Compared", "Comparison", "compare"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sentinel.judge.readings import Readings
+from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import Sample
 
 __all__ = [
@@ -87,15 +87,8 @@ def first_moved_of_samples(
     samples: Sequence[Sample], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
     """The same of one line of descent. What was not measured is left out, skipped steps but for their loss scale."""
-    columns: dict[str, list[float]] = {}
-    measured: dict[str, list[bool]] = {}
-    for name in SIGNALS:
-        values = [None if s.skipped and name != "loss_scale" else getattr(s, name) for s in samples]
-        if any(v is not None for v in values):
-            columns[name] = [math.nan if v is None else v for v in values]
-            measured[name] = [v is not None for v in values]
-    steps = [s.global_step for s in samples]
-    return first_moved(columns, steps, onset_step=onset_step, window_steps=window_steps, measured=measured)
+    stretches = stretches_of(samples, SIGNALS)
+    return first_moved_of_readings(stretches, onset_step=onset_step, window_steps=window_steps)
 
 
 def first_moved_of_readings(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 
 __all__ = ["SAMPLES_PER_POINT", "smoothed"]
 

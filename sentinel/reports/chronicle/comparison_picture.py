@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 
 __all__ = ["draw_comparison"]
 

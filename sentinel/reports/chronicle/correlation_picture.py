@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import special
 
-from sentinel.judge.analysis.correlation import Correlations, LagProfile
+from sentinel.judge.analysis.correlation.table import Correlations, LagProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.judge.analysis.correlation import Correlations, correlate_readings
+from sentinel.judge.analysis.correlation.columns import correlate_readings
+from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 from sentinel.reports.triage.curves import charts
 from sentinel.reports.triage.moments import moments

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sentinel.judge.analysis.correlation import ratios
-from sentinel.judge.descent import descent
+from sentinel.judge.analysis.correlation.columns import ratios
 from sentinel.judge.history import Attempt, History
-from sentinel.judge.readings import CARRIED, COLUMNS, Readings
+from sentinel.judge.readings import CARRIED, COLUMNS, Readings, descent
+from sentinel.judge.reference import Reference
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold
 from sentinel.sources.column_source import ColumnSource

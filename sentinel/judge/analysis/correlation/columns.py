@@ -1,4 +1,4 @@
-"""The columns that are correlated, from samples as the journal has them or from readings."""
+"""The columns that are correlated, from samples or from readings; the loss ratio also where the source has none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sentinel.judge.analysis.correlation.ratios import ratios
 from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlations, correlations
-from sentinel.judge.readings import Readings
+from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns"]
+__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns", "ratios"]
 
 ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
 """Signals that are correlated where they are measured and vary; fields of Sample."""
@@ -46,8 +45,7 @@ def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
 
     The samples' own ratios, or `ratios` of their losses where they have none.
     """
-    columns = {name: _column([getattr(s, name) for s in samples]) for name in _NAMES}
-    return _taken(columns, np.array([s.global_step for s in samples], np.int64), [not s.skipped for s in samples])
+    return columns_of_readings(stretches_of(samples, _NAMES))
 
 
 def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
@@ -75,16 +73,51 @@ def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
     return _taken(columns, steps, np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)]))
 
 
+def ratios(
+    steps: NDArray[np.int64], loss: Floats, lengths: Floats | None = None, given: Floats | None = None
+) -> Floats:
+    """(n,) this step's loss over the smallest loss of all previous ones at its sequence length, as `loss_ratio` has it.
+
+    1 at the first of each length, inf where the loss is not finite. In the order in which the samples were made: where
+    a step does not lie after the one before, the run went back, and with it the minimum, which travels in the
+    checkpoint. `lengths` are tokens per sample, nan where not measured; `given` are the ratios that the source has,
+    nan where it has none: those stand.
+    """
+    alike = np.zeros(len(loss)) if lengths is None else np.nan_to_num(lengths, nan=-1.0)
+    found = np.empty(len(loss))
+    minima: dict[float, list[tuple[int, float]]] = {}
+    for part in np.split(np.arange(len(steps)), np.flatnonzero(np.diff(steps) <= 0) + 1):
+        if not len(part):
+            continue
+        for descent in minima.values():
+            while descent and descent[-1][0] >= steps[part[0]]:
+                descent.pop()
+        for length in np.unique(alike[part]).tolist():
+            here = part[alike[part] == length]
+            found[here] = _ratios(steps[here], loss[here], minima.setdefault(length, []))
+    return found if given is None else np.where(np.isnan(given), found, given)
+
+
+def _ratios(steps: NDArray[np.int64], loss: Floats, minima: list[tuple[int, float]]) -> Floats:
+    """Of one length and growing steps. `minima` are (step, loss) of each new minimum so far; the new ones are added."""
+    finite = np.isfinite(loss)
+    first = minima[-1][1] if minima else np.inf
+    smallest = np.minimum.accumulate(np.concatenate(([first], np.where(finite, loss, np.inf))))
+    before = smallest[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(np.isposinf(before), 1.0, loss / before)
+    new = np.flatnonzero(smallest[1:] < before)
+    minima += zip(steps[new].tolist(), smallest[1:][new].tolist(), strict=True)
+    found: Floats = np.where(finite & (before != 0), ratio, np.inf)
+    return found
+
+
 def _taken(columns: dict[str, Floats], steps: Steps, updated: ArrayLike) -> tuple[Columns, Steps]:
     """The ratio filled in, and the samples that were not skipped: a skipped loss counts for those after it."""
     lengths, loss = columns.pop("seqlen"), columns.pop("loss")
     columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])
     taken = np.asarray(updated, dtype=np.bool_)
     return {name: column[taken] for name, column in columns.items()}, steps[taken]
-
-
-def _column(values: Sequence[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

@@ -1,6 +1,6 @@
-"""Pearson's coefficient as pairs come in: over all of them, or over the last few; O(1) a pair.
+"""Pearson's coefficient as pairs come in, O(1) a pair.
 
-Both keep co-moments about a running mean, never sums of squares, and measure values from an origin near them: a loss
+It keeps co-moments about a running mean, never sums of squares, and measures values from an origin near them: a loss
 scale of 10^9 that moves by 1 loses no digits.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-__all__ = ["CoMoments", "SlidingPearson", "StreamingPearson", "p_values"]
+__all__ = ["CoMoments", "StreamingPearson", "p_values"]
 
 MIN_PAIRS = 3
 """Fewer pairs than this have a coefficient that says nothing."""
@@ -51,25 +51,6 @@ class CoMoments(NamedTuple):
             self.sxx + dx * dx * share,
             self.syy + dy * dy * share,
             self.sxy + dx * dy * share,
-        )
-
-    def merged(self, other: CoMoments) -> CoMoments:
-        """Both together, measured from the same origin.
-
-        Source: Chan, Golub & LeVeque 1983, "Algorithms for computing the sample variance", equation 2.1.
-        """
-        n = self.n + other.n
-        if not self.n or not other.n:
-            return self if self.n else other
-        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
-        share = self.n * other.n / n
-        return CoMoments(
-            n,
-            self.mean_x + dx * other.n / n,
-            self.mean_y + dy * other.n / n,
-            self.sxx + other.sxx + dx * dx * share,
-            self.syy + other.syy + dy * dy * share,
-            self.sxy + other.sxy + dx * dy * share,
         )
 
     @property
@@ -111,20 +92,6 @@ class StreamingPearson:
             self._origin = x, y
         self._moments = self._moments.pushed(x - self._origin[0], y - self._origin[1])
 
-    def merge(self, other: StreamingPearson) -> StreamingPearson:
-        """Over the pairs of both, in a new one: windows or ranks that were read apart."""
-        theirs = other._moments
-        if self._moments.n:
-            theirs = theirs._replace(
-                mean_x=theirs.mean_x + (other._origin[0] - self._origin[0]),
-                mean_y=theirs.mean_y + (other._origin[1] - self._origin[1]),
-            )
-        made = StreamingPearson()
-        made._origin = self._origin if self._moments.n else other._origin
-        made._moments = self._moments.merged(theirs)
-        made.left_out = self.left_out + other.left_out
-        return made
-
     @property
     def n(self) -> int:
         """Pairs of finite values so far."""
@@ -139,70 +106,6 @@ class StreamingPearson:
     def p_value(self) -> float:
         """Two-sided, for independent pairs."""
         return float(p_values(self.r, self.n))
-
-
-class SlidingPearson:
-    """Over the last `window` finite pairs.
-
-    Nothing is ever subtracted again, so an outlier that has left takes no digits with it: the window is a queue of two
-    stacks, each of which knows what its own pairs add up to, and the answer merges the two. A pair is handled twice in
-    its life: O(1) a push, on the average. When the stacks are turned over, the newest pair becomes the origin.
-
-    Source: the queue of two stacks, as in Tangwongsan, Hirzel & Schneider 2017, "Low-latency sliding-window aggregation
-    in worst-case constant time", section 2 (Two-Stacks).
-    """
-
-    def __init__(self, window: int) -> None:
-        if window < MIN_PAIRS:
-            raise ValueError(f"a window of {window} pairs has no coefficient; {MIN_PAIRS} is the least")
-        self._window = window
-        self._origin = (0.0, 0.0)
-        self._old: list[CoMoments] = []
-        """What is left of the older half: at each place, that pair and all newer ones of this half together."""
-        self._new: list[tuple[float, float]] = []
-        self._of_new = CoMoments()
-        self.left_out = 0
-        """Pairs, ever, in which a value was nan or inf."""
-
-    def __len__(self) -> int:
-        return len(self._old) + len(self._new)
-
-    def push(self, x: float, y: float) -> None:
-        """Takes the next pair; the oldest leaves once the window is full."""
-        if not (math.isfinite(x) and math.isfinite(y)):
-            self.left_out += 1
-            return
-        if not len(self):
-            self._origin = x, y
-        if len(self) == self._window:
-            self._old.pop()
-        self._new.append((x, y))
-        self._of_new = self._of_new.pushed(x - self._origin[0], y - self._origin[1])
-        if len(self._new) == self._window:
-            self._turn_over()
-
-    def _turn_over(self) -> None:
-        self._origin = self._new[-1]
-        moments = CoMoments()
-        for x, y in reversed(self._new):
-            moments = moments.pushed(x - self._origin[0], y - self._origin[1])
-            self._old.append(moments)
-        self._new.clear()
-        self._of_new = CoMoments()
-
-    @property
-    def _moments(self) -> CoMoments:
-        return self._old[-1].merged(self._of_new) if self._old else self._of_new
-
-    @property
-    def r(self) -> float:
-        """Pearson's coefficient of the pairs in the window."""
-        return self._moments.r
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided, for independent pairs."""
-        return float(p_values(self.r, len(self)))
 
 
 def p_values(r: ArrayLike, n: ArrayLike) -> NDArray[np.float64]:

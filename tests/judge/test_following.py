@@ -13,21 +13,20 @@ from hypothesis import strategies as st
 
 from sentinel.act.following import Following
 from sentinel.act.past import Past
-from sentinel.judge.before import BestMean
 from sentinel.judge.history import History
-from sentinel.judge.ill_spans import IllSpans
-from sentinel.judge.recovery_check import WINDOW, Danger
+from sentinel.judge.recovery_check import WINDOW, BestMean, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
-from tests.core import all_kept
-from tests.core.all_kept import AllKept
 from tests.core.test_incident import DECISION
 from tests.core.test_recovery_plan import incident
 from tests.core.test_recovery_plan import run as run_state
+from tests.judge import all_kept
+from tests.judge.all_kept import AllKept
 
 THRESHOLDS = Thresholds()
 LAST = 16
@@ -167,7 +166,7 @@ def test_whatever_is_told_the_judge_and_the_positions_are_those_of_a_watch_that_
         for number, attempt in watched.history.attempts.items():
             assert list(watched.history.lineage(attempt)) == watched.all.lineage(number)
             assert watched.history.validations(attempt) == watched.all.validations(number)
-        ill_spans, so_far = IllSpans(THRESHOLDS), Series(THRESHOLDS)
+        ill_spans, so_far = UnhealthySpans(THRESHOLDS), Series(THRESHOLDS)
         for one in lineage:
             so_far.push(one)
             ill_spans.push(one, well=so_far.alarm is None and so_far.episode is None)

@@ -102,7 +102,7 @@ def recovery(
         return _not_yet(f"step {last.global_step}; past onset and warmup at {past_step + 2 * WINDOW}", finished)
     spikes = [onset for onset, _ in series.healed if onset >= past[-2 * WINDOW].global_step]
     if spikes:
-        return _not_yet(f"a spike at step {spikes[-1]} is too fresh", finished)
+        return _not_yet(f"a spike at step {spikes[-1]} is too recent", finished)
     verdict = _level(before, since, danger, full_seqlen)
     if verdict is None:
         late = [v.loss for v in validated if v.global_step > past_step]

@@ -1,13 +1,17 @@
-"""Slower than it was, or than its sibling: the loss against the run's own trend and against a reference run."""
+"""A plateau: the loss is above the run's own trend, or above a reference run. It recommends no rollback."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Lag", "Reference", "Trend"]
+from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
+from sentinel.judge.events import EventKind
+from sentinel.judge.reference import Reference
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["Plateau"]
 
 _PER_OCTAVE = 4
 """Means kept for each doubling of the steps: a trend of months is a few dozen numbers."""
@@ -28,45 +32,6 @@ _REFERENCE_FROM_STEP = 500
 """Before, LR warmups of different length make siblings differ by more than that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
-    """The run is slower than it should be; no ground for a rollback by itself, but for a look."""
-
-    since_step: int
-    reason: str
-
-
-class Reference:
-    """Another run's loss over its steps, to be compared with at the same step."""
-
-    def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
-        """`points` are (step, loss in nats), by step; smooth them first, a single loss is noise."""
-        self.name = name
-        self._steps = [step for step, _ in points]
-        self._losses = [loss for _, loss in points]
-
-    @property
-    def points(self) -> list[tuple[int, float]]:
-        """(step, loss in nats), by step."""
-        return list(zip(self._steps, self._losses, strict=True))
-
-    @property
-    def ends(self) -> tuple[int, int] | None:
-        """The first and the last step that is known of; None where nothing is."""
-        return (self._steps[0], self._steps[-1]) if self._steps else None
-
-    def loss(self, step: int) -> float | None:
-        """The reference's loss at the step, interpolated; None outside of what is known of it."""
-        at = bisect_right(self._steps, step)
-        if at == 0 or (at == len(self._steps) and step != self._steps[-1]):
-            return None
-        if at == len(self._steps):
-            return self._losses[-1]
-        left, right = self._steps[at - 1], self._steps[at]
-        share = (step - left) / (right - left)
-        return self._losses[at - 1] + share * (self._losses[at] - self._losses[at - 1])
-
-
 @dataclass(slots=True, kw_only=True)
 class _Mean:
     """One that is not complete yet."""
@@ -79,42 +44,45 @@ class _Mean:
     count: int
 
 
-class Trend:
-    """Means of the loss, four for each doubling of the steps, and what they say together.
+class Plateau(Detector):
+    """Means of the loss, four for each doubling of the steps, and what they show together.
 
     A power law, loss = a * step^-b, is drawn through the two doublings that ended one doubling ago (Kaplan et al. 2020,
     "Scaling Laws for Neural Language Models", section 5: learning curves are power laws after the warmup). Plateau: the
     newest mean is 10 % above it, and the loss has fallen by less than 1 % in the last doubling.
     """
 
-    def __init__(self, references: Sequence[Reference] = ()) -> None:
-        self.references = references
-        self.clear()
+    per_settings = True
 
-    def clear(self) -> None:
-        """Forgets everything: what comes is not comparable with what was."""
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._forget()
+
+    def reset(self, why: Reset) -> None:
+        if why is Reset.TREND:
+            self._forget()
+
+    def _forget(self) -> None:
         self._means: list[tuple[int, float]] = []
         self._mean: _Mean | None = None
         self._behind: dict[str, int] = {}
-        self.lag: Lag | None = None
-        """What the last complete mean says; None where it is as it should be."""
 
-    def push(self, step: int, loss: float) -> bool:
-        """Takes the median of a block that ends at the step. Whether a mean is complete, and `lag` is new."""
+    def check(self, block: Block, known: Known) -> Finding | None:
+        """What the last mean shows, where one is complete; an end where it shows no plateau."""
+        if known.baseline.episode is not None:
+            return None
+        step, mean = block.last_step, self._mean
         bucket = int(_PER_OCTAVE * math.log2(max(1, step)))
-        mean = self._mean
         if mean is not None and mean.bucket == bucket:
-            mean.losses += loss
+            mean.losses += block.median
             mean.count += 1
-            return False
-        self._mean = _Mean(bucket=bucket, first_step=step, losses=loss, count=1)
+            return None
+        self._mean = _Mean(bucket=bucket, first_step=step, losses=block.median, count=1)
         if mean is None:
-            return False
+            return None
         self._means.append((mean.first_step, mean.losses / mean.count))
-        self.lag = self._plateau() or self._behind_reference()
-        return True
+        return self._above_trend() or self._above_reference(known.references) or Finding.over(EventKind.PLATEAU, step)
 
-    def _plateau(self) -> Lag | None:
+    def _above_trend(self) -> Finding | None:
         if len(self._means) < _FITTED + _PER_OCTAVE:
             return None
         step, now = self._means[-1]
@@ -126,11 +94,11 @@ class Trend:
         if now <= expected * (1 + _ABOVE_TREND):
             return None
         reason = f"the loss has stood at {now:.3f} since step {since}; by its own trend it would be at {expected:.3f}"
-        return Lag(since_step=since, reason=reason)
+        return Finding(onset_range=(since, since), reason=reason, kind=EventKind.PLATEAU)
 
-    def _behind_reference(self) -> Lag | None:
+    def _above_reference(self, references: Sequence[Reference]) -> Finding | None:
         step, now = self._means[-1]
-        for reference in self.references:
+        for reference in references:
             there = reference.loss(step)
             if there is None or step < _REFERENCE_FROM_STEP or now <= there * (1 + _ABOVE_REFERENCE):
                 self._behind.pop(reference.name, None)
@@ -138,7 +106,7 @@ class Trend:
             since = self._behind.setdefault(reference.name, step)
             if since != step:  # twice in a row
                 reason = f"the loss stands at {now:.3f} at step {step}, where {reference.name} stood at {there:.3f}"
-                return Lag(since_step=since, reason=reason)
+                return Finding(onset_range=(since, since), reason=reason, kind=EventKind.PLATEAU)
         return None
 
 

@@ -28,7 +28,7 @@ _STANDING_SAMPLES = 3
 """Last losses that must each be above the level for it to stand there."""
 
 
-_NO_NEWS_SAMPLES = 16
+_SAMPLES_TO_DOUBT_BAND = 16
 """Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready."""
 
 
@@ -62,7 +62,6 @@ class Episode:
     outside: int = 0
     """Those of them that were above the edge."""
 
-    last_outside_step: int = 0
     back_step: int | None = None
     """First step after the last one that was above the edge; None while the newest is."""
 
@@ -87,7 +86,7 @@ class Episode:
         self.peak = max(self.peak, loss)
         if loss > self.upper:
             self.outside += 1
-            self.last_outside_step, self.back_step = step, None
+            self.back_step = None
         elif self.back_step is None:
             self.back_step = step
         if self.samples % 4 == 0:
@@ -100,6 +99,16 @@ class Episode:
         for seen in (self.recent, self.longer, self.differences):
             seen.clear()
         self.marks.clear()
+
+    @property
+    def left_band(self) -> str:
+        """`the loss left its band (2.100 ± 0.010) at step 31219`."""
+        return f"the loss left its band ({self.level:.3f} ± {self.sigma:.3f}) at step {self.onset_range[1]}"
+
+    @property
+    def waiting(self) -> str:
+        """The sentence for as long as it is open."""
+        return f"{self.left_band}, peak {self.peak:.3f}: waiting to see whether it comes back by itself"
 
     @property
     def stands_at(self) -> float:
@@ -145,9 +154,9 @@ class Episode:
         excess = median(self.longer) - self.level
         return excess / error if error > 0 else math.copysign(math.inf, excess)
 
-    def was_no_news(self, step: int, patience_steps: int) -> bool:
+    def band_was_wrong(self, step: int, patience_steps: int) -> bool:
         """Whether a provisional band was wrong: long after, the losses still do not differ from it by their noise."""
-        long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _NO_NEWS_SAMPLES
+        long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _SAMPLES_TO_DOUBT_BAND
         return self.provisional and long_after and self._standard_errors <= _SIGNIFICANT
 
     def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sentinel.judge.episode import Episode
+from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.pacing import FixedLinear, Mixed, RandomLtdSchedule, SeqlenSchedule

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.judged_curves import CURVES, recorded, said
+from tests.judge.judged_curves import CURVES, recorded, said
 
 
 @pytest.mark.parametrize("name", CURVES)
 def test_the_judge_says_of_a_curve_what_it_said_when_it_was_recorded(name: str) -> None:
-    """A change on purpose is recorded anew with `python -m tests.core.judged_curves`, and read in the difference."""
+    """A change on purpose is recorded anew with `python -m tests.judge.judged_curves`, and read in the difference."""
     assert said(name) == recorded()[name]
 
 

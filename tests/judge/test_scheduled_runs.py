@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.judge.readings import Readings
-from sentinel.judge.recovery_check import Answer, Danger, recovery
+from sentinel.judge.recovery_check import Answer, Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge_past
 from sentinel.vocabulary.sample import Sample, Validation, decode
+from tests.judge.restarts import recovery
 
 RECORDED = Path(__file__).parents[1] / "data" / "scheduled_runs"
 AT = 150

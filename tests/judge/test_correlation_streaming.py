@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from sentinel.judge.analysis.correlation import SlidingPearson, StreamingPearson, p_values
+from sentinel.judge.analysis.correlation.streaming import StreamingPearson, p_values
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -46,42 +46,6 @@ def test_streamed_it_is_what_scipy_says(given_columns: Columns) -> None:
     assert streamed.p_value == pytest.approx(expected.pvalue, rel=1e-5, abs=1e-6)  # at |r| = 1 its slope is infinite
 
 
-@settings(deadline=None)
-@given(columns(), st.integers(0, 60))
-def test_two_halves_merged_are_the_whole(given_columns: Columns, at: int) -> None:
-    x, y = given_columns
-    assume(known(x, y))
-    merged = StreamingPearson.of(x[:at], y[:at]).merge(StreamingPearson.of(x[at:], y[at:]))
-    assert merged.r == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
-
-
-@settings(deadline=None)
-@given(columns(least=8), st.integers(3, 20))
-def test_a_sliding_window_is_what_scipy_says_of_it_at_every_push(given_columns: Columns, window: int) -> None:
-    sliding = SlidingPearson(window)
-    for end, pair in enumerate(zip(*map(np.ndarray.tolist, given_columns), strict=True), 1):
-        sliding.push(*pair)
-        x, y = (c[max(0, end - window) : end] for c in given_columns)
-        assert len(sliding) == len(x)
-        if known(x, y):
-            assert sliding.r == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
-        else:
-            assert math.isnan(sliding.r)
-
-
-def test_an_outlier_that_has_left_the_window_takes_no_digits_with_it() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, 400))
-    x[100], y[100] = 1e12, -1e13
-    x[200:] += 1e9  # and a level that jumps
-    sliding = SlidingPearson(50)
-    for end, pair in enumerate(zip(x.tolist(), y.tolist(), strict=True), 1):
-        sliding.push(*pair)
-        if end > 250 or 150 < end < 200:
-            window = slice(end - 50, end)
-            assert sliding.r == pytest.approx(stats.pearsonr(x[window], y[window]).statistic, abs=1e-9)
-
-
 @pytest.mark.parametrize("offset", [0.0, 1e9])
 def test_a_million_pairs_far_from_zero_lose_no_digits(offset: float) -> None:
     rng = np.random.default_rng(1)
@@ -96,13 +60,12 @@ def test_a_million_pairs_far_from_zero_lose_no_digits(offset: float) -> None:
 
 def test_what_is_not_finite_is_left_out_and_counted() -> None:
     pairs = [(1.0, 2.0), (math.inf, 1.0), (2.0, math.nan), (3.0, 1.0), (4.0, 5.0)]
-    streamed, sliding = StreamingPearson(), SlidingPearson(3)
+    streamed = StreamingPearson()
     for pair in pairs:
         streamed.push(*pair)
-        sliding.push(*pair)
     whole = StreamingPearson.of(*map(list, zip(*pairs, strict=True)))
     expected = stats.pearsonr([1.0, 3.0, 4.0], [2.0, 1.0, 5.0]).statistic
-    for pearson in (streamed, sliding, whole):
+    for pearson in (streamed, whole):
         assert pearson.r == pytest.approx(expected, abs=1e-12)
         assert pearson.left_out == 2
 
@@ -114,8 +77,6 @@ def test_too_few_or_constant_pairs_have_no_coefficient() -> None:
         pearson.push(1e9 + 0.1, float(pearson.n))
     assert math.isnan(pearson.r)
     assert math.isnan(pearson.p_value)
-    with pytest.raises(ValueError, match="has no coefficient"):
-        SlidingPearson(2)
 
 
 @pytest.mark.parametrize("r", [0.0, 0.01, -0.3, 0.999, 1.0])

@@ -1,22 +1,15 @@
-"""The signals that may move before the loss does: which have left their bands, and since when."""
+"""Signals that may move before the loss does: which have left their bands, and since when. No findings of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
+from sentinel.judge.detectors.detector import Block, Detector, Finding, Known
 from sentinel.judge.noise_band import NoiseBand
+from sentinel.judge.readings import BANDED, Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["BANDED", "Leading"]
-
-BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
-"""Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
-
-grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
-Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
-loss_spread and grad_norm_spread: one rank's data or hardware, before the mean shows it.
-"""
+__all__ = ["LeadingSignals"]
 
 _COLLAPSE_HALVINGS = 3
 """Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
@@ -25,8 +18,8 @@ tr8-104B's was falling for 2,300 steps before its loss blew up.
 """
 
 
-class Leading:
-    """Takes each sample's readings; remembers what left its band within the last `led_by_window_steps`."""
+class LeadingSignals(Detector):
+    """Keeps a noise band for each signal; remembers what left its band within the last `led_by_window_steps`."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._forget_steps = thresholds.led_by_window_steps
@@ -37,34 +30,37 @@ class Leading:
         self._fall: tuple[int, float] | None = None
         """The step since which the loss scale falls, and by how many halvings so far; None where it does not."""
 
-    def take(self, step: int, readings: Mapping[str, float | None]) -> None:
-        """One sample's readings; what is None was not measured."""
-        for name, band in self.bands.items():
-            value = readings[name]
-            if value is None:
-                continue
-            inside = self._inside[name]
+    def is_quiet(self, samples: Samples, known: Known) -> bool:
+        """Whether every signal is inside a settled band."""
+        if any(self._inside.values()):
+            return False
+        for name, values in samples.signals.items():
+            band = self.bands[name]
+            if not band.ready or max(values) > band.upper:
+                return False
+        return True
+
+    def push(self, samples: Samples, known: Known) -> Finding | None:
+        if samples.plain:
+            self._inside.update(samples.signals)
+            return None
+        step = samples.steps[-1]
+        for name, (value,) in samples.signals.items():
+            band, inside = self.bands[name], self._inside[name]
             if math.isfinite(value) and value <= band.upper:
                 inside.append(value)
                 band.glimpse(inside)
             else:
                 first, _, count, peak = self._departed.get(name, (step, step, 0, -math.inf))
                 self._departed[name] = (first, step, count + 1, max(peak, value))
-        scale = readings["loss_scale"]
+        scale = samples.readings.get("loss_scale")
         if scale is not None and scale > 0 and scale != self._scale:
             self._note_scale(step, scale)
+        return None
 
-    def take_quiet_block(self, blocks: Mapping[str, list[float]]) -> bool:
-        """A whole block of finite readings at once: as `take` for each. False, and nothing taken, if any is outside."""
-        if any(max(values) > self.bands[name].upper for name, values in blocks.items()):
-            return False
-        if any(self._inside.values()) or not all(self.bands[name].ready for name in blocks):
-            return False
-        self._inside.update(blocks)
-        return True
-
-    def end_block(self, step: int) -> None:
-        """The block that ends at the step is over: the bands move, and departures that were long ago are forgotten."""
+    def learn(self, block: Block, known: Known) -> None:
+        """The bands move, and departures that were long ago are forgotten."""
+        step = block.last_step
         for name, inside in self._inside.items():
             if inside:
                 self.bands[name].learn(inside)

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.judge.ill_spans import IllSpan, IllSpans
-from sentinel.judge.outright import Overflows
+from sentinel.judge.detectors.skipped_updates import SkippedUpdates
+from sentinel.judge.readings import Samples
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.decision import decide
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
 from sentinel.plan.target import choose_target
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
+from sentinel.vocabulary.scraped import ScrapedSample
 from tests.core.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)
@@ -88,7 +90,7 @@ def test_nan_in_the_weights_takes_over_the_onset_of_the_divergence_before_it() -
 )
 def test_a_loss_100_times_its_level_is_known_at_the_second_step(losses: list[float], alarm_step: int | None) -> None:
     series = Series(Thresholds(), [*well(100), *(sample(101 + i, loss) for i, loss in enumerate(losses))])
-    assert (series.alarm.step if series.alarm else None) == alarm_step
+    assert (series.alarm.verdict_step if series.alarm else None) == alarm_step
     assert alarm_step is None or (series.alarm is not None and "times its level" in series.alarm.reason)
 
 
@@ -112,14 +114,14 @@ def test_a_real_zero_1_run_in_fp32_leaves_its_band_and_skips_its_updates_later(
     patient = Series(PATIENT, samples).alarm
     assert patient is not None
     assert "skipped" in patient.reason
-    assert patient.onset_range[1] < 372 < skipped[0] < patient.step
+    assert patient.onset_range[1] < 372 < skipped[0] < patient.verdict_step
     at_once = Series(Thresholds(), samples).alarm
     assert at_once is not None
-    assert (at_once.onset_range, at_once.step) == (patient.onset_range, 374)
+    assert (at_once.onset_range, at_once.verdict_step) == (patient.onset_range, 374)
 
 
 def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[Sample | CheckpointSaved]) -> None:
-    ill, series = IllSpans(PATIENT), Series(PATIENT)
+    ill, series = UnhealthySpans(PATIENT), Series(PATIENT)
     for record in llama:
         if isinstance(record, Sample):
             series.push(record)
@@ -132,7 +134,7 @@ def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[
 
 
 def spans(samples: list[Sample], *, well: bool = True) -> list[tuple[str, int, int]]:
-    folded = IllSpans(Thresholds())
+    folded = UnhealthySpans(Thresholds())
     for s in samples:
         folded.push(s, well=well)
     return [(s.words, s.first_step, s.last_step) for s in folded.spans]
@@ -207,7 +209,7 @@ def test_what_is_kept_of_ill_steps_does_not_grow_with_the_steps() -> None:
     assert found[-1] == ("the sum of sqrt(v)", 9990, 9990)
 
 
-ILL = IllSpan(first_step=22, last_step=45, words="the sum of sqrt(v)", worst=2e10, usual=1e2)
+ILL = UnhealthySpan(first_step=22, last_step=45, words="the sum of sqrt(v)", worst=2e10, usual=1e2)
 
 
 def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
@@ -246,18 +248,32 @@ def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
 
 @pytest.mark.parametrize(("step", "ill"), [(374, False), (375, True), (400, True), (401, False)])
 def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -> None:
-    span = IllSpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
+    span = UnhealthySpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
     assert (run(ill_spans=(span,)).illness_at(step) is not None) is ill
+
+
+KNOWN = Series(Thresholds()).known
+
+
+def seen(step: int, skipped: bool, loss: float | None, scale: float | None, after: int) -> Samples:
+    return Samples.of(step, {"loss": loss, "loss_scale": scale}, skipped=skipped, after=after)
+
+
+def scraped(step: int, unseen_steps: int, unseen_skipped: int) -> ScrapedSample:
+    return ScrapedSample(
+        attempt=1, global_step=step, time_unix_s=0.0, loss=2.0, unseen_steps=unseen_steps, unseen_skipped=unseen_skipped
+    )
 
 
 @pytest.mark.parametrize(("skipped", "row", "onset"), [(3, 4, (10, 10)), (2, 0, None), (0, 0, None)])
 def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_all_were_skipped(
     skipped: int, row: int, onset: tuple[int, int] | None
 ) -> None:
-    overflows = Overflows(Thresholds())
-    assert overflows.take(10, True, None, None, 9)
-    overflows.unseen(14, 3, skipped)
-    assert (overflows.run, overflows.onset_range) == (row, onset)
+    detector = SkippedUpdates(Thresholds())
+    detector.push(seen(10, True, None, None, 9), KNOWN)
+    assert detector.excludes
+    detector.push_unseen(scraped(14, 3, skipped), KNOWN)
+    assert (detector.run, detector.onset_range) == (row, onset)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +292,11 @@ def test_steps_that_no_sample_tells_of_continue_a_row_of_skipped_updates_where_a
 def test_an_update_was_skipped_if_it_says_so_or_its_loss_scale_fell_at_a_loss_that_is_none(
     skipped: bool, loss: float | None, scale_before: float | None, scale: float | None, counted: bool
 ) -> None:
-    overflows = Overflows(Thresholds(skipped_run_steps=2))
-    overflows.take(10, True, 2.0, scale_before, 9)
-    assert overflows.take(20, skipped, loss, scale, 10) is counted
-    assert (overflows.run, overflows.onset_range) == ((2, (10, 10)) if counted else (0, None))
-    assert overflows.too_many is counted
-    overflows.unseen(31, 10, 9 if counted else 10)
-    assert (overflows.run, overflows.onset_range) == ((0, None) if counted else (10, (21, 21)))
+    detector = SkippedUpdates(Thresholds(skipped_run_steps=2))
+    assert detector.push(seen(10, True, 2.0, scale_before, 9), KNOWN) is None
+    finding = detector.push(seen(20, skipped, loss, scale, 10), KNOWN)
+    assert detector.excludes is counted
+    assert (detector.run, detector.onset_range) == ((2, (10, 10)) if counted else (0, None))
+    assert (finding is not None) is counted
+    detector.push_unseen(scraped(31, 10, 9 if counted else 10), KNOWN)
+    assert (detector.run, detector.onset_range) == ((0, None) if counted else (10, (21, 21)))

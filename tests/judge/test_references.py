@@ -20,7 +20,7 @@ from sentinel.daemon.choosing import Chosen
 from sentinel.daemon.supervisor import watch
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
-from sentinel.judge.trend import Reference
+from sentinel.judge.reference import Reference
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError

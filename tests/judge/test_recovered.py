@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.judge.before import comparable
-from sentinel.judge.recovery_check import Answer, Danger, best_mean, recovery
+from sentinel.judge.recovery_check import Answer, Danger, comparable
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
+from tests.judge.restarts import best_mean, recovery
 
 DANGER = Danger(
     onset_step=50, onset_tokens=50 * 2048, warmup_end_step=60, best_before=3.6, hold_steps=300, total_steps=1000

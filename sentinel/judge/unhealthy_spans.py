@@ -13,7 +13,7 @@ from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["IllSpan", "IllSpans"]
+__all__ = ["UnhealthySpan", "UnhealthySpans"]
 
 _HISTORY_BLOCKS = 64
 """Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps,
@@ -38,7 +38,7 @@ class _Signal:
     column: str
     words: str
     factor: float
-    """Times its usual value at which a reading is ill."""
+    """Times its usual value at which a reading is extreme."""
 
     above: float = 0.0
     """… and at least so far above it, in the signal's unit."""
@@ -58,11 +58,11 @@ lies in such a span (`benchmarks/healthy_targets.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IllSpan:
-    """A stretch of steps at which one signal was ill."""
+class UnhealthySpan:
+    """A stretch of steps at which one signal was extreme."""
 
     first_step: int
-    """The step after the last that was known not to be ill."""
+    """The step after the last reading that was not."""
 
     last_step: int
     words: str
@@ -81,21 +81,21 @@ class IllSpan:
         return f"{self.words} was {self.worst:.3g} between the steps {self.first_step} and {self.last_step}{usual}"
 
 
-class IllSpans:
+class UnhealthySpans:
     """Folds the samples of one line of descent, in order. What is kept does not grow with the samples.
 
-    usual = the median of the last 64 medians of 8 healthy readings. A reading is ill that is not a number, or above
-    `factor` times the usual value. What is ill is not learnt from. A skipped update's gradient norm is not read.
+    usual = the median of the last 64 medians of 8 healthy readings. A reading is extreme that is not a number, or above
+    `factor` times the usual value; nothing is learned from it. A skipped update's gradient norm is not read.
     """
 
     def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
         self._regime = Regime(thresholds, planned)
         self._trackers = [_Tracker(signal) for signal in _SIGNALS]
-        self._past: deque[IllSpan] = deque(maxlen=_REMEMBERED)
+        self._past: deque[UnhealthySpan] = deque(maxlen=_REMEMBERED)
         self._before: int | None = None
 
     @property
-    def spans(self) -> tuple[IllSpan, ...]:
+    def spans(self) -> tuple[UnhealthySpan, ...]:
         """Those that are over and those that last, by their first steps."""
         lasting = [span for tracker in self._trackers if (span := tracker.span) is not None]
         return tuple(sorted([*self._past, *lasting], key=lambda span: (span.first_step, span.words)))
@@ -116,7 +116,7 @@ class IllSpans:
 
 
 class _Tracker:
-    """One signal: its usual value, and the readings in a row that are ill."""
+    """One signal: its usual value, and the extreme readings in a row."""
 
     def __init__(self, signal: _Signal) -> None:
         self.signal = signal
@@ -142,11 +142,11 @@ class _Tracker:
         self._known = None
 
     @property
-    def span(self) -> IllSpan | None:
+    def span(self) -> UnhealthySpan | None:
         """The span that lasts; None where there is none, or too few readings of it."""
         if self._run < self.signal.running:
             return None
-        return IllSpan(
+        return UnhealthySpan(
             first_step=self._first,
             last_step=self._last,
             words=self.signal.words,
@@ -154,9 +154,9 @@ class _Tracker:
             usual=self._usual,
         )
 
-    def take(self, step: int, value: float, before: int | None, *, well: bool) -> IllSpan | None:
+    def take(self, step: int, value: float, before: int | None, *, well: bool) -> UnhealthySpan | None:
         """Takes the next reading; the span that has ended with it, or None."""
-        if not self._is_ill(value):
+        if not self._is_extreme(value):
             over = self.span
             self._end()
             self._learn(value)
@@ -174,7 +174,7 @@ class _Tracker:
         self._forget()
         return over
 
-    def _is_ill(self, value: float) -> bool:
+    def _is_extreme(self, value: float) -> bool:
         if not math.isfinite(value):
             return True
         if self._known is not None:

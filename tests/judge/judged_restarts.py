@@ -1,4 +1,4 @@
-"""Drawn restarts, and when each has recovered or failed: `python -m tests.core.judged_restarts` records it anew."""
+"""Drawn restarts, and when each has recovered or failed: `python -m tests.judge.judged_restarts` records it anew."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sentinel.judge.recovery_check import Danger, best_mean, recovery
+from sentinel.judge.recovery_check import Danger
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, Validation
+from tests.judge.restarts import best_mean, recovery
 
 __all__ = ["RECORD", "SEEDS", "recorded", "said"]
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sentinel.judge.episode import Episode
+from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.thresholds import Thresholds
 
 THRESHOLDS = Thresholds()

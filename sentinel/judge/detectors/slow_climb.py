@@ -1,4 +1,4 @@
-"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against the best held."""
+"""Slow climbs and permanent offsets, at every time scale: means of longer and longer blocks against their best."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.noise_band import BLOCK, wandering_sigma
+from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Climb", "Scales"]
+__all__ = ["SlowClimb"]
 
 _FINEST = 4 * BLOCK
 """Samples of the finest scale's blocks: below it the noise band sees a rise sooner."""
@@ -24,7 +26,7 @@ _MEDIAN_ERROR = 1.2533
 _SCALES = 8
 """32 … 524,288 samples."""
 
-_HELD = 3
+_BLOCKS_ABOVE = 3
 """Blocks in a row that must stand above: a climb has been seen three times."""
 
 _LAGS = (1, 4)
@@ -51,14 +53,14 @@ _RECOVERING_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Climb:
+class _Climb:
     """The finding: since when, above what, by how much."""
 
     onset_range: tuple[int, int]
     """Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended."""
 
     best: float
-    """The best mean that was held before, nats."""
+    """The best mean of two neighbouring blocks before, nats."""
 
     mean: float
     """The lowest mean of the blocks that stand above it, nats."""
@@ -70,7 +72,7 @@ class Climb:
     """Of one block."""
 
 
-class Scales:
+class SlowClimb(Detector):
     """Block means at 32, 128, 512 … samples, from medians of 8, so that single outliers do not count.
 
     best = the smallest mean that two neighbouring blocks held; sigma = `wandering_sigma` of the blocks that did not
@@ -80,37 +82,44 @@ class Scales:
     been about as low for n blocks: the larger of two neighbours is that low, once in n, by chance.
     """
 
-    def __init__(self, *, sigmas: float, tolerance: float, patience_steps: int) -> None:
-        self._sigmas = sigmas
-        self._tolerance = tolerance
-        self._patience_steps = patience_steps
-        self.clear()
+    per_settings = True
 
-    def clear(self) -> None:
-        """Forgets everything: what comes is not comparable with what was."""
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._sigmas = thresholds.climb_sigmas
+        self._tolerance = thresholds.climb_tolerance
+        self._patience_steps = thresholds.patience_steps
+        self._forget()
+
+    def reset(self, why: Reset) -> None:
+        if why is Reset.LEVEL:
+            self._forget()
+
+    def _forget(self) -> None:
         self._scales: list[_Scale] = []
-        self._waiting: list[list[_Block]] = [[]]
+        self._waiting: list[list[_Mean]] = [[]]
         self._newest = -math.inf
         self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
+        self._rising = False
 
-    def push(
-        self, median: float, first_step: int, last_step: int, *, noise: float, widened: float = 0.0, ill: bool = False
-    ) -> None:
-        """Takes the median of 8 samples, each with so much independent noise (sigma, nats).
+    def learn(self, block: Block, known: Known) -> None:
+        """Nothing is learned from a loss that is outside its band or above its best."""
+        past = known.baseline
+        learns = past.episode is None
+        if learns and not self._rising:
+            self._medians.append(block.median)
+        self._newest = block.median
+        if self._push((block.median, block.first_step, block.last_step), known, learns):
+            self._rising = past.climbing = any(scale.above for scale in self._scales)
+            past.above_best = self._scales[0].excess()
 
-        `widened` is a larger tolerance (share), where one is in force. Where the loss is `ill` already, nothing is
-        learnt from it.
-        """
-        if not (ill or self.rising):
-            self._medians.append(median)
-        self._newest = median
-        block = (median, first_step, last_step)
+    def _push(self, block: _Mean, known: Known, learns: bool) -> bool:
+        """Whether a block of any scale is complete."""
         finer: float | None = None
         for level in range(_SCALES):
             waiting = self._waiting[level]
             waiting.append(block)
             if len(waiting) < _GROWTH:
-                return
+                return level > 0
             lowest = min(waiting)[0]
             block = (_mean(waiting), waiting[0][1], waiting[-1][2])
             waiting.clear()
@@ -118,31 +127,50 @@ class Scales:
                 self._scales.append(_Scale(_FINEST * _GROWTH**level))
                 self._waiting.append([])
             if finer is None:
+                noise = known.baseline.band.neighbours
                 finer = max(_sigma(self._medians, math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
             scale = self._scales[level]
-            scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, widened), ill)
+            scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, known.regime.widened), learns)
             finer = scale.sigma
+        return True
 
-    @property
-    def climb(self) -> Climb | None:
-        """The climb that is under way, at the finest scale that shows it; None where none does."""
-        return next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
+    def check(self, block: Block, known: Known) -> Finding | None:
+        """The climb at the finest scale that shows it; an open episode is given its patience first."""
+        if not self._rising or known.alarm is not None:
+            return None
+        episode = known.baseline.episode
+        if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
+            return None
+        climb = next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
+        if climb is None:
+            return None
+        reason = (
+            f"{climb.samples}-sample means of the loss have stood at {climb.mean:.3f} or above since step "
+            f"{climb.onset_range[1]}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
+            "not come back"
+        )
+        return Finding(onset_range=_onset_of(climb, known), reason=reason)
 
-    def above_best(self) -> float:
-        """How far the newest 32-sample mean is above the best that was held (share of it); 0 where none is known."""
-        return self._scales[0].excess() if self._scales else 0.0
-
-    @property
-    def rising(self) -> bool:
-        """Whether any scale stands above its bar at all."""
-        return any(scale.above for scale in self._scales)
+    def persists(self, block: Block) -> bool:
+        """Whether any scale is above its bar at all."""
+        return self._rising
 
 
-_Block = tuple[float, int, int]
+def _onset_of(climb: _Climb, known: Known) -> tuple[int, int]:
+    """The climb's own, or that of the spike that it began with."""
+    early, late = climb.onset_range
+    spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
+    episode = known.baseline.episode
+    if episode is not None and episode.onset_range[1] <= late:
+        spikes.append(episode.onset_range)
+    return min(spikes, default=climb.onset_range)
+
+
+_Mean = tuple[float, int, int]
 """Mean or median in nats, first step, last step."""
 
 
-def _mean(blocks: Sequence[_Block]) -> float:
+def _mean(blocks: Sequence[_Mean]) -> float:
     return math.fsum(value for value, _, _ in blocks) / len(blocks)
 
 
@@ -160,7 +188,7 @@ class _Scale:
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
-    def push(self, block: _Block, lowest: float, finer: float, sigmas: float, tolerance: float, ill: bool) -> None:
+    def push(self, block: _Mean, lowest: float, finer: float, sigmas: float, tolerance: float, learns: bool) -> None:
         """Takes a block, with the lowest of its quarters; `finer` is the noise of the next finer scale."""
         value, first_step, self._until = block
         self._latest = value
@@ -176,12 +204,12 @@ class _Scale:
             self.above += 1
             return
         self.above = 0
-        if ill:
+        if not learns:
             return
         if self._last is not None:
-            held = max(value, self._last)  # twice in a row: a single low block is luck
-            self._blocks_at_best = 1 if best is None or held < best - self.sigma else self._blocks_at_best + 1
-            self._best = best = held if best is None else min(best, held)
+            best_of_two = max(value, self._last)  # twice in a row: a single low block is luck
+            self._blocks_at_best = 1 if best is None or best_of_two < best - self.sigma else self._blocks_at_best + 1
+            self._best = best = best_of_two if best is None else min(best, best_of_two)
         self._last = value
         if best is None or value <= best + noise or lowest <= best:  # else only the tolerance calls it no climb
             self._values.append(value)
@@ -191,7 +219,7 @@ class _Scale:
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
         """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _HELD or age < _NEARLY * patience_steps or self._best is None:
+        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self._best is None:
             return False
         if newest < (self._best + self._lowest_above) / 2:
             return False
@@ -201,10 +229,10 @@ class _Scale:
     def excess(self) -> float:
         return (self._latest - self._best) / abs(self._best) if self._best else 0.0
 
-    def climb(self) -> Climb:
+    def climb(self) -> _Climb:
         early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
         best = math.nan if self._best is None else self._best
-        return Climb(
+        return _Climb(
             onset_range=(early, self._since_until),
             best=best,
             mean=self._lowest_above,

@@ -1,4 +1,4 @@
-"""Curves of every kind, and all that the judge says of them: `python -m tests.core.judged_curves` records it anew.
+"""Curves of every kind, and all that the judge says of them: `python -m tests.judge.judged_curves` records it anew.
 
 The record, tests/data/judged_curves.txt, is what an upgrade may not change by accident: a recorded past, replayed, has
 the same verdicts, onsets and figures as before. A change on purpose is seen there line by line.
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from sentinel.judge.analysis.first_mover import first_moved_of_samples
 from sentinel.judge.events import Event, EventKind
-from sentinel.judge.ill_spans import IllSpans
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
+from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
 from sentinel.vocabulary.sample import Sample, decode
 from sentinel.vocabulary.scraped import ScrapedSample
@@ -295,7 +295,7 @@ def said(name: str) -> str:
 
 
 def _lines(samples: list[Sample], series: Series, thresholds: Thresholds) -> Iterator[str]:
-    spans, before = IllSpans(thresholds), None
+    spans, before = UnhealthySpans(thresholds), None
     for n, one in enumerate(samples):
         series.push(one)
         spans.push(one, well=series.episode is None and series.alarm is None)

@@ -12,9 +12,9 @@ import pytest
 from sentinel.judge.events import EventKind
 from sentinel.judge.history import History
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.trend import Reference
 from sentinel.judge.verdict import Context, VerdictKind, judge
 from sentinel.vocabulary.sample import RunStarted, Sample
 
@@ -98,7 +98,7 @@ def test_a_loss_that_does_not_come_back_has_diverged(seed: int) -> None:
     series = Series(Thresholds(), curve(tr8, 800, seed=seed))
     assert series.alarm is not None
     assert 490 <= series.alarm.onset_range[0] <= 500 <= series.alarm.onset_range[1] <= 502
-    assert series.alarm.step <= 500 + Thresholds().patience_steps + 5
+    assert series.alarm.verdict_step <= 500 + Thresholds().patience_steps + 5
 
 
 def test_a_small_offset_for_good_has_diverged() -> None:
@@ -125,7 +125,7 @@ def test_nan_in_the_weights_is_known_at_once(loss: float, l1: float) -> None:
     samples = [*curve(healthy, 100), sample(101, loss, adam_variance_l1=l1)]
     series = Series(Thresholds(), samples)
     assert series.alarm is not None
-    assert series.alarm.step == 101
+    assert series.alarm.verdict_step == 101
 
 
 def test_nan_may_have_begun_in_any_step_since_the_last_that_was_reported() -> None:
@@ -149,7 +149,7 @@ def test_a_loss_that_vanishes_at_once_is_a_nan_that_the_trainer_hides() -> None:
     for before in (curve(healthy, 100), [*curve(healthy, 99), sample(100, 34023.8)]):
         alarm = Series(Thresholds(), [*before, *zeros(101, 8)]).alarm
         assert alarm is not None
-        assert (alarm.kind, alarm.step) == (EventKind.NAN, 105)
+        assert (alarm.kind, alarm.verdict_step) == (EventKind.NAN, 105)
         assert alarm.onset_range[1] in (100, 101)
 
 
@@ -274,7 +274,7 @@ def test_a_run_that_resumed_from_nothing_is_known_at_once_for_as_long_as_it_is_n
     samples = [sample(136_003 + s, 12.3 * s**-0.05) for s in range(1, 200)]
     series = Series(Thresholds(), samples[:10])
     assert series.alarm is not None
-    assert series.alarm.step == 136_006
+    assert series.alarm.verdict_step == 136_006
     series = Series(Thresholds(), samples)
     assert series.alarm is None
     (event,) = [e for e in series.events if e.recommend_rollback]
@@ -293,7 +293,7 @@ def test_a_jump_is_waited_for_as_long_as_the_deadline_and_no_longer() -> None:
     series = Series(Thresholds(), curve(jump, 600))
     assert series.alarm is not None
     assert series.alarm.onset_range[0] <= 300
-    assert series.alarm.step == series.alarm.onset_range[0] + Thresholds().patience_steps
+    assert series.alarm.verdict_step == series.alarm.onset_range[0] + Thresholds().patience_steps
 
 
 @pytest.mark.parametrize("falls_for_steps", [146, 180, 240, None])
@@ -330,7 +330,7 @@ def test_an_offset_far_below_one_samples_noise_is_found_over_many() -> None:
     alarm = Series(Thresholds(), samples).alarm
     assert alarm is not None
     assert abs(alarm.onset_range[0] - 2000) <= 40
-    assert alarm.step <= 2300
+    assert alarm.verdict_step <= 2300
 
 
 @pytest.mark.parametrize("change", ["lr", "seqlen", "planned"])

@@ -1,0 +1,33 @@
+"""The ways in which a run diverges, one file each. A new detector is one file and one entry in `DETECTORS`."""
+
+from __future__ import annotations
+
+from sentinel.judge.detectors.bad_resume import BadResume
+from sentinel.judge.detectors.detector import Detector
+from sentinel.judge.detectors.immediate_divergence import ImmediateDivergence
+from sentinel.judge.detectors.leading_signals import LeadingSignals
+from sentinel.judge.detectors.left_band import LeftBand
+from sentinel.judge.detectors.loss_drop import LossDrop
+from sentinel.judge.detectors.not_finite import NotFinite
+from sentinel.judge.detectors.plateau import Plateau
+from sentinel.judge.detectors.rising_at_end import RisingAtEnd
+from sentinel.judge.detectors.skipped_updates import SkippedUpdates
+from sentinel.judge.detectors.slow_climb import SlowClimb
+from sentinel.judge.detectors.zero_loss import ZeroLoss
+
+__all__ = ["DETECTORS"]
+
+DETECTORS: tuple[type[Detector], ...] = (
+    SkippedUpdates,
+    LeadingSignals,
+    NotFinite,
+    ZeroLoss,
+    BadResume,
+    LossDrop,
+    LeftBand,
+    ImmediateDivergence,
+    SlowClimb,
+    Plateau,
+    RisingAtEnd,
+)
+"""In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it."""

@@ -1,0 +1,38 @@
+"""A loss so far above its level that it needs no wait to be a divergence."""
+
+from __future__ import annotations
+
+from sentinel.judge.detectors.detector import Detector, Finding, Known
+from sentinel.judge.readings import Samples
+from sentinel.judge.thresholds import Thresholds
+
+__all__ = ["ImmediateDivergence"]
+
+_FAR_SAMPLES = 2
+"""Losses in a row that must be far above the level: one could be a single broken batch."""
+
+
+class ImmediateDivergence(Detector):
+    """Two losses in a row 100 times the level from before the episode, and above a uniform guess.
+
+    Below a uniform guess a multiple means little: the loss of an easy task goes from 0.001 to 0.1 and back.
+    """
+
+    only_unusual = True
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._factor = thresholds.outright_factor
+        self._guess = thresholds.hopeless_loss
+        self._run = 0
+
+    def push(self, samples: Samples, known: Known) -> Finding | None:
+        """Its episode is open: `LeftBand` comes before."""
+        episode, loss = known.baseline.episode, samples.losses[-1]
+        if episode is None or not (loss > self._factor * episode.level > 0 and loss > self._guess):
+            self._run = 0
+            return None
+        self._run += 1
+        if self._run < _FAR_SAMPLES or known.alarm is not None:
+            return None
+        reason = f"{episode.left_band} and stands at {loss:.4g}, {loss / episode.level:.0f} times its level"
+        return Finding(onset_range=episode.onset_range, reason=reason)

@@ -1,0 +1,124 @@
+"""The loss leaves its noise band: a spike if it comes back by itself, a divergence if it does not."""
+
+from __future__ import annotations
+
+import math
+
+from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
+from sentinel.judge.detectors.episode import Episode
+from sentinel.judge.events import EventKind
+from sentinel.judge.readings import Samples
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.scraped import ScrapedSample
+
+__all__ = ["LeftBand"]
+
+_LEVEL_SAMPLES = 32
+"""Losses that a settled band's level comes from."""
+
+
+class LeftBand(Detector):
+    """Opens and closes the episode of the baseline; the band learns only from losses inside it."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._inside: list[float] = []
+
+    def reset(self, why: Reset) -> None:
+        if why is Reset.SETTINGS:
+            self._inside = []
+
+    def is_quiet(self, samples: Samples, known: Known) -> bool:
+        """Whether all are inside a settled band."""
+        past = known.baseline
+        settled = past.episode is None and past.band.ready and not known.regime.widened and not self._inside
+        return settled and max(samples.losses) <= past.band.upper
+
+    def push(self, samples: Samples, known: Known) -> Finding | None:
+        past = known.baseline
+        if past.episode is not None:
+            past.episode.push(samples.steps[-1], samples.losses[-1])
+        elif samples.plain or samples.losses[0] <= known.edge:
+            self._inside += samples.losses
+            past.band.glimpse(self._inside)
+        else:
+            self._open(list(zip(samples.steps, samples.losses, strict=True)), known)
+        return None if past.episode is None else self._weigh(past.episode, samples.steps[-1], known)
+
+    def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
+        """The largest of the unseen losses may open an episode. No band learns from it: of many it is the worst."""
+        past, worst = known.baseline, sample.unseen_loss_max
+        if worst is not None and past.episode is None and past.band.ready and worst > known.edge:
+            self._open([(sample.global_step - 1, worst)], known)
+        return None
+
+    def learn(self, block: Block, known: Known) -> None:
+        """The band moves, unless the block as a whole stands out of it."""
+        past, inside = known.baseline, self._inside
+        self._inside = []
+        if past.episode is not None or known.band_paused:
+            return
+        if past.band.stands_out(block.median, known.regime.widened):
+            self._open(block.losses, known)
+        elif not past.band.learn(inside) and not past.band.ready:
+            self._inside = inside  # too few so far to begin with: the next block continues from them
+
+    def end(self, known: Known) -> Finding | None:
+        """An episode that is open when the readings end did not heal."""
+        episode = known.baseline.episode
+        if episode is None or episode.back_step is not None:
+            return None
+        if episode.outside < 2 and not known.leading.ahead_of(episode.onset_range):
+            return None
+        reason = (
+            f"the loss left its band ({episode.level:.3f}) at step {episode.onset_range[1]}, peaked at "
+            f"{episode.peak:.3f}, and had not come back when the readings ended, {episode.samples} samples later"
+        )
+        return Finding(onset_range=episode.onset_range, reason=reason)
+
+    def _open(self, since: list[tuple[int, float]], known: Known) -> None:
+        """An episode begins with the first of these losses."""
+        band, widened, step = known.baseline.band, known.regime.widened, since[0][0]
+        if math.isnan(band.level):
+            return
+        before = [(at, loss) for at, loss in known.recent if at < step]
+        inside = [at for at, loss in before if loss <= band.level + band.sigma]
+        early = inside[-1] if inside else before[0][0] if before else step
+        known.baseline.episode = episode = Episode(
+            onset_range=(min(early + 1, step), step),
+            level=min(band.level, band.lowest) if widened else band.level,
+            sigma=band.sigma,
+            upper=band.edge(widened),
+            provisional=not band.ready,
+            independence=band.independence,
+            before=_LEVEL_SAMPLES if band.ready else max(1, len(self._inside)),
+        )
+        for at, loss in since:
+            episode.push(at, loss)
+
+    def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
+        """Whether the episode is over, or has become a divergence."""
+        t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
+        if episode.has_healed(t, widened):
+            past.episode = None
+            if known.alarm is not None:  # a climb goes on where the episode ends
+                return None if past.climbing else Finding.over(known.alarm.kind, step)
+            if episode.outside == 1:
+                past.band.outlier(episode.peak)
+            end = step if episode.back_step is None else episode.back_step
+            return Finding(
+                onset_range=episode.onset_range,
+                reason=f"{episode.left_band}, peak {episode.peak:.3f}: back by itself at step {end}",
+                kind=EventKind.SPIKE,
+                end_step=end,
+                is_event=episode.outside > 0,
+            )
+        if episode.band_was_wrong(step, patience):
+            past.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
+            past.band.clear()
+        elif known.alarm is None and episode.stands(t, step, patience, widened):
+            reason = (
+                f"{episode.left_band}, peaked at {episode.peak:.3f} and stands at {episode.stands_at:.3f}: "
+                f"{step - episode.onset_range[1]} steps later it has not come back by itself"
+            )
+            return Finding(onset_range=episode.onset_range, reason=reason)
+        return None

@@ -1,0 +1,58 @@
+"""Too many updates skipped in a row: the weights do not change any more."""
+
+from __future__ import annotations
+
+import math
+
+from sentinel.judge.detectors.detector import Detector, Finding, Known
+from sentinel.judge.readings import Samples
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.scraped import ScrapedSample
+
+__all__ = ["SkippedUpdates"]
+
+
+class SkippedUpdates(Detector):
+    """Counts skipped updates, whether the trainer reports them or only its loss scale shows them."""
+
+    only_unusual = True
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._limit = thresholds.skipped_run_steps
+        self._scale: float | None = None
+        self.run = 0
+        """Updates skipped in a row, up to now."""
+
+    def push(self, samples: Samples, known: Known) -> Finding | None:
+        """Skipped: the sample says so, or its loss is not a number (or missing) and the loss scale fell."""
+        before, scale = self._scale, samples.readings.get("loss_scale")
+        self._scale = before if scale is None else scale
+        fell = before is not None and scale is not None and scale < before
+        lost = fell and (not samples.losses or not math.isfinite(samples.losses[-1]))
+        self.excludes = samples.skipped or lost
+        if not self.excludes:
+            self._end()
+            return None
+        step = samples.steps[-1]
+        self._count(1, step if samples.after is None else min(samples.after + 1, step), step)
+        if self.run < self._limit or self.onset_range is None or known.alarm is not None:
+            return None
+        reason = f"the optimizer has skipped {self.run} updates in a row: the weights do not change"
+        return Finding(onset_range=self.onset_range, reason=reason)
+
+    def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
+        """All of the unseen steps were skipped, or the row is broken."""
+        first = sample.global_step - sample.unseen_steps
+        if sample.unseen_skipped >= sample.unseen_steps:
+            self._count(sample.unseen_steps, first, first)
+        else:
+            self._end()
+        return None
+
+    def _count(self, steps: int, early: int, late: int) -> None:
+        self.run += steps
+        if self.onset_range is None:
+            self.onset_range = (early, late)
+
+    def _end(self) -> None:
+        self.run, self.onset_range = 0, None
