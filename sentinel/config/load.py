@@ -1,4 +1,4 @@
-"""load_config(path) -> the Config of a TOML file, its paths absolute and its tables at peace with one another."""
+"""load_config(path) -> the Config of a TOML file, with absolute paths and tables that are consistent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sentinel.adapters.paging.settings import Channel, Paging
 from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.config.build import build
 from sentinel.config.tables import Config, Run, Source
-from sentinel.sources.recognise import decoder_named
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["load_config"]
@@ -41,6 +40,8 @@ def load_config(path: Path) -> Config:
 def _resolved(config: Config, folder: Path) -> Config:
     run, launcher = config.run, config.launcher
     if config.source.format is not None:
+        from sentinel.sources.recognise import decoder_named  # takes 0.2 s to import, and few runs name a format
+
         decoder_named(config.source.format)
     state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
     if launcher.kind == "elsewhere" and config.policy.mode != "observe":
