@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sentinel import bounded
-from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.paging.settings import Channel, Paging
-from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.config.build import build
-from sentinel.config.tables import Config, Run, Source
+from sentinel.config.tables import Config
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["load_config"]
@@ -20,7 +17,7 @@ __all__ = ["load_config"]
 _LARGEST_BYTES = 1 << 20
 """Of a configuration; one with every key and its comment has thirty thousand."""
 
-C = TypeVar("C", bound=Channel)
+T = TypeVar("T")
 
 
 def load_config(path: Path) -> Config:
@@ -58,45 +55,24 @@ def _resolved(config: Config, folder: Path) -> Config:
         raise ConfigError("[launcher] command: its first element should name a program")
     if odd := next((a for a in launcher.sbatch_arguments if not a.startswith("--")), None):
         raise ConfigError(f"[launcher] sbatch_arguments: {odd!r} should be in the long form, as '--partition=long'")
-    return Config(
-        run=Run(
-            name=run.name,
-            checkpoints=folder / run.checkpoints,
-            state_dir=state_dir,
-            tensorboard=folder / run.tensorboard if run.tensorboard else None,
-            reference=tuple((folder / path).resolve() for path in run.reference),
-            planned_steps=run.planned_steps,
-        ),
-        launcher=replace(
-            launcher,
-            working_directory=folder / launcher.working_directory,
-            log=folder / launcher.log if launcher.log else state_dir / "job.log",
-            script=folder / launcher.script if launcher.script else None,
-        ),
-        source=replace(config.source, **_absolute(config.source, folder)),
-        watch=config.watch,
-        judge=config.judge,
-        policy=config.policy,
-        tune=config.tune,
-        paging=_paging_resolved(config.paging, folder),
-        metrics=replace(config.metrics, **_absolute(config.metrics, folder)),
-        wandb=replace(config.wandb, **_absolute(config.wandb, folder)),
-    )
-
-
-def _paging_resolved(paging: Paging, folder: Path) -> Paging:
-    def resolved(channels: tuple[C, ...]) -> tuple[C, ...]:
-        return tuple(replace(channel, **_absolute(channel, folder)) for channel in channels)
-
+    config = _absolute(config, folder)
+    run, launcher = config.run, config.launcher
     return replace(
-        paging,
-        webhook=resolved(paging.webhook),
-        mail=resolved(paging.mail),
-        command=resolved(paging.command),
-        alertmanager=resolved(paging.alertmanager),
+        config,
+        run=replace(run, state_dir=state_dir, reference=tuple(path.resolve() for path in run.reference)),
+        launcher=replace(launcher, log=launcher.log or state_dir / "job.log"),
     )
 
 
-def _absolute(table: Channel | Source | Metrics | WandbRun, folder: Path) -> dict[str, Any]:
-    paths = {f.name: getattr(table, f.name) for f in fields(table)}
-    return {name: folder / path for name, path in paths.items() if isinstance(path, Path)}
+def _absolute(value: T, folder: Path) -> T:
+    """The value with every path in it, in tables and lists too, counted from the folder."""
+    found: Any = value
+    if isinstance(value, Path):
+        found = folder / value
+    elif isinstance(value, tuple):
+        found = tuple(_absolute(item, folder) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        before = {f.name: getattr(value, f.name) for f in fields(value)}
+        after = {name: _absolute(item, folder) for name, item in before.items()}
+        found = replace(value, **after) if after != before else value
+    return cast("T", found)

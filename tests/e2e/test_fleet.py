@@ -180,8 +180,8 @@ def test_a_run_that_hangs_holds_up_no_other(folder: Folder) -> None:
         watch.hear(signal.SIGTERM)
         until(lambda: not any((folder.state(name) / "lock").exists() for name in names))
         for number in range(10):
-            watch.says(f"stuck{number}: its turn is under way for")
-            assert watch.said().count(f"stuck{number}: its turn is under way for") == 1
+            watch.says(f"stuck{number}: waiting for a turn that has run for")
+            assert watch.said().count(f"stuck{number}: waiting for a turn that has run for") == 1
         assert watch.process.poll() is None
         watch.hear(signal.SIGTERM)
         assert watch.ends() == 3

@@ -276,10 +276,10 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(tmp_
 
 
 def test_what_would_have_been_done_is_listed_for_those_who_consider_to_allow_it(run: Path) -> None:
-    assert "I would have acted 0 times" in sentinel(run, "incidents", "--shadow").stdout
+    assert "sentinel would have acted 0 times" in sentinel(run, "incidents", "--shadow").stdout
     sentinel(run, "watch", "--observe", expect=1)
     told = sentinel(run, "incidents", "--shadow").stdout
-    assert "demo: I would have acted 1 time\n" in told
+    assert "demo: sentinel would have acted 1 time\n" in told
     target = targeted(run)
     assert f"would have applied 'reseed' from {target}" in told
     (row,) = json.loads(sentinel(run, "incidents", "--shadow", "--json").stdout)
