@@ -81,15 +81,15 @@ def _rows(there: Wandb, run_id: str, overlay: Overlay, of: WandbRun) -> tuple[li
 
 def _names(there: Wandb, run_id: str, of: WandbRun) -> tuple[str, str]:
     """The run's names for its loss and its step."""
-    asked = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
+    configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
     names: dict[str, None] = {}
     for row in there.rows(run_id):
         if row.keys() - names.keys():
             names |= dict.fromkeys(row)
             found = resolve(names, {}, "").columns
-            if "loss" in found | asked.keys() and set(asked.values()) <= names.keys():
+            if "loss" in found | configured.keys() and set(configured.values()) <= names.keys():
                 break
-    columns = resolve(names, asked, f"{there.path}/{run_id}").columns
+    columns = resolve(names, configured, f"{there.path}/{run_id}").columns
     if "loss" not in columns:
         raise no_loss(f"{there.path}/{run_id}", names)
     return columns["loss"], columns.get("step", "_step")

@@ -45,7 +45,7 @@ def replay(
     config_dir: ConfigDir = RUNS,
     as_json: Json = False,
 ) -> int:
-    """--run takes \\[judge], \\[policy], planned steps and references of that run; default: the defaults."""
+    """With --run: \\[judge], \\[policy], planned steps and references of that run; otherwise the defaults."""
     from sentinel.daemon.sources import source_at
     from sentinel.judge.analysis.smoothing import smoothed
     from sentinel.judge.verdict import VerdictKind
