@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.journal import Journals
-from sentinel.cli.tuning import search
+from sentinel.cli.tune import search
 from sentinel.config import load_config
 from sentinel.tune.reading import Reading
 from sentinel.tune.report import Report

@@ -1,18 +1,14 @@
-"""load_config(path) -> the Config of a TOML file, its paths absolute and its tables at peace with one another."""
+"""load_config(path) -> the Config of a TOML file, with absolute paths and tables that are consistent."""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sentinel import bounded
-from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.paging.settings import Channel, Paging
-from sentinel.adapters.wandb.settings import WandbRun
-from sentinel.config.tables import Config, Run, Source
-from sentinel.sources.line_formats import format_named
+from sentinel.config.tables import Config
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
@@ -29,7 +25,7 @@ _TOML = Form(
     scalars={Path: ("a path", lambda text, key: Path(checked_path_text(text, key)))},
 )
 
-C = TypeVar("C", bound=Channel)
+T = TypeVar("T")
 
 
 def load_config(path: Path) -> Config:
@@ -49,6 +45,8 @@ def load_config(path: Path) -> Config:
 def _resolved(config: Config, folder: Path) -> Config:
     run, launcher = config.run, config.launcher
     if config.source.format is not None:
+        from sentinel.sources.line_formats import format_named  # takes 0.2 s to import, and few runs name a format
+
         format_named(config.source.format)
     state_dir = folder / run.state_dir if run.state_dir else Path.cwd() / ".sentinel" / run.name
     if launcher.kind == "elsewhere" and config.policy.mode != "observe":
@@ -65,45 +63,24 @@ def _resolved(config: Config, folder: Path) -> Config:
         raise ConfigError("[launcher] command: its first element should name a program")
     if odd := next((a for a in launcher.sbatch_arguments if not a.startswith("--")), None):
         raise ConfigError(f"[launcher] sbatch_arguments: {odd!r} should be in the long form, as '--partition=long'")
-    return Config(
-        run=Run(
-            name=run.name,
-            checkpoints=folder / run.checkpoints,
-            state_dir=state_dir,
-            tensorboard=folder / run.tensorboard if run.tensorboard else None,
-            reference=tuple((folder / path).resolve() for path in run.reference),
-            planned_steps=run.planned_steps,
-        ),
-        launcher=replace(
-            launcher,
-            working_directory=folder / launcher.working_directory,
-            log=folder / launcher.log if launcher.log else state_dir / "job.log",
-            script=folder / launcher.script if launcher.script else None,
-        ),
-        source=replace(config.source, **_absolute(config.source, folder)),
-        watch=config.watch,
-        judge=config.judge,
-        policy=config.policy,
-        tune=config.tune,
-        paging=_paging_resolved(config.paging, folder),
-        metrics=replace(config.metrics, **_absolute(config.metrics, folder)),
-        wandb=replace(config.wandb, **_absolute(config.wandb, folder)),
-    )
-
-
-def _paging_resolved(paging: Paging, folder: Path) -> Paging:
-    def resolved(channels: tuple[C, ...]) -> tuple[C, ...]:
-        return tuple(replace(channel, **_absolute(channel, folder)) for channel in channels)
-
+    config = _absolute(config, folder)
+    run, launcher = config.run, config.launcher
     return replace(
-        paging,
-        webhook=resolved(paging.webhook),
-        mail=resolved(paging.mail),
-        command=resolved(paging.command),
-        alertmanager=resolved(paging.alertmanager),
+        config,
+        run=replace(run, state_dir=state_dir, reference=tuple(path.resolve() for path in run.reference)),
+        launcher=replace(launcher, log=launcher.log or state_dir / "job.log"),
     )
 
 
-def _absolute(table: Channel | Source | Metrics | WandbRun, folder: Path) -> dict[str, Any]:
-    paths = {f.name: getattr(table, f.name) for f in fields(table)}
-    return {name: folder / path for name, path in paths.items() if isinstance(path, Path)}
+def _absolute(value: T, folder: Path) -> T:
+    """The value with every path in it, in tables and lists too, counted from the folder."""
+    found: Any = value
+    if isinstance(value, Path):
+        found = folder / value
+    elif isinstance(value, tuple):
+        found = tuple(_absolute(item, folder) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        before = {f.name: getattr(value, f.name) for f in fields(value)}
+        after = {name: _absolute(item, folder) for name, item in before.items()}
+        found = replace(value, **after) if after != before else value
+    return cast("T", found)

@@ -23,29 +23,29 @@ __all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The `[run]` table: where the run keeps its things. Relative paths count from the configuration file."""
+    """The `[run]` table: the run's name and folders. Relative paths count from the configuration file."""
 
     name: str
-    """What logs, metrics and pages call the run: printable, without a /, at most 128 bytes, and neither a dot nor a
-    dash at its beginning, for its state folder and its files are called so."""
+    """The run's name in logs, metrics, pages and file names: printable, at most 128 bytes, without a /, and not
+    beginning with a dot or a dash."""
 
     checkpoints: Path
     """The trainer's save folder, which holds `latest` and global_stepN/."""
 
     state_dir: Path | None = None
-    """What trainer and daemon share; `sentinel init` writes it down. The default is .sentinel/NAME in the folder that
-    a command is typed in, so that it is another one elsewhere."""
+    """Folder that trainer and daemon share; `sentinel init` sets it. The default is .sentinel/NAME in the folder that a
+    command is typed in, so it depends on that folder."""
 
     tensorboard: Path | None = None
     """Folder of the run's event files; leave out where there is none."""
 
     reference: tuple[Path, ...] = ()
     """Other runs that this one should not be slower than at the same step: their runs/NAME.toml, or a log, a journal, a
-    table, as `sentinel replay` reads them. 20 % above one is said as a plateau, and leads to nothing else."""
+    table, as `sentinel replay` reads them. A loss 20 % above one is reported as a plateau; nothing is done."""
 
     planned_steps: Annotated[tuple[int, ...], AT_LEAST_0] = ()
-    """Steps at which something changes on purpose that the trainer does not report (other data, another stage): from
-    there on the loss is compared with no earlier one."""
+    """Steps of planned changes that the trainer does not report (other data, another stage): from there on the loss is
+    not compared with earlier losses."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "name")
@@ -56,8 +56,8 @@ class Launcher:
     """The `[launcher]` table: how the job is started again."""
 
     kind: Literal["local", "slurm", "elsewhere"] = "local"
-    """local: a process of this machine; slurm: jobs, arrays and chains of them; elsewhere: out of sentinel's sight, as
-    from a pod, so that it watches, speaks and pages, and never acts: [policy] mode stays observe."""
+    """local: a process of this machine; slurm: jobs, arrays and chains of them; elsewhere: not visible to sentinel, as
+    from a pod: it watches and pages, and never acts; [policy] mode has to be observe."""
 
     command: tuple[str, ...] = ()
     """local: the trainer's command line, as a list; run without a shell, with SENTINEL_STATE_DIR set."""
@@ -84,12 +84,12 @@ class Launcher:
     and does not read overrides.json. The original is never touched; `sentinel rollback --dry-run` shows the diff."""
 
     sbatch_arguments: tuple[str, ...] = ()
-    """slurm: added to every submission, for what Slurm does not tell of a job, e.g. "--exclusive". In
-    the long form, with its value behind a "="."""
+    """slurm: added to every submission, for options that Slurm does not report of a job, e.g. "--exclusive".
+    In the long form, with the value after a "="."""
 
     user: str | None = None
-    """slurm: whose jobs to look at, in mode observe; default is the account that sentinel runs as, and to act it has to
-    be that one."""
+    """slurm: account whose jobs to watch in mode observe; default is the account that sentinel runs as. Modes approve
+    and act need that one."""
 
     exclude_after_failures: Annotated[int, AT_LEAST_1] = 2
     """slurm: a node that failed under so many of the run's jobs is left out of its submissions (--exclude)."""
@@ -107,8 +107,8 @@ class Source:
 
     kind: Literal["journal", "log", "prometheus"] = "journal"
     """journal: what trainer_hooks writes, after every step. log: the trainer's own log, followed as it is written.
-    prometheus: what a Prometheus has scraped of the trainer's /metrics, where none of its folders can be seen: watched
-    and paged for, never acted on, so that [policy] mode stays observe."""
+    prometheus: what a Prometheus has scraped of the trainer's /metrics, where its folders are not visible: sentinel
+    watches and pages, and never acts; [policy] mode has to be observe."""
 
     path: Path | None = None
     """log: the file, or a pattern with one file for each rank ("logs/rank-*.txt"); default is `[launcher] log`."""
@@ -138,26 +138,26 @@ class Source:
     """prometheus: seconds that one answer may take."""
 
     lookback_s: Annotated[float, Range(least=60, below=math.inf)] = 86_400.0
-    """prometheus: how far back a watch that begins reads, in seconds; a day. What is older it does not know of."""
+    """prometheus: how far back a new watch reads, in seconds (a day); older samples are not read."""
 
     def __post_init__(self) -> None:
-        """ConfigError where the keys can't be meant together."""
+        """ConfigError where the keys contradict one another."""
         if self.kind != "prometheus":
             return
         parts = urlsplit(self.url or "")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigError("url should look like http://prometheus:9090, with kind = 'prometheus'")
         if parts.username is not None or parts.password is not None:
-            raise ConfigError("url has a user or a password in it: user and password_file are for that")
+            raise ConfigError("url contains a user or a password; use user and password_file")
         if (self.user is None) != (self.password_file is None):
-            raise ConfigError("user and password_file belong together")
+            raise ConfigError("set both user and password_file, or neither")
         if self.user is not None and self.token_file is not None:
-            raise ConfigError("token_file, or user and password_file: one of them")
+            raise ConfigError("set token_file, or user and password_file, not both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The `[watch]` table: the loop's own pace."""
+    """The `[watch]` table: the loop's interval."""
 
     poll_interval_s: Annotated[float, POSITIVE] = 5.0
     """Seconds between two looks at the run."""

@@ -1,4 +1,4 @@
-"""template(name, …) -> a commented configuration that loads; field_docs(cls) -> what is said of each key."""
+"""template(name, …) -> a commented configuration that loads; field_docs(cls) -> the meaning of each key."""
 
 from __future__ import annotations
 

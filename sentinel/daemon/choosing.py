@@ -1,4 +1,4 @@
-"""Which runs `sentinel watch` is to watch, and whether one daemon can watch them together."""
+"""The runs that `sentinel watch` is to watch, and whether one daemon can watch them together."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["Chosen", "Read", "conflicts", "place_of", "read"]
 
 _SHARED = tuple(f.name for f in fields(Metrics) if f.name != "textfile")
-"""Keys of [metrics] that one daemon can have once."""
+"""Keys of [metrics] that must be the same for all runs of one daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What the command line says."""
+    """The runs that the command line names."""
 
     runs: tuple[str, ...]
-    """Names under `config_dir`, or paths; none is the only one that is there."""
+    """Names under `config_dir`, or paths; empty for the only one there."""
 
     everything: bool
-    """Every configuration under `config_dir`, also what comes there later."""
+    """Every configuration under `config_dir`, also those added later."""
 
     config_dir: Path
 
     @property
     def alone(self) -> bool:
-        """Whether it is one run, and no other will come."""
+        """Whether it is one run, and no other can be added."""
         return not self.everything and len(self.runs) < 2
 
     def paths(self) -> tuple[Path, ...]:
-        """Their configurations. ConfigError names all that are not there."""
+        """Paths of their configurations. ConfigError names all that are missing."""
         if self.everything:
             if self.runs:
-                raise ConfigError("--all and --run can't be meant together")
+                raise ConfigError("--all and --run: pass one of them")
             there = sorted(self.config_dir.glob("*.toml"))
             if not there:
                 raise ConfigError(f"no run is configured under {self.config_dir}")
@@ -58,14 +58,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was read: the configurations, and why others are none."""
+    """Configurations, and the errors of the files that hold none."""
 
     configs: dict[Path, Config]
     wrong: dict[Path, ConfigError]
 
 
 def read(paths: tuple[Path, ...], *checks: Callable[[Config], None]) -> Read:
-    """Reads each; what a check raises is said with the file."""
+    """Reads each; errors of the checks are prefixed with the file."""
     found = Read({}, {})
     for path in dict.fromkeys(paths):
         try:
@@ -86,10 +86,10 @@ def read(paths: tuple[Path, ...], *checks: Callable[[Config], None]) -> Read:
 def conflicts(
     configs: Mapping[Path, Config], in_force: Metrics | None = None, stay: Mapping[Path, Config] = MappingProxyType({})
 ) -> dict[Path, ConfigError]:
-    """Those that can't be watched beside the ones before them, each with the reason, which names both files.
+    """Configurations that one daemon can't watch together with those before them; each error names both files.
 
-    `in_force` are the daemon's own [metrics], which those that do not agree are compared with; `stay` are runs that
-    are watched as their files had it before, whatever these say now.
+    `in_force` is the daemon's [metrics], which others are compared with; `stay` are runs that go on with the
+    configuration that they had before their file was changed.
     """
     found: dict[Path, ConfigError] = {}
     seen: dict[tuple[str, object], Path] = {key: path for path, config in stay.items() for key in _own(config).items()}
@@ -113,7 +113,7 @@ def conflicts(
 
 
 def _own(config: Config) -> dict[str, object]:
-    """What no other run may have."""
+    """Values that must differ between runs."""
     return {
         "[run] name": config.run.name,
         "[run] state_dir": place_of(config),
@@ -122,7 +122,7 @@ def _own(config: Config) -> dict[str, object]:
 
 
 def place_of(config: Config) -> Path:
-    """The run's state folder as it is called: asking the filesystem for its real name would wait for one that hangs."""
+    """The run's state folder, absolute; symbolic links are not resolved, since a hung filesystem would block that."""
     folder = config.run.state_dir or Path(".sentinel") / config.run.name
     return Path(os.path.normpath(folder.absolute()))
 

@@ -1,6 +1,6 @@
-"""Which signals go with the loss ratio, and how many steps ahead, while something is wrong.
+"""The signals that correlate with the loss ratio, and their lags, during a spike or a divergence.
 
-Only then, of the last 512 samples, and at most once a minute: it takes 50 ms of a core and half a second to load.
+Computed from the last 512 samples, once a minute at most: it takes 50 ms of a core, and half a second to import.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sentinel.vocabulary.sample import Sample
 __all__ = ["Correlated", "Leads", "leads"]
 
 _LEAST_SAMPLES = 64
-_AGAIN_S = 60.0
-_LOOKED_AT = (VerdictKind.SPIKE, VerdictKind.DIVERGED)
+_INTERVAL_S = 60.0
+_VERDICTS = (VerdictKind.SPIKE, VerdictKind.DIVERGED)
 
 
 class Leads(NamedTuple):
@@ -26,16 +26,16 @@ class Leads(NamedTuple):
 
     signal: str
     lag: int
-    """Steps that the signal is ahead of the loss ratio; below 0 it comes later."""
+    """Steps by which the signal is ahead of the loss ratio; negative where it is behind."""
 
     pearson_r: float
 
 
 def leads(samples: list[Sample]) -> tuple[Leads, ...]:
-    """Of each signal that may lead, where its correlation is strongest; none for fewer than 64 samples."""
+    """The strongest correlation of each signal that may lead; none for fewer than 64 samples."""
     if len(samples) < _LEAST_SAMPLES:
         return ()
-    from sentinel.judge.analysis.correlation.columns import correlate  # here: a run that is well needs no scipy
+    from sentinel.judge.analysis.correlation.columns import correlate  # only then: a healthy run needs no scipy
 
     best = {p.signal: p.row(p.best) for p in correlate(samples).profiles if p.best is not None}
     return tuple(
@@ -46,20 +46,20 @@ def leads(samples: list[Sample]) -> tuple[Leads, ...]:
 
 
 class Correlated:
-    """Keeps the last answer, and knows when it is time for the next."""
+    """Computes `leads` at intervals, and keeps the last result."""
 
     def __init__(self) -> None:
-        self._kept: tuple[Leads, ...] = ()
+        self._last: tuple[Leads, ...] = ()
         self._since: tuple[int, float] | None = None
 
     def of(self, look: Look) -> tuple[Leads, ...]:
-        """Of the newest attempt; nothing while nothing is wrong."""
+        """Correlations of the newest attempt; none while the verdict is neither spike nor diverged."""
         attempt, now_unix_s = look.history.latest, look.run.now_unix_s
-        if attempt is None or look.verdict.kind not in _LOOKED_AT:
-            self._kept, self._since = (), None
+        if attempt is None or look.verdict.kind not in _VERDICTS:
+            self._last, self._since = (), None
             return ()
-        if self._since is None or self._since[0] != attempt.number or now_unix_s - self._since[1] >= _AGAIN_S:
-            self._kept = leads(attempt.samples[-LAST_SAMPLES:])
-            if len(attempt.samples) >= _LEAST_SAMPLES:  # else there is an answer within a few steps
+        if self._since is None or self._since[0] != attempt.number or now_unix_s - self._since[1] >= _INTERVAL_S:
+            self._last = leads(attempt.samples[-LAST_SAMPLES:])
+            if len(attempt.samples) >= _LEAST_SAMPLES:  # fewer samples: try again at the next turn
                 self._since = (attempt.number, now_unix_s)
-        return self._kept
+        return self._last

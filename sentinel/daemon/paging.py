@@ -1,35 +1,40 @@
-"""From the incident log to the outboxes: what of it concerns somebody, once.
+"""From the incident log to the outboxes: each event that needs a page becomes one, once for each channel.
 
-The log is followed by a number on the disk of the events that were turned into pages. So what a killed daemon had
-written to the log, and to no outbox, is paged by the next one.
+pages/followed.json holds the number of events that were turned into pages. Events that a killed daemon wrote to the
+log and to no outbox are paged by the next daemon.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from sentinel import bounded
+from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.paging.channels import Channel
+from sentinel.adapters.paging import settings
+from sentinel.adapters.paging.channels import Channel, channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
+from sentinel.config import Config
 from sentinel.durable import write_atomically
 from sentinel.plan.page import Page, ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Pager", "Paging"]
+__all__ = ["Pager", "Paging", "check_pagers", "delivering", "paging_of"]
 
 log = logging.getLogger(__name__)
 
 _LAST_SECONDS = 5.0
-"""What an end that needs nobody leaves the outboxes."""
+"""Seconds that are left to the outboxes where no person is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class Pager:
 
     name: str
     severity: str
-    """warning takes every page; critical only those."""
+    """warning: every page; critical: the critical ones alone."""
 
     channel: Channel
     outbox: Outbox
@@ -46,7 +51,8 @@ class Pager:
 
 
 class Paging:
-    """Nothing of it raises, and nothing waits for a pager but the end of a command."""
+    """The pages of one run. `append` raises errors of the incident log; no other method raises, or waits for a channel
+    except `finish`."""
 
     def __init__(
         self, folder: Path, incident_log: IncidentLog, pagers: Sequence[Pager], *, run: str, runbook: str
@@ -59,27 +65,27 @@ class Paging:
         self._started = False
         self._failed: str | None = None
         self._first: int | None = None
-        self._told: dict[str, int] = {}
+        self._followed: dict[str, int] = {}
         self._remembered: dict[str, int] = {}
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Appends to the incident log, and pages whom it concerns. Raises what the log raises, and nothing else."""
+        """Appends to the incident log, and pages. Raises errors of the log and no others."""
         self.follow()
         self._log.append(event)
         self.follow()
 
     def start(self) -> None:
-        """Starts delivering; takes up what the incident log tells and no outbox has."""
+        """Starts the deliveries, with the events of the incident log that are in no outbox yet."""
         if self._started:
             return
         self._started = True
         self.follow()
-        self._started_again()
+        self._page_restart()
         for pager in self._pagers:
             pager.delivery.start()
 
     def follow(self) -> None:
-        """Turns into pages what is new in the incident log. What can't be written now is written the next time."""
+        """Turns new events of the incident log into pages. One that can't be written is tried at the next call."""
         if not self._pagers:
             return
         for pager in self._pagers:
@@ -87,7 +93,7 @@ class Paging:
         try:
             self._follow()
         except (OSError, SentinelError) as error:
-            self._say(f"pages can't be put into the outbox: {error}")
+            self._report(f"can't write pages to the outbox: {error}")
         else:
             self._failed = None
 
@@ -96,7 +102,7 @@ class Paging:
         return self._failed
 
     def ended(self, error: Exception, now_unix_s: float) -> None:
-        """The watch ends with what no incident tells, perhaps since its log can't be read."""
+        """Pages that the watch ends by an error, which the incident log may not have."""
         page = ended(self._run, str(error), now_unix_s, runbook=self._runbook)
         try:
             for pager in self._pagers:
@@ -104,53 +110,53 @@ class Paging:
             if self._pagers:
                 write_atomically(self._folder / "ended.json", dump_json(page.to_json()))
         except (OSError, SentinelError) as failure:
-            self._say(f"pages can't be put into the outbox: {failure}")
+            self._report(f"can't write pages to the outbox: {failure}")
 
     def finish(self, within_s: float = _LAST_SECONDS, *, or_when: Event | None = None) -> None:
-        """Waits until all is delivered, for so long at most, then ends the delivery; the rest is for the next one."""
+        """Waits until all pages are delivered, `within_s` at most, and stops; the next watch delivers the rest."""
         if not self._started:
             return
-        left = self._left()
+        left = self._undelivered()
         for pager in self._pagers:
             if pager.name in left:
                 pager.delivery.wake()
         end = time.monotonic() + within_s
-        while self._left() and time.monotonic() < end and not (or_when is not None and or_when.is_set()):
+        while self._undelivered() and time.monotonic() < end and not (or_when is not None and or_when.is_set()):
             time.sleep(0.05)
         for pager in self._pagers:
             pager.delivery.stop()
-        if left := self._left():
-            log.warning("not delivered: %s; the next watch of this run goes on with it", ", ".join(left))
+        if left := self._undelivered():
+            log.warning("pages not delivered: %s; the next watch of this run delivers them", ", ".join(left))
 
-    def _left(self) -> list[str]:
-        """Channels that have not delivered all of theirs."""
+    def _undelivered(self) -> list[str]:
+        """Channels with pages that are not delivered."""
         try:
             return [pager.name for pager in self._pagers if not pager.outbox.empty()]
         except OSError as error:
-            self._say(f"the outboxes can't be looked at: {error}")
+            self._report(f"can't read the outboxes: {error}")
             return []
 
     def _follow(self) -> None:
-        """Each channel by itself: one whose outbox can't be written holds up no other."""
+        """Each channel by itself: an outbox that can't be written stops no other."""
         events = self._log.read()
         if self._first is None:
             self._first = len(events)
         failures: list[Exception] = []
-        told = self._read_told(len(events))
-        found = list(pages(events, self._run, runbook=self._runbook)) if set(told.values()) != {len(events)} else []
+        followed = self._read_followed(len(events))
+        found = list(pages(events, self._run, runbook=self._runbook)) if set(followed.values()) != {len(events)} else []
         for pager in self._pagers:
             try:
                 for number, page in found:
-                    if number >= told[pager.name]:
+                    if number >= followed[pager.name]:
                         self._put(page, pager)
             except (OSError, SentinelError) as error:
                 failures.append(error)
             else:
-                told[pager.name] = len(events)
-        self._told = told
+                followed[pager.name] = len(events)
+        self._followed = followed
         try:
-            if told != self._remembered:
-                self._remember(told)
+            if followed != self._remembered:
+                self._remember(followed)
         except (OSError, SentinelError) as error:
             failures.append(error)
         if failures:
@@ -161,32 +167,32 @@ class Paging:
             pager.outbox.put(page)
             pager.delivery.wake()
 
-    def _read_told(self, now: int) -> dict[str, int]:
-        """Channel -> how many events were turned into its pages. A channel that is new is not paged for the past."""
+    def _read_followed(self, now: int) -> dict[str, int]:
+        """Channel -> number of events turned into its pages. A new channel gets no pages of the past."""
         try:
-            read = bounded.read_record(self._folder / "followed.json", self._told_in)
+            read = bounded.read_record(self._folder / "followed.json", self._decoded)
         except (FileNotFoundError, LineError):
             read = {}
-        told = {}
+        followed = {}
         for pager in self._pagers:
-            known = [one[pager.name] for one in (read, self._told) if pager.name in one]
+            known = [one[pager.name] for one in (read, self._followed) if pager.name in one]
             newest = max(known, default=self._first or 0)
-            told[pager.name] = newest if newest <= now else 0  # another log stands in the place of the one followed
-        return told
+            followed[pager.name] = newest if newest <= now else 0  # the log was replaced by a shorter one
+        return followed
 
-    def _told_in(self, data: Mapping[str, Any]) -> dict[str, int]:
-        told = data["events"]
-        if isinstance(told, int):  # one number for all channels, as older versions wrote it
-            return {pager.name: told for pager in self._pagers}
-        return {name: int(events) for name, events in told.items()}
+    def _decoded(self, data: Mapping[str, Any]) -> dict[str, int]:
+        followed = data["events"]
+        if isinstance(followed, int):  # one number for all channels, as older versions wrote it
+            return {pager.name: followed for pager in self._pagers}
+        return {name: int(events) for name, events in followed.items()}
 
-    def _remember(self, told: dict[str, int]) -> None:
+    def _remember(self, followed: dict[str, int]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / "followed.json", dump_json({"events": told}))
-        self._remembered = told
+        write_atomically(self._folder / "followed.json", dump_json({"events": followed}))
+        self._remembered = followed
 
-    def _started_again(self) -> None:
-        """A watch that had ended is there again."""
+    def _page_restart(self) -> None:
+        """Pages that a watch which ended by an error was started again."""
         note = self._folder / "ended.json"
         try:
             page = bounded.read_record(note, page_from_json)
@@ -197,9 +203,40 @@ class Paging:
         except FileNotFoundError:
             return
         except (OSError, SentinelError) as error:
-            self._say(f"{note} can't be read: {error}")
+            self._report(f"can't read {note}: {error}")
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         if line != self._failed:
             log.error("%s", line)
         self._failed = line
+
+
+def paging_of(config: Config, near: Neighbours) -> Paging:
+    """The paging of one run: an outbox for each channel."""
+    folder, of = near.state_dir / "pages", config.paging
+    pagers = [_pager(folder, of, channel) for channel in of.channels]
+    return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
+
+
+def check_pagers(config: Config) -> None:
+    """ConfigError when a channel has no secret: the person who starts a watch learns it, not the one on call."""
+    for described in config.paging.channels:
+        channel_of(described, os.environ).check()
+
+
+def _pager(folder: Path, of: settings.Paging, described: settings.Channel) -> Pager:
+    name = described.name
+    channel, outbox = channel_of(described, os.environ), Outbox(folder / name)
+    pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
+    delivery = Delivery(name, channel, outbox, **pace)
+    return Pager(name=name, severity=described.severity, channel=channel, outbox=outbox, delivery=delivery)
+
+
+@contextmanager
+def delivering(paging: Paging) -> Iterator[None]:
+    """Delivers pages while the context lasts, and for a few seconds after it."""
+    paging.start()
+    try:
+        yield
+    finally:
+        paging.finish()

@@ -1,23 +1,33 @@
-"""Where a run's configuration stands, and what follows from it alone."""
+"""Where a run's configuration is, and the paths that follow from it. Commands start with it: it imports little."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sentinel.config import Config, load_config
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name, checked_path_text
 
-__all__ = ["config_path", "find_config", "source_log_of", "state_dir_of"]
+if TYPE_CHECKING:
+    from sentinel.config import Config
+
+__all__ = ["clock", "config_path", "find_config", "incident_log_of", "source_log_of", "state_dir_of"]
+
+clock = time.time
+"""The daemon's one clock: Unix seconds, as samples carry them."""
 
 
 def find_config(run: str | None, config_dir: Path) -> Config:
     """The run's configuration; see config_path."""
+    from sentinel.config import load_config
+
     return load_config(config_path(run, config_dir))
 
 
 def config_path(run: str | None, config_dir: Path) -> Path:
-    """Where it stands: a path to a TOML file, a name under config_dir, or the only one there is."""
+    """Path of the run's configuration: a TOML file, a name under config_dir, or None for the only one there."""
     if run is not None:
         path = Path(checked_path_text(run, "--run"))
         return path if path.suffix == ".toml" or path.is_file() else _named(run, config_dir)
@@ -45,3 +55,8 @@ def state_dir_of(config: Config) -> Path:
 def source_log_of(config: Config, state_dir: Path) -> Path:
     """The log that is followed, or a pattern of several."""
     return config.source.path or config.launcher.log or state_dir / "job.log"
+
+
+def incident_log_of(config: Config) -> IncidentLog:
+    """The run's incident log."""
+    return IncidentLog(state_dir_of(config) / "incidents.jsonl")

@@ -1,4 +1,4 @@
-"""Many runs' turns, each at its own pace: spread over time, never two of one run, and none waits for another's."""
+"""The turns of many runs, each at its own interval: spread over time, in parallel threads, one at a time per run."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from sentinel.daemon.signal_flag import Bell
+from sentinel.daemon.signal_flag import SignalFlag
 from sentinel.daemon.workers import Workers
 
 __all__ = ["Fleet", "Member"]
 
 _AT_ONCE = 8
-"""Turns that may be under way together: a turn waits for filesystems more than it computes."""
+"""Turns under way at the same time: a turn waits for filesystems more than it computes."""
 
 _LONG_S = 0.5
-"""A turn that is under way for longer acts, or hangs: it keeps no other from beginning, as long as a core is free."""
+"""Seconds after which a turn is not counted among those at the same time, as long as a core is free."""
 
 _HANGS_S = 10.0
-"""A turn that is under way for so long waits for something: it is not counted among those that may be at once."""
+"""Seconds after which a turn hangs and is not counted in any case."""
 
 _BUSY = 0.8
-"""Share of one core above which the process computes as fast as it can: more turns at once would make none faster."""
+"""Share of one core above which the process is limited by the CPU: more parallel turns would not be faster."""
 
 _LAST_S = 5.0
-"""What those that leave may take together."""
+"""Seconds that all runs together may take to leave."""
 
 _MEASURED_S = 0.1
 _LOOK_AGAIN_S = 0.1
 _GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples, without their whole parts, lie evenly between 0 and 1, however many there are."""
+"""The fractional parts of its multiples are spread evenly over 0 to 1, for any number of them."""
 
 
 class Member(Protocol):
-    """One run, as the loop sees it."""
+    """One run of the fleet."""
 
     @property
     def pace_s(self) -> float:
@@ -46,130 +46,130 @@ class Member(Protocol):
         ...
 
     def turn(self, late_s: float) -> bool:
-        """One turn, which begins so much later than it was due; whether another one is to come. Does not raise."""
+        """One turn, which begins `late_s` after it was due; returns whether another is to come. Does not raise."""
         ...
 
     def leave(self, within_s: float) -> None:
-        """The last one: it is watched no more, and may take so long. Does not raise."""
+        """Ends the watch of the run, in `within_s` at most. Does not raise."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
+class _Entry:
     member: Member
     second_s: float
-    """When the second turn is due: the first ones come all at once."""
+    """Time of the second turn; the first turns of all runs are due at once."""
 
     due_s: float
     turns: int = 0
     began_s: float | None = None
-    """When the turn that is under way began; None between turns."""
+    """Start of the turn under way; None between turns."""
 
     leaving: bool = False
 
 
 class Fleet:
-    """Who is watched, and when it is whose turn. All of it is called by one thread; turns are made in others."""
+    """The runs under watch and when their turns are due. Its methods are called by one thread; turns run in others."""
 
-    def __init__(self, nap: Bell, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nap = nap
+    def __init__(self, wake: SignalFlag, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wake = wake
         self._clock = clock
         self._workers = Workers()
-        self._seats: dict[Member, _Seat] = {}
-        self._under_way: set[_Seat] = set()
-        self._due: list[tuple[float, int, _Seat]] = []
+        self._entries: dict[Member, _Entry] = {}
+        self._under_way: set[_Entry] = set()
+        self._due: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
         self._joined = 0
         self.turns = 0
-        """Turns that were made, so far."""
+        """Turns completed so far."""
 
-        self._back: SimpleQueue[tuple[_Seat, bool]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[_Entry, bool]] = SimpleQueue()
         self._measured = (clock(), time.process_time())
         self._ends_s: float | None = None
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Member]:
-        return iter(tuple(self._seats))
+        return iter(tuple(self._entries))
 
-    def take_up(self, member: Member) -> None:
-        """Its first turn is due now, and the next ones when few others' are."""
+    def add(self, member: Member) -> None:
+        """Adds a run: its first turn is due now, later ones at a phase of their own."""
         now_s, phase = self._clock(), 1.0 - self._joined * _GOLDEN % 1.0
         self._joined += 1
-        seat = _Seat(member=member, second_s=now_s + phase * member.pace_s, due_s=now_s)
-        self._seats[member] = seat
-        self._put(seat, now_s)
+        entry = _Entry(member=member, second_s=now_s + phase * member.pace_s, due_s=now_s)
+        self._entries[member] = entry
+        self._put(entry, now_s)
 
     def hurry(self, member: Member) -> None:
-        """Its next turn is due now."""
-        seat = self._seats.get(member)
-        if seat is not None and seat.began_s is None:
-            self._put(seat, self._clock())
+        """Makes the run's next turn due now."""
+        entry = self._entries.get(member)
+        if entry is not None and entry.began_s is None:
+            self._put(entry, self._clock())
 
-    def let_go(self, member: Member) -> None:
-        """It leaves, once the turn that is under way has ended."""
-        seat = self._seats.get(member)
-        if seat is not None:
-            seat.leaving = True
+    def remove(self, member: Member) -> None:
+        """Removes the run, once the turn under way has ended."""
+        entry = self._entries.get(member)
+        if entry is not None:
+            entry.leaving = True
             self.hurry(member)
 
     def end(self) -> None:
-        """All leave."""
+        """Removes all runs."""
         if self._ends_s is None:
             self._ends_s = self._clock() + _LAST_S
             for member in self:
-                self.let_go(member)
+                self.remove(member)
 
-    def waited_for(self) -> list[tuple[Member, float]]:
-        """After `end`: whose turns are under way although all should have left, and since how many seconds."""
+    def hanging(self) -> list[tuple[Member, float]]:
+        """After `end`: runs whose turn is still under way after 5 s, with the seconds since it began."""
         now_s = self._clock()
         if self._ends_s is None or now_s < self._ends_s:
             return []
-        return [(seat.member, now_s - seat.began_s) for seat in self._under_way if seat.began_s is not None]
+        return [(entry.member, now_s - entry.began_s) for entry in self._under_way if entry.began_s is not None]
 
     def round(self) -> None:
-        """Begins what is due, and sleeps until there is something to do, or the nap is over."""
-        self._take_back()
+        """Begins the turns that are due, and sleeps until the next is due, a turn ends, or `wake` is set."""
+        self._collect()
         pause_s = self._begin()
-        if self._seats:
-            self._nap.wait(pause_s)
-        self._nap.clear()
-        self._take_back()
+        if self._entries:
+            self._wake.wait(pause_s)
+        self._wake.clear()
+        self._collect()
 
-    def _take_back(self) -> None:
-        """The turns that have ended."""
+    def _collect(self) -> None:
+        """Records the turns that have ended, and schedules the next ones."""
         while True:
             try:
-                seat, goes_on = self._back.get_nowait()
+                entry, goes_on = self._ended.get_nowait()
             except Empty:
                 return
-            self._under_way.discard(seat)
-            seat.began_s = None
-            seat.turns += 1
+            self._under_way.discard(entry)
+            entry.began_s = None
+            entry.turns += 1
             self.turns += 1
             if goes_on:
-                self._put(seat, self._clock() if seat.leaving else self._next_s(seat))
+                self._put(entry, self._clock() if entry.leaving else self._next_s(entry))
             else:
-                self._seats.pop(seat.member, None)
+                self._entries.pop(entry.member, None)
 
-    def _next_s(self, seat: _Seat) -> float:
-        """Each run keeps its own beat, so that they stay apart; after a long turn there is a pause all the same."""
-        pace_s = seat.member.pace_s
-        if seat.turns == 1:
-            return max(seat.second_s, self._clock())
-        return max(seat.due_s + pace_s, self._clock() + pace_s / 2)
+    def _next_s(self, entry: _Entry) -> float:
+        """Each run keeps its own phase; after a long turn there is a pause of half an interval at least."""
+        pace_s = entry.member.pace_s
+        if entry.turns == 1:
+            return max(entry.second_s, self._clock())
+        return max(entry.due_s + pace_s, self._clock() + pace_s / 2)
 
-    def _put(self, seat: _Seat, due_s: float) -> None:
-        seat.due_s = due_s
-        heapq.heappush(self._due, (due_s, next(self._numbers), seat))
+    def _put(self, entry: _Entry, due_s: float) -> None:
+        entry.due_s = due_s
+        heapq.heappush(self._due, (due_s, next(self._numbers), entry))
 
     def _begin(self) -> float:
-        """Begins the turns that are due; seconds until the next one is."""
+        """Begins the turns that are due; returns the seconds until the next one is."""
         while self._due:
-            due_s, _, seat = self._due[0]
-            if seat.began_s is not None or due_s != seat.due_s or seat.member not in self._seats:
-                heapq.heappop(self._due)  # it was put forward
+            due_s, _, entry = self._due[0]
+            if entry.began_s is not None or due_s != entry.due_s or entry.member not in self._entries:
+                heapq.heappop(self._due)  # it was scheduled earlier by `hurry`
                 continue
             now_s = self._clock()
             if due_s > now_s:
@@ -177,35 +177,35 @@ class Fleet:
             if not self._has_room(now_s):
                 return _LOOK_AGAIN_S
             heapq.heappop(self._due)
-            self._make(seat, now_s)
+            self._make(entry, now_s)
         return 60.0 if self._ends_s is None else _LAST_S
 
-    def _make(self, seat: _Seat, now_s: float) -> None:
-        late_s, seat.began_s = now_s - seat.due_s, now_s
-        self._under_way.add(seat)
+    def _make(self, entry: _Entry, now_s: float) -> None:
+        late_s, entry.began_s = now_s - entry.due_s, now_s
+        self._under_way.add(entry)
         goes_on = [True]
 
         def work() -> None:
-            if seat.leaving:
+            if entry.leaving:
                 goes_on[0] = False
-                seat.member.leave(_LAST_S if self._ends_s is None else max(0.0, self._ends_s - self._clock()))
+                entry.member.leave(_LAST_S if self._ends_s is None else max(0.0, self._ends_s - self._clock()))
             else:
-                goes_on[0] = seat.member.turn(late_s)
+                goes_on[0] = entry.member.turn(late_s)
 
-        self._workers.do(work, partial(self._has_ended, seat, goes_on))
+        self._workers.do(work, partial(self._has_ended, entry, goes_on))
 
-    def _has_ended(self, seat: _Seat, goes_on: list[bool]) -> None:
-        self._back.put((seat, goes_on[0]))
-        self._nap.set()
+    def _has_ended(self, entry: _Entry, goes_on: list[bool]) -> None:
+        self._ended.put((entry, goes_on[0]))
+        self._wake.set()
 
     def _has_room(self, now_s: float) -> bool:
-        lasted_s = [now_s - seat.began_s for seat in self._under_way if seat.began_s is not None]
+        lasted_s = [now_s - entry.began_s for entry in self._under_way if entry.began_s is not None]
         if sum(lasts_s < _HANGS_S for lasts_s in lasted_s) < _AT_ONCE:
             return True
         return sum(lasts_s < _LONG_S for lasts_s in lasted_s) < _AT_ONCE and self._is_waiting(now_s)
 
     def _is_waiting(self, now_s: float) -> bool:
-        """Whether the process has mostly waited of late, rather than computed."""
+        """Whether the process has mostly waited, not computed, since the last measurement."""
         before_s, used_s = self._measured
         if now_s - before_s < _MEASURED_S:
             return False

@@ -1,39 +1,39 @@
-"""What a signal's handler may ring: unlike threading.Event it takes no lock that the interrupted thread may hold."""
+"""A flag that a signal handler may set: unlike threading.Event it takes no lock that the interrupted thread holds."""
 
 from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-__all__ = ["Bell"]
+__all__ = ["SignalFlag"]
 
 
-class Bell:
-    """Set, cleared and waited for as a threading.Event, by one thread that waits.
+class SignalFlag:
+    """Set, cleared and waited for as a threading.Event; one thread waits.
 
-    A handler runs between two instructions of the main thread: where that is inside Event.wait or Event.clear and holds
-    the event's lock, Event.set waits for it for good. SimpleQueue.put may interrupt any other call of the same queue.
+    A handler runs between two instructions of the main thread. Where that thread is inside Event.wait or Event.clear
+    and has the event's lock, Event.set never returns. SimpleQueue.put may interrupt any other call of the same queue.
     """
 
     def __init__(self) -> None:
-        self._rung: SimpleQueue[None] = SimpleQueue()
+        self._set: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """From any thread, and from a signal's handler."""
-        self._rung.put(None)
+        """Callable from any thread, and from a signal handler."""
+        self._set.put(None)
 
     def is_set(self) -> bool:
-        """Whether it was rung since it was last cleared."""
-        return not self._rung.empty()
+        """Whether it was set since it was last cleared."""
+        return not self._set.empty()
 
     def clear(self) -> None:
-        """What was rung so far was heard."""
+        """Forgets every `set` so far."""
         while self.is_set():
-            self._rung.get()
+            self._set.get()
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when it is rung, or after so long; it stays rung."""
+        """Returns when the flag is set, or after the timeout; a set flag stays set."""
         try:
-            self._rung.get(timeout=timeout_s)
+            self._set.get(timeout=timeout_s)
         except Empty:
             return
         self.set()

@@ -1,14 +1,14 @@
-"""exposed(look, …) -> what /metrics of the daemon shows of one look at the run."""
+"""exposed(look, …) -> the daemon's /metrics of one look at the run; of_daemon(turns, …) -> those of its own loop."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from sentinel.daemon.correlated import Leads
-from sentinel.daemon.loop_costs import Turns
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
 from sentinel.plan.incident import Incident, Status
@@ -20,11 +20,11 @@ from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
 from sentinel.vocabulary.metrics import PREFIX, Shown
 
-__all__ = ["MITIGATIONS", "OUTCOMES", "exposed", "of_ourselves"]
+__all__ = ["MITIGATIONS", "OUTCOMES", "Turns", "exposed", "of_daemon"]
 
 MITIGATIONS = ("decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
-"""Where a rollback stands: being carried out; carried out, nothing shown yet; confirmed; not verified; did not take
-effect; did not recover; taken back."""
+"""States of a rollback: being carried out; carried out, not proved yet; confirmed; not verified; did not take effect;
+did not recover; taken back."""
 
 OUTCOMES = ("done", "failed")
 """Of an action, as the incident log has them."""
@@ -32,8 +32,39 @@ OUTCOMES = ("done", "failed")
 _SEVERITIES = ("info", "warning", "critical")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Cost and failures of the daemon's turns of one run, since it began to watch."""
+
+    count: int = 0
+    errors: int = 0
+    """Turns with an error: a neighbour that did not answer, or an unexpected exception."""
+
+    took_s: float = 0.0
+    """Of all turns together, wall time."""
+
+    last_took_s: float = 0.0
+    last_late_s: float = 0.0
+    """Seconds by which the last turn began after its due time."""
+
+    last_look_unix_s: float | None = None
+    """Time of the last look at the run; None before the first."""
+
+    def with_turn(self, *, took_s: float, failed: bool, look_unix_s: float | None, late_s: float = 0.0) -> Turns:
+        """The totals after one more turn."""
+        return replace(
+            self,
+            count=self.count + 1,
+            errors=self.errors + failed,
+            took_s=self.took_s + took_s,
+            last_took_s=took_s,
+            last_late_s=late_s,
+            last_look_unix_s=self.last_look_unix_s if look_unix_s is None else look_unix_s,
+        )
+
+
 def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Leads] = ()) -> tuple[Shown, ...]:
-    """What the look says: of its newest attempt, and of the run."""
+    """Metrics of one look: of the newest attempt, and of the run."""
     attempt = look.history.latest
     return (
         *_of_attempt((run, "" if attempt is None else str(attempt.number)), look, leads),
@@ -41,8 +72,8 @@ def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Leads] = ()) -
     )
 
 
-def of_ourselves(run: str, turns: Turns, *, mode: Mode, poll_interval_s: float, version: str) -> tuple[Shown, ...]:
-    """What the daemon says of itself, also before its first look at the run."""
+def of_daemon(run: str, turns: Turns, *, mode: Mode, poll_interval_s: float, version: str) -> tuple[Shown, ...]:
+    """Metrics of the daemon itself, also before its first look at the run."""
     return tuple(
         Shown(PREFIX + name, float(value), (run, *labels))
         for name, value, *labels in (
@@ -115,9 +146,7 @@ def _of_run(run: str, look: Look, policy: Policy) -> Iterator[Shown]:
         for one in MITIGATIONS:
             yield shown("mitigation", one == state, one)
     counts, last = _actions(look.events), _last_actions(look.events)
-    for kind in sorted(
-        {*KINDS.values(), *(kind for kind, _ in counts)}
-    ):  # each from 0: an increase needs where it began
+    for kind in sorted({*KINDS.values(), *(kind for kind, _ in counts)}):  # from 0 on: increase() needs a first value
         for outcome in OUTCOMES:
             yield shown("actions_total", counts[kind, outcome], kind, outcome, exemplar=last.get((kind, outcome)))
     yield shown("last_action_failed", unsettled(look.events, look.run.now_unix_s, within_s=AGAIN_S))
@@ -138,7 +167,7 @@ _PROOFS = {
 
 
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
-    """Where the newest rollback of the newest incident that is not closed stands; None where there is none."""
+    """State of the newest rollback of the newest incident that is not closed; None where there is none."""
     there = [incident for incident in incidents if incident.status != "closed" and incident.rollbacks]
     if not there:
         return None

@@ -1,4 +1,4 @@
-"""One run under watch: taken up once its lock is free, looked at turn by turn, and let go."""
+"""One run under watch: locked, looked at turn by turn, and released."""
 
 from __future__ import annotations
 
@@ -21,197 +21,195 @@ from sentinel.adapters.own_pins import OwnPins
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.daemon import wiring
-from sentinel.daemon.doctor import insist
-from sentinel.daemon.run_labels import speaking_of
-from sentinel.daemon.shown_runs import Showing
-from sentinel.judge.verdict import VerdictKind
+from sentinel.daemon.doctor import check_before_acting
+from sentinel.daemon.logs import run_prefixed
+from sentinel.daemon.run_files import clock, state_dir_of
+from sentinel.daemon.run_metrics import RunMetrics
+from sentinel.daemon.sources import Sources
 from sentinel.plan.look import Look, Outcome
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError, exit_code_of
 
-__all__ = ["NOT_WELL", "Company", "Watched"]
+__all__ = ["Shared", "Watched"]
 
 log = logging.getLogger(__name__)
 
-NOT_WELL = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
-"""Verdicts that a script is told of by exit code 1; a spike is not among them."""
-
 _TRY_AGAIN_S = 10.0
-"""Seconds until a run is tried again that could not be taken up: another daemon has its lock, or its folder is away."""
+"""Seconds until the next try of a run that can't be watched: another daemon has its lock, or its folder is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
-    """What the runs of one daemon share."""
+class Shared:
+    """What the runs of one daemon have in common."""
 
     exposition: Exposition
     queues: Queues
-    sources: wiring.Sources
+    sources: Sources
     say: Callable[[str], None]
     stop: Event
-    """The daemon was asked to end."""
+    """Set when the daemon is to end."""
 
     observe: bool
     once: bool
     alone: bool
-    """There is one run and will be no other: what ends its watch ends the daemon, and no line has to name it."""
+    """The daemon watches one run and no other: an error that ends its watch ends the daemon; no line names the run."""
 
 
 class Watched:
-    """A run as the loop sees it. Nothing of it is raised: `code` says that the watch is over, and `error` why."""
+    """A member of the fleet. Raises nothing: `code` is set when its watch is over, `error` when an error ended it."""
 
-    def __init__(self, config: Config, company: Company) -> None:
+    def __init__(self, config: Config, shared: Shared) -> None:
         self.config = config
         self.code: int | None = None
         """Exit code of this run's watch; None while it lasts."""
 
         self.error: Exception | None = None
         self.well = True
-        """Whether it is let go as it should be, so that nobody is to miss it."""
+        """Whether the watch ended as it should, so that no alert fires."""
 
-        self._company = company
+        self._shared = shared
         self._next: deque[Config] = deque(maxlen=1)
         self._lock: RunLock | None = None
         self._claim: Claim | None = None
-        self._held = ExitStack()
+        self._locked = ExitStack()
         self._parts: wiring.Parts | None = None
         self._watching: Watch | None = None
-        self._showing: Showing | None = None
+        self._metrics: RunMetrics | None = None
         self._waits_for: str | None = None
 
     @property
     def pace_s(self) -> float:
-        """Seconds from one turn to the next; longer while the run can't be taken up."""
+        """Seconds from one turn to the next; longer while the run can't be watched."""
         pace_s = self.config.watch.poll_interval_s
         return pace_s if self._waits_for is None else max(pace_s, _TRY_AGAIN_S)
 
     @property
     def last(self) -> Look | None:
-        """What the last turn has seen."""
+        """The last turn's look at the run."""
         return None if self._watching is None else self._watching.last
 
     def reload(self, config: Config) -> None:
-        """From the next turn on it is watched by this configuration, which is of the same run."""
+        """Applies another configuration of the same run at the next turn."""
         self._next.append(config)
 
     def turn(self, late_s: float) -> bool:
-        """One turn; whether another one is to come."""
-        if self.code is not None:  # its end was broken off by what nobody foresaw
-            self._held.close()
+        """One turn; returns whether another is to come."""
+        if self.code is not None:  # an unexpected error interrupted its end
+            self._locked.close()
             return False
-        with speaking_of(self._spoken_of):
+        with run_prefixed(self._prefix):
             try:
                 done = self._turn(late_s)
             except (PermanentError, ConfigError) as error:
                 self._end_by(error)
             except Exception as error:  # noqa: BLE001 - the loop's edge: it is logged, and the other runs go on
-                if self._company.alone or (self._company.once and isinstance(error, TemporaryError)):
+                if self._shared.alone or (self._shared.once and isinstance(error, TemporaryError)):
                     self._fail(error)
                     return False
                 self._wait(error)
                 return True
             else:
-                if done is None and not self._company.once:
+                if done is None and not self._shared.once:
                     return True
                 self._end(done)
         return False
 
     def leave(self, within_s: float) -> None:
-        """It is watched no more: the daemon ends, or its configuration is gone."""
-        with speaking_of(self._spoken_of):
+        """Ends the watch: the daemon ends, or the configuration was removed."""
+        with run_prefixed(self._prefix):
             parts = self._parts
-            self._let_go(well=True)
+            self._release(well=True)
             if parts is not None:
                 parts.paging.finish(within_s)
             self.code = 0
 
     def _turn(self, late_s: float) -> Outcome | None:
         watching, parts = self._assembled()
-        showing = self._showing or self._taken_up(parts)
+        metrics = self._metrics or self._take_over(parts)
         self._waits_for = None
-        now_unix_s, began_s, struggles, done = wiring.clock(), monotonic(), watching.struggles, None
+        now_unix_s, began_s, struggles, done = clock(), monotonic(), watching.struggles, None
         try:
             done = watching.tick(now_unix_s)
         except SentinelError:
             raise
-        except Exception as error:  # what nobody foresaw: a daemon that is gone helps nobody
+        except Exception as error:  # unexpected: the daemon goes on with the next turn
             log.exception("this turn failed; the next one looks again")
             watching.failed(error, now_unix_s)
         failed = watching.struggles > struggles
-        showing.turn(watching, done, took_s=monotonic() - began_s, late_s=late_s, failed=failed)
+        metrics.turn(watching, done, took_s=monotonic() - began_s, late_s=late_s, failed=failed)
         parts.paging.follow()
-        if done is None and not self._company.once and self._lock is not None:
+        if done is None and not self._shared.once and self._lock is not None:
             self._lock.renew()
         return done
 
     def _assembled(self) -> tuple[Watch, wiring.Parts]:
-        """What it is watched with, by the configuration as it is now."""
+        """The watch and its objects, by the configuration as it is now."""
         new = self._next.pop() if self._next else self.config
         if new != self.config and self._may_change_to(new):
-            if self._showing is not None and self._parts is not None:
+            if self._metrics is not None and self._parts is not None:
                 self._parts.paging.finish()
-                self._showing.reload(new)
+                self._metrics.reload(new)
             self.config, self._watching, self._parts = new, None, None
         if self._watching is None or self._parts is None:
             self._watching, self._parts = self._assemble()
-            if self._showing is not None:
+            if self._metrics is not None:
                 self._parts.paging.start()
         return self._watching, self._parts
 
     def _may_change_to(self, new: Config) -> bool:
-        """Whether it may be watched by this configuration from now on; else the one that it has stays."""
-        if self._parts is None or self._company.observe or new.policy.mode == "observe":
+        """Whether the new configuration may be applied; otherwise the old one stays in force."""
+        if self._parts is None or self._shared.observe or new.policy.mode == "observe":
             return True
         try:
-            insist(new)
+            check_before_acting(new)
         except ConfigError as error:
-            log.error("the configuration stays as it was: %s", error)
+            log.error("the old configuration stays in force: %s", error)
             return False
         return True
 
     def _assemble(self) -> tuple[Watch, wiring.Parts]:
-        config, company = self.config, self._company
-        policy = replace(config.policy, mode="observe") if company.observe else config.policy
+        config, shared = self.config, self._shared
+        policy = replace(config.policy, mode="observe") if shared.observe else config.policy
         if policy.mode != "observe":
-            insist(config)
-        self._claim = Claim(config.run.checkpoints, wiring.state_dir_of(config)) if policy.mode != "observe" else None
+            check_before_acting(config)
+        self._claim = Claim(config.run.checkpoints, state_dir_of(config)) if policy.mode != "observe" else None
         parts = wiring.assemble(
-            config, policy, say=company.say, own=self._own, sources=company.sources, queues=company.queues
+            config, policy, say=shared.say, own=self._own, sources=shared.sources, queues=shared.queues
         )
         log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
         pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
-        told = (self._own, parts.paging.problem)
-        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *told), parts
+        checks = (self._own, parts.paging.problem)
+        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *checks), parts
 
     def _own(self) -> None:
-        """LockHeld where the run is another's by now, NotOurCheckpoints where another state folder acts on them."""
+        """LockHeld: another process has the lock; NotOurCheckpoints: another state folder acts on the checkpoints."""
         if self._lock is not None:
             self._lock.renew()
             if self._claim is not None:
                 self._claim.keep()
 
-    def _taken_up(self, parts: wiring.Parts) -> Showing:
-        """It is ours from now on. LockHeld where it is another's."""
+    def _take_over(self, parts: wiring.Parts) -> RunMetrics:
+        """Locks the run and shows its metrics. LockHeld where another process has the lock."""
         self._lock = self._lock or RunLock(parts.near.state_dir)
-        with ExitStack() as held:
-            held.enter_context(self._lock)
-            company = self._company
-            showing = Showing(self.config, company.exposition, observe=company.observe, once=company.once)
+        with ExitStack() as locked:
+            locked.enter_context(self._lock)
+            shared = self._shared
+            metrics = RunMetrics(self.config, shared.exposition, observe=shared.observe, once=shared.once)
             parts.paging.start()
-            self._held = held.pop_all()
-        self._showing = showing
-        return showing
+            self._locked = locked.pop_all()
+        self._metrics = metrics
+        return metrics
 
     def _end(self, done: Outcome | None) -> None:
         parts, last = self._parts, self.last
-        self._let_go(well=done in (None, Outcome.FINISHED))
-        self.code = int(done) if done is not None else int(last is None or last.verdict.kind in NOT_WELL)
-        if not self._company.alone and done is not None:
-            log.info("its watch is over, with exit code %d", self.code)
+        self._release(well=done in (None, Outcome.FINISHED))
+        self.code = int(done) if done is not None else int(last is None or last.verdict.kind in wiring.UNHEALTHY)
+        if not self._shared.alone and done is not None:
+            log.info("watch ended with exit code %d", self.code)
         if parts is None:
             return
-        if done is Outcome.PERSON_NEEDED:  # without the lock: the person may be at work already
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._company.stop)
+        if done is Outcome.PERSON_NEEDED:  # the lock is released: the person may act at once
+            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
         else:
             parts.paging.finish()
 
@@ -219,35 +217,35 @@ class Watched:
         parts = self._parts
         self._fail(error)
         if parts is not None:
-            parts.paging.ended(error, wiring.clock())
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._company.stop)
+            parts.paging.ended(error, clock())
+            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
 
     def _fail(self, error: Exception) -> None:
-        """Its watch is over by an error: where it is the only one, the daemon's too."""
+        """Ends the watch by an error, and the daemon where it watches no other run."""
         self.error, self.code = error, exit_code_of(error)
-        self._let_go(well=False)
-        if not self._company.alone:
-            log.error("its watch is over: %s", error)
+        self._release(well=False)
+        if not self._shared.alone:
+            log.error("watch ended: %s", error)
 
     def _wait(self, error: Exception) -> None:
-        """It can't be watched for now, and is taken up again when it can."""
+        """Releases a run that can't be watched now; it is tried again later."""
         parts = self._parts
-        if self._showing is not None and parts is not None:
-            self._let_go(well=True)
+        if self._metrics is not None and parts is not None:
+            self._release(well=True)
             parts.paging.finish(0.0)
         if str(error) != self._waits_for:
-            foreseen = isinstance(error, SentinelError)
-            log.warning("%s; it is tried again", error, exc_info=None if foreseen else error)
+            expected = isinstance(error, SentinelError)
+            log.warning("%s; trying again", error, exc_info=None if expected else error)
         self._waits_for = str(error)
 
-    def _let_go(self, *, well: bool) -> None:
-        showing, self._showing, self._watching, self._parts = self._showing, None, None, None
-        if showing is not None:
-            self.well = showing.close(well=well)
-            if self._company.alone:
-                self._company.exposition.close(well=self.well)  # before another daemon can have the run
-        self._held.close()
+    def _release(self, *, well: bool) -> None:
+        metrics, self._metrics, self._watching, self._parts = self._metrics, None, None, None
+        if metrics is not None:
+            self.well = metrics.close(well=well)
+            if self._shared.alone:
+                self._shared.exposition.close(well=self.well)  # before the lock is free for another daemon
+        self._locked.close()
 
     @property
-    def _spoken_of(self) -> str | None:
-        return None if self._company.alone else self.config.run.name
+    def _prefix(self) -> str | None:
+        return None if self._shared.alone else self.config.run.name

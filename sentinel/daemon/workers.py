@@ -1,4 +1,4 @@
-"""Threads that take work: as many as there is work at once, and a few that stay for the next."""
+"""A pool of threads without a limit: work never waits for a free thread; a few idle threads are kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Workers"]
 log = logging.getLogger(__name__)
 
 _STAY = 8
-"""Threads that wait for work; one more that has none ends."""
+"""Idle threads that are kept; a further one ends."""
 
 Work = Callable[[], None]
 
 
 class Workers:
-    """Work never waits here: where all threads are busy, or hang, another one is started. None outlives the process."""
+    """Starts another thread where all are busy or hang. The threads are daemons: none outlives the process."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[tuple[Work, Work]] = SimpleQueue()
@@ -26,7 +26,7 @@ class Workers:
         self._lock = Lock()
 
     def do(self, work: Work, then: Work) -> None:
-        """Has the work done, and then `then`, by a thread that is free again at that moment."""
+        """Runs the work, and then `then`, in a thread that counts as free by then."""
         with self._lock:
             another = self._idle <= 0
             self._idle -= not another
@@ -34,8 +34,8 @@ class Workers:
         if another:
             try:
                 Thread(target=self._run, name="sentinel-turns", daemon=True).start()
-            except RuntimeError as error:  # there can be no more threads just now: it is done by the next that is free
-                log.error("no thread can be started: %s", error)
+            except RuntimeError as error:  # no more threads now: the next free one runs it
+                log.error("can't start a thread: %s", error)
                 with self._lock:
                     self._idle -= 1
 
@@ -49,5 +49,5 @@ class Workers:
                 with self._lock:
                     stays = self._idle < _STAY
                     self._idle += stays
-            finally:  # what work raises ends this thread, and is shown by it
+            finally:  # an exception of the work ends this thread, which prints it
                 then()

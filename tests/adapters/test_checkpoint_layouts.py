@@ -15,7 +15,7 @@ from sentinel.adapters.checkpoints import QUARANTINE, Checkpoints
 from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.adapters.checkpoints.shards import missing_of_deepspeed, missing_of_megatron_lm
 from sentinel.adapters.checkpoints.trackers import Trackers
-from sentinel.cli import telling
+from sentinel.cli import status
 from sentinel.vocabulary.errors import CheckpointError, FilesystemRefused, QuarantineError
 from tests.adapters.checkpoint_files import (
     deepspeed,
@@ -404,9 +404,9 @@ def test_status_tells_that_trackers_disagree(tmp_path: Path, capsys: pytest.Capt
     config = diverged_run(tmp_path)  # latest says global_step20
     (tmp_path / "c" / "latest_checkpointed_iteration.txt").write_text("10")
     says = "the trackers disagree: latest says global_step20, latest_checkpointed_iteration.txt says 10"
-    telling.status(config, as_json=False)
+    status.show(config, as_json=False)
     assert f"checkpoints: {says}; a rollback or a restart rewrites the trackers" in capsys.readouterr().out
-    telling.status(config, as_json=True)
+    status.show(config, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert (told["latest"], told["trackers_problem"]) == ("global_step20", says)
 

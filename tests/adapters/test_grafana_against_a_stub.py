@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.grafana.shipped import differences, fitted, shipped
-from sentinel.cli.dashboarding import Aim, diff, export, push
+from sentinel.cli.dashboards import Target, diff, export, push
 from sentinel.config import Config, load_config
 from sentinel.plan.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
@@ -56,7 +56,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Aim(url=stub.url, datasource="prom", pages="https://sentinel.example.com/")
+    aim = Target(url=stub.url, datasource="prom", pages="https://sentinel.example.com/")
     assert push(aim, None, as_json=True) == 0
     assert set(told(capsys).values()) == {"created"}
     assert stub.folders == {"sentinel": "Sentinel"}
@@ -74,7 +74,7 @@ def test_a_push_brings_folder_and_dashboards_and_a_second_one_changes_nothing(
 def test_a_diff_names_what_a_person_has_changed_and_writes_nothing(
     stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Aim(url=stub.url)
+    aim = Target(url=stub.url)
     assert diff(aim, as_json=True) == 1
     assert stub.writes() == []
     push(aim, None, as_json=True)
@@ -101,7 +101,7 @@ def test_a_datasource_that_is_no_prometheus_is_refused_before_anything_is_writte
     stub: Stub, uid: str, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        push(Aim(url=stub.url, datasource=uid), None, as_json=True)
+        push(Target(url=stub.url, datasource=uid), None, as_json=True)
     assert stub.writes() == []
 
 
@@ -140,7 +140,7 @@ def run(tmp_path: Path) -> Config:
 def test_a_push_marks_onset_alarm_rollback_and_later_the_recovery(
     stub: Stub, run: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aim = Aim(url=stub.url)
+    aim = Target(url=stub.url)
     push(aim, run, as_json=True)
     assert {name for name in told(capsys) if "/" in name} == {
         "incident-1/onset",
@@ -233,7 +233,7 @@ def test_a_wrong_token_is_a_matter_of_configuration_and_is_not_shown(stub: Stub)
 def test_a_provisioned_dashboard_is_refused_in_grafanas_own_words(stub: Stub) -> None:
     stub.provisioned = True
     with pytest.raises(ConfigError, match="Cannot save provisioned dashboard"):
-        push(Aim(url=stub.url), None, as_json=True)
+        push(Target(url=stub.url), None, as_json=True)
 
 
 @pytest.mark.parametrize("url", ["grafana:3000", "https://", "ftp://g", "https://u:p@g", "https://g?orgId=1"])
@@ -246,13 +246,13 @@ def test_an_address_that_is_none_or_has_a_password_in_it_is_refused(url: str) ->
 def test_the_token_can_be_in_a_file(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAFANA_TOKEN")
     with pytest.raises(ConfigError, match="GRAFANA_TOKEN"):
-        diff(Aim(url=stub.url), as_json=True)
+        diff(Target(url=stub.url), as_json=True)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    assert diff(Aim(url=stub.url, token_file=tmp_path / "token"), as_json=True) == 1
+    assert diff(Target(url=stub.url, token_file=tmp_path / "token"), as_json=True) == 1
 
 
 def test_an_export_is_what_a_push_would_bring(stub: Stub, tmp_path: Path) -> None:
-    aim = Aim(url=stub.url, datasource="prom", pages="https://s")
+    aim = Target(url=stub.url, datasource="prom", pages="https://s")
     push(aim, None, as_json=True)
     assert export(aim, tmp_path / "out", as_json=True) == 0
     for name in shipped():

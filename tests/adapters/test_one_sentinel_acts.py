@@ -14,7 +14,8 @@ from sentinel.adapters.lock import RunLock
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config, load_config
 from sentinel.daemon import wiring
-from sentinel.daemon.watched_run import Company, Watched
+from sentinel.daemon.sources import source_of
+from sentinel.daemon.watched_run import Shared, Watched
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.actions import Action
 from sentinel.plan.look import Look
@@ -48,10 +49,10 @@ def watched(config: Config, folder: Path) -> Watched:
     exposition = Exposition(config.metrics, folder / "scrape.json", {}, once=True)
     return Watched(
         config,
-        Company(
+        Shared(
             exposition=exposition,
             queues=Queues(),
-            sources=wiring.source_of,
+            sources=source_of,
             say=lambda _: None,
             stop=Event(),
             observe=False,

@@ -19,8 +19,8 @@ import pytest
 from sentinel.adapters.prometheus.api import Api, Door, NotUnderstood, Point, Series
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import load_config
-from sentinel.daemon.shared_sources import SharedSources
-from sentinel.daemon.wiring import state_dir_of
+from sentinel.daemon.run_files import state_dir_of
+from sentinel.daemon.sources import SharedSources
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record
 from tests.adapters.asking import Asking, Stored

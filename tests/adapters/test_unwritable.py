@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.adapters.event_files import spans
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.cli import telling
+from sentinel.cli import status
 from sentinel.config import load_config
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import FilesystemRefused
@@ -100,7 +100,7 @@ def test_status_needs_no_index_that_it_can_write(
     diverged_run(folder)
     write_events(folder / "tb", range(1, 40), ".a")
     with unprivileged(folder, "s"):
-        assert telling.status(load_config(folder / "a.toml"), as_json=False) == 1
+        assert status.show(load_config(folder / "a.toml"), as_json=False) == 1
         assert "diverged" in capsys.readouterr().out
         assert not (folder / "s" / "tensorboard-index.json").exists()
         with pytest.raises(FilesystemRefused, match=r"incidents\.jsonl"):  # where it matters, it is said

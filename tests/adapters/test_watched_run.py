@@ -53,10 +53,10 @@ def test_one_whose_end_was_broken_off_is_not_taken_up_again_and_frees_its_lock(
     (tmp_path / "s" / "incidents.jsonl").write_text("no event\n{}\n")
 
     def breaks(*_: object, **__: object) -> None:
-        raise RuntimeError("nobody foresaw it")
+        raise RuntimeError("an unexpected error")
 
-    monkeypatch.setattr(Watched, "_let_go", breaks)
-    with pytest.raises(RuntimeError, match="nobody foresaw it"):
+    monkeypatch.setattr(Watched, "_release", breaks)
+    with pytest.raises(RuntimeError, match="an unexpected error"):
         ours.turn(0.0)
     assert (tmp_path / "s" / "lock").exists()
     assert not ours.turn(0.0)

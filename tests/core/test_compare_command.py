@@ -174,13 +174,13 @@ def test_at_the_same_tokens_another_run_may_lead(call: Callable[..., str]) -> No
     told = json.loads(call("tr8", "other.jsonl", "--by", "tokens", "--json"))
     assert told["leader"] == "tr8"  # 0.9 * 4^0.2 = 1.19: at the same tokens the other is at a quarter of the steps
     assert told["rows"][-1]["ratios"][1] == pytest.approx(0.9 * 4**0.2, rel=0.05)
-    assert "a.csv says nothing of consumed tokens" in call("tr8", "a.csv", "--by", "tokens", code=2)
+    assert "a.csv has no consumed tokens" in call("tr8", "a.csv", "--by", "tokens", code=2)
 
 
 def test_what_can_not_be_compared_is_said(call: Callable[..., str], folder: Path) -> None:
     assert "two runs or more" in call("tr8", code=2)
     assert "named twice" in call("tr8", "tr8", code=2)
-    assert "is no file" in call("tr8", "nothing", code=2)
+    assert "no such file" in call("tr8", "nothing", code=2)
     (folder / "b.csv").write_text("step,loss\n1,2.0\n")
     assert "b.csv is too short" in call("tr8", "b.csv", code=2)
 

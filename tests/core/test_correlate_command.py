@@ -103,13 +103,13 @@ def test_an_attempt_has_what_its_weights_descend_from(correlate: Correlate) -> N
     assert rows[0]["n"] == ONSET + 20 - 1
     answer = correlate("--attempt", "7")
     assert answer.code == 2
-    assert "there is no attempt 7; there is 1, 2" in answer.err
+    assert "no attempt 7; the attempts are 1, 2" in answer.err
 
 
 def test_the_table_says_how_far_to_trust_it(correlate: Correlate) -> None:
     out = " ".join(correlate().out.split())
     assert "prewhitened" in out
-    assert "a positive lag has the signal earlier" in out.lower()
+    assert "at a positive lag the signal is earlier" in out.lower()
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
@@ -122,7 +122,7 @@ def test_the_picture_is_drawn(correlate: Correlate, tmp_path: Path, suffix: str,
 
 def test_another_format_is_refused_before_anything_is_read(correlate: Correlate) -> None:
     answer = correlate("--plot", "a.pdf")
-    assert (answer.code, "not 'a.pdf'" in answer.err) == (2, True)
+    assert (answer.code, "'a.pdf': a picture is a" in answer.err) == (2, True)
 
 
 def test_what_moved_first_before_a_step(correlate: Correlate) -> None:
@@ -181,7 +181,7 @@ def test_of_several_paths_each_row_says_whose_it_is(correlate: Correlate, tmp_pa
     rows = json.loads(correlate(*both, "--json").out)
     assert {row["path"] for row in rows} == set(both)
     assert all(set(row) == KEYS | {"path"} for row in rows)
-    assert "one picture is of one series" in correlate(*both, "--plot", "a.png").err
+    assert "one picture shows one series" in correlate(*both, "--plot", "a.png").err
 
 
 def test_a_log_knows_no_ratio_and_it_is_made_from_its_losses(correlate: Correlate, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sentinel.cli.commands import app
-from sentinel.cli.tuning import search
+from sentinel.cli.tune import search
 from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted, encode

@@ -149,5 +149,5 @@ def test_what_can_not_be_exported_is_said(export: Call, state: Path, capsys: pyt
     assert export("nowhere", "-o", "a.csv") == 2
     assert export(state, "--run", "a", "-o", "a.csv") == 2
     err = capsys.readouterr().err
-    assert "not 'a.xlsx'" in err
-    assert "nowhere is no file, no folder, and no run under runs" in err
+    assert "'a.xlsx': a table is" in err
+    assert "nowhere: no such file or folder, and no such run under runs" in err

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.daemon.correlated import Correlated, leads
-from sentinel.daemon.loop_costs import Turns
-from sentinel.daemon.watch_metrics import MITIGATIONS, exposed, of_ourselves
+from sentinel.daemon.watch_metrics import MITIGATIONS, Turns, exposed, of_daemon
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -176,7 +175,7 @@ def test_budgets_are_what_is_left_and_never_below_zero() -> None:
 
 def test_the_watch_tells_of_itself_before_it_has_seen_anything() -> None:
     turns = Turns()
-    found = values(of_ourselves("tr8", turns, mode="approve", poll_interval_s=5.0, version="1.2.3"))
+    found = values(of_daemon("tr8", turns, mode="approve", poll_interval_s=5.0, version="1.2.3"))
     assert (found["mode[approve]"], found["mode[act]"], found["build_info[1.2.3]"], found["turns_total"]) == (
         1,
         0,
@@ -187,7 +186,7 @@ def test_the_watch_tells_of_itself_before_it_has_seen_anything() -> None:
     turns = turns.with_turn(took_s=0.5, failed=False, look_unix_s=7.0).with_turn(
         took_s=2.0, failed=True, look_unix_s=None
     )
-    found = values(of_ourselves("tr8", turns, mode="act", poll_interval_s=5.0, version="1.2.3"))
+    found = values(of_daemon("tr8", turns, mode="act", poll_interval_s=5.0, version="1.2.3"))
     assert (found["turns_total"], found["turn_errors_total"], found["turn_seconds_total"]) == (2, 1, 2.5)
     assert (found["last_turn_seconds"], found["last_look_timestamp_seconds"]) == (2.0, 7.0)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.daemon.scheduler import Fleet
-from sentinel.daemon.signal_flag import Bell
+from sentinel.daemon.signal_flag import SignalFlag
 from sentinel.daemon.workers import Workers
 from tests.adapters.pagers import until
 
@@ -57,10 +57,10 @@ class Member:
 @contextmanager
 def followed(*members: Member) -> Iterator[tuple[Fleet, list[Callable[[], None]]]]:
     """A fleet in a thread of its own, and what that thread is to do between two rounds."""
-    nap, over, orders = Bell(), threading.Event(), list[Callable[[], None]]()
+    nap, over, orders = SignalFlag(), threading.Event(), list[Callable[[], None]]()
     fleet = Fleet(nap)
     for member in members:
-        fleet.take_up(member)
+        fleet.add(member)
 
     def loop() -> None:
         while len(fleet):
@@ -93,13 +93,13 @@ def test_the_first_turns_come_at_once_and_the_next_are_spread_over_the_pace() ->
     members = [Member(2.0, clock=lambda: now_s[0]) for _ in range(40)]
     fleet = Fleet(threading.Event(), lambda: now_s[0])
     for member in members:
-        fleet.take_up(member)
+        fleet.add(member)
     for tick in range(42):
         now_s[0] = 0.05 * tick
         fleet._begin()
         while fleet._under_way:  # all that is due by now
-            until(lambda: not fleet._back.empty())
-            fleet._take_back()
+            until(lambda: not fleet._ended.empty())
+            fleet._collect()
             fleet._begin()
     first, second = (sorted(member.began[turn] for member in members) for turn in (0, 1))
     assert set(first) == {0.0}
@@ -125,10 +125,10 @@ def test_what_ends_is_not_asked_again_and_what_is_hurried_comes_at_once() -> Non
         until(lambda: len(brief.began) == 2 and len(patient.began) == 1)
         until(lambda: brief not in list(fleet))
         orders.append(lambda: fleet.hurry(patient))
-        fleet._nap.set()
+        fleet._wake.set()
         until(lambda: len(patient.began) == 2)
-        orders.append(lambda: fleet.let_go(patient))
-        fleet._nap.set()
+        orders.append(lambda: fleet.remove(patient))
+        fleet._wake.set()
         until(lambda: patient.left == 1)
     assert (brief.left, len(brief.began)) == (0, 2)
     assert patient.left == 1
@@ -173,36 +173,36 @@ def test_where_no_thread_can_be_started_the_turn_is_made_by_the_next_that_is_fre
 def test_as_many_begin_at_once_beside_thirty_that_hang_as_beside_none() -> None:
     now_s, free = [0.0], threading.Event()
     stuck = [Member(1000.0, doing=free.wait) for _ in range(30)]
-    fleet = Fleet(Bell(), lambda: now_s[0])
+    fleet = Fleet(SignalFlag(), lambda: now_s[0])
     for member in stuck:
-        fleet.take_up(member)
+        fleet.add(member)
     for _ in range(30):
         now_s[0] += 60.0  # they come to hang one after the other
         fleet._begin()
     until(lambda: all(member.began for member in stuck))
     well = [Member(1000.0, doing=free.wait) for _ in range(8)]
     for member in well:
-        fleet.take_up(member)
+        fleet.add(member)
     fleet._begin()
     until(lambda: all(member.began for member in well))
     free.set()
 
 
 def test_who_ends_is_told_whose_turns_are_still_under_way() -> None:
-    now_s, free, nap = [0.0], threading.Event(), Bell()
+    now_s, free, nap = [0.0], threading.Event(), SignalFlag()
     stuck, well = Member(doing=free.wait), Member(3600.0)
     fleet = Fleet(nap, lambda: now_s[0])
-    fleet.take_up(stuck)
-    fleet.take_up(well)
+    fleet.add(stuck)
+    fleet.add(well)
     fleet._begin()
     until(lambda: stuck.began and well.began)
     fleet.end()
-    assert fleet.waited_for() == []  # they have a few seconds
+    assert fleet.hanging() == []  # they have a few seconds
     while well.left == 0:
         nap.set()
         fleet.round()
     now_s[0] = 7.0
-    assert fleet.waited_for() == [(stuck, 7.0)]
+    assert fleet.hanging() == [(stuck, 7.0)]
     free.set()
     while len(fleet):
         fleet.round()

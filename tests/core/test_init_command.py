@@ -85,7 +85,7 @@ def test_with_slurm_a_person_is_asked(tmp_path: Path, typed: bytes, address: str
     )
     os.close(terminal)
     os.close(theirs)
-    assert "Where should its /metrics listen?" in ran.stdout
+    assert "On which address should its /metrics listen?" in ran.stdout
     assert f'address="{address}"' in ran.stdout
 
 

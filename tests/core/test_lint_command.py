@@ -57,7 +57,7 @@ def test_no_error_is_exit_0(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "bare.sh").write_text(script("--save x --save-interval 10 --lr-warmup-iters 100 --adam-beta2 0.95"))
     answer = lint("bare.sh")
     assert answer.code == 0
-    assert "bare.sh (job script): nothing to say; " in answer.out
+    assert "bare.sh (job script): no finding; " in answer.out
 
 
 @pytest.mark.parametrize("text", [None, "echo hello\n", '{"fp16": '])

@@ -89,4 +89,4 @@ def test_incidents_go_to_wandb_for_a_run_and_by_a_push_alone() -> None:
     for words in (("push",), ("diff", "--run", "tr8")):
         code, text = said_without_the_library("dashboards", *words, "--wandb")
         assert code == 2
-        assert "--wandb goes with push and --run" in text
+        assert "--wandb needs push and --run" in text

@@ -28,8 +28,7 @@ from sentinel.adapters.exposition.settings import Metrics
 from sentinel.config import load_config
 from sentinel.daemon import wiring
 from sentinel.daemon.correlated import Correlated
-from sentinel.daemon.loop_costs import Turns
-from sentinel.daemon.watch_metrics import exposed, of_ourselves
+from sentinel.daemon.watch_metrics import Turns, exposed, of_daemon
 from sentinel.vocabulary.metrics import Shown
 from sentinel.vocabulary.sample import Sample, decode
 from tests.adapters.pagers import NO_PROXY, environment, free_port, until
@@ -128,7 +127,7 @@ def _watched(folder: Path) -> list[Shown]:
     turns = Turns().with_turn(took_s=0.1, failed=False, look_unix_s=time.time())
     shown = [
         *exposed("demo", look, config.policy, Correlated().of(look)),
-        *of_ourselves("demo", turns, mode="observe", poll_interval_s=30, version="0"),
+        *of_daemon("demo", turns, mode="observe", poll_interval_s=30, version="0"),
     ]
     made_up = (
         Shown("sentinel_last_incident_timestamp_seconds", time.time(), ("demo",)),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.lock import RunLock
-from sentinel.cli import commands, main, rolling  # noqa: F401 - here, so that no child has to import them
-from sentinel.daemon import supervisor  # noqa: F401 - the same
+from sentinel.cli import commands, main, rollback, watch  # noqa: F401 - here, so that no child has to import them
+from sentinel.daemon import supervisor, wiring  # noqa: F401 - the same
 from tests.e2e.kill_points import Point, events, incidents, inventory, line, live, overrides, strike
 
 BY_HAND = ("rollback", "--to", "global_step20", "--yes", "--no-start")

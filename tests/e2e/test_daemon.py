@@ -73,7 +73,7 @@ def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_tha
         read_until(process, "watching a in mode approve, every 0.5 s")
         configure(tmp_path, "[policy]\nmode = 'pray'\n")
         process.send_signal(signal.SIGHUP)
-        said = read_until(process, "stays as it was")
+        said = read_until(process, "stays in force")
         assert "policy.mode should be one of" in said
         (tmp_path / "a.toml").write_text('[run]\nname = "b"\ncheckpoints = "c"\nstate_dir = "s"\n')
         process.send_signal(signal.SIGHUP)

@@ -22,7 +22,7 @@ from sentinel.adapters.checkpoints import QUARANTINE
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
-from sentinel.cli.demonstrating import summary
+from sentinel.cli.demo import summary
 from sentinel.config import load_config
 from sentinel.demo import story
 from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration

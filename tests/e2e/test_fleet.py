@@ -180,12 +180,12 @@ def test_a_run_that_hangs_holds_up_no_other(folder: Folder) -> None:
         watch.hear(signal.SIGTERM)
         until(lambda: not any((folder.state(name) / "lock").exists() for name in names))
         for number in range(10):
-            watch.says(f"stuck{number}: its turn is under way for")
-            assert watch.said().count(f"stuck{number}: its turn is under way for") == 1
+            watch.says(f"stuck{number}: waiting for a turn that has run for")
+            assert watch.said().count(f"stuck{number}: waiting for a turn that has run for") == 1
         assert watch.process.poll() is None
         watch.hear(signal.SIGTERM)
         assert watch.ends() == 3
-        watch.says("left in the middle of a turn: stuck0, stuck1,")
+        watch.says("interrupted in the middle of a turn: stuck0, stuck1,")
 
 
 def test_a_daemon_that_was_killed_is_made_up_for_by_the_next_one(folder: Folder) -> None:
@@ -216,7 +216,7 @@ def test_sighup_takes_up_what_is_new_lets_go_what_is_gone_and_leaves_alone_what_
         watch.hear(signal.SIGHUP)
         watch.shows(verdict("d", "healthy"))
         watch.says("c: watching c in mode observe, every 0.3 s")
-        watch.says("the configuration stays as it was: runs/b.toml: policy.mode should be one of")
+        watch.says("the old configuration stays in force: runs/b.toml: policy.mode should be one of")
         until(lambda: not (folder.state("a") / "lock").exists())
         until(lambda: 'run="a"' not in watch.page())
         before = time.time()
@@ -270,7 +270,7 @@ def test_what_one_run_ends_with_is_said_and_paged_and_the_others_go_on(folder: F
         folder.trained(name)
     (folder.state("a") / "incidents.jsonl").write_text("no event\n{}\n")
     with folder.watch("--all") as watch:
-        watch.says("a: its watch is over:")
+        watch.says("a: watch ended:")
         watch.shows(verdict("b", "healthy"))
         until(lambda: marks.exists() and '"run": "a"' in marks.read_text())
         assert not (folder.state("a") / "lock").exists()

@@ -278,7 +278,7 @@ def test_a_test_page_says_for_each_channel_whether_it_arrived(tmp_path: Path, we
     assert tested[1].startswith("nothing: did not arrive: localhost can't be reached")
     assert web.documents[0]["topic"] == "test"
     sentinel(write_run(tmp_path, hook(web.url)), "page", "--test")
-    assert "nobody is paged" in sentinel(write_run(tmp_path, ""), "page", "--test", expect=2).stderr
+    assert "no page is sent" in sentinel(write_run(tmp_path, ""), "page", "--test", expect=2).stderr
 
 
 SLURM = "kind = 'slurm'\njob_name = 'tr8'\nquery_interval_s = 0.1\nslurm_timeout_s = 5"

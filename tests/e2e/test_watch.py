@@ -23,7 +23,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.adapters.lock import RunLock
 from sentinel.config import load_config
-from sentinel.daemon.doctor import insist
+from sentinel.daemon.doctor import check_before_acting
 from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted, Sample, encode
@@ -276,10 +276,10 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(tmp_
 
 
 def test_what_would_have_been_done_is_listed_for_those_who_consider_to_allow_it(run: Path) -> None:
-    assert "I would have acted 0 times" in sentinel(run, "incidents", "--shadow").stdout
+    assert "sentinel would have acted 0 times" in sentinel(run, "incidents", "--shadow").stdout
     sentinel(run, "watch", "--observe", expect=1)
     told = sentinel(run, "incidents", "--shadow").stdout
-    assert "demo: I would have acted 1 time\n" in told
+    assert "demo: sentinel would have acted 1 time\n" in told
     target = targeted(run)
     assert f"would have applied 'reseed' from {target}" in told
     (row,) = json.loads(sentinel(run, "incidents", "--shadow", "--json").stdout)
@@ -472,10 +472,10 @@ def test_the_doctor_tries_what_a_recovery_will_need_and_leaves_no_trace(run: Pat
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('checkpoints = "checkpoints"', 'checkpoints = "nowhere"', "nowhere is not there"),
-        ('command = ["false"]', 'command = ["no-such-program"]', "'no-such-program' is no program that can be run"),
+        ('checkpoints = "checkpoints"', 'checkpoints = "nowhere"', "nowhere does not exist"),
+        ('command = ["false"]', 'command = ["no-such-program"]', "program 'no-such-program' not found"),
         ("seqlen_start = 8", "seqlen_start = 8\nseqlen_total_steps = 0", "seqlen_total_steps should be above 0"),
-        ('state_dir = "state"', 'state_dir = "elsewhere"', "elsewhere is not there"),
+        ('state_dir = "state"', 'state_dir = "elsewhere"', "elsewhere does not exist"),
     ],
 )
 def test_the_doctor_says_what_would_go_wrong_before_the_night_in_which_it_does(
@@ -509,8 +509,8 @@ def test_mode_act_begins_before_the_first_save_and_refuses_a_folder_that_is_miss
         "[launcher]\ncommand = ['false']\n[policy]\nmode = 'act'\n"
     )
     config = load_config(tmp_path / "demo.toml")
-    with pytest.raises(ConfigError, match="checkpoints is not there") if refused else contextlib.nullcontext():
-        insist(config)
+    with pytest.raises(ConfigError, match="checkpoints does not exist") if refused else contextlib.nullcontext():
+        check_before_acting(config)
 
 
 def test_a_job_that_dies_before_its_first_attempt_is_started_again(tmp_path: Path) -> None:

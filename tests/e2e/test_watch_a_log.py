@@ -120,7 +120,7 @@ def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(r
     told = (run / "watch.log").read_text()
     assert "a log of the format megatron" in told
     assert "would have applied 'reseed' from global_step200" in told
-    assert "I would have acted 1 time" in asked(run, "incidents", "--shadow")[1]
+    assert "sentinel would have acted 1 time" in asked(run, "incidents", "--shadow")[1]
     assert (run / "checkpoints" / "latest").read_text() == "global_step200"
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
         "global_step100",

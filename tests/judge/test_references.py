@@ -14,7 +14,7 @@ from sentinel.act.pinning import Pinning
 from sentinel.act.references import References
 from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.cli.telling import status
+from sentinel.cli.status import show
 from sentinel.config import Config, load_config
 from sentinel.daemon.choosing import Chosen
 from sentinel.daemon.supervisor import watch
@@ -86,7 +86,7 @@ def test_a_run_that_is_behind_its_sibling_is_said_and_not_rolled_back(
     assert not fold(events)  # that its job is gone is told there; the plateau is not
     assert "plateau" not in str(events)
     capsys.readouterr()
-    status(config, as_json=True)
+    show(config, as_json=True)
     answer = json.loads(capsys.readouterr().out)
     (event,) = answer["events"]
     assert (event["kind"], event["end_step"]) == ("plateau", None)

@@ -216,7 +216,7 @@ def test_a_submission_that_slurm_would_refuse_is_found_before_the_watch_begins_a
     watched = subprocess.run(watch(ill), capture_output=True, text=True, timeout=120, check=False)
     assert watched.returncode == 2
     assert "invalid partition" in watched.stderr.lower()
-    assert "Nothing is watched" in watched.stderr
+    assert "The run is not watched" in watched.stderr
     assert sorted(cluster.jobs("%K %T")) == ["1 RUNNING", "2-3%1 PENDING"]
     assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
 

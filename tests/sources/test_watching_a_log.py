@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sentinel.config import load_config
-from sentinel.daemon.doctor import _journal
+from sentinel.daemon.doctor.readings import journal
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from tests.sources.reading import megatron
@@ -41,7 +41,7 @@ def test_a_doctor_says_of_a_log_that_nothing_in_it_is_a_step(tmp_path: Path) -> 
         '[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n[source]\nkind = "log"\npath = "a.log"\n'
     )
     config = load_config(tmp_path / "a.toml")
-    said = [finding.sentence for finding in _journal(config)]
-    assert said == [f"nothing in {tmp_path / 'a.log'} is a training step, or it is not there: see docs/SOURCES.md"]
+    said = [finding.sentence for finding in journal(config)]
+    assert said == [f"{tmp_path / 'a.log'}: no training step found, or no such file; see docs/SOURCES.md"]
     (tmp_path / "a.log").write_text(megatron(1) + "\n" + megatron(2) + "\n")
-    assert "attempt 1, 2 samples; its last sample, of step 2, has no time" in [f.sentence for f in _journal(config)]
+    assert "attempt 1, 2 samples; its last sample, of step 2, has no time" in [f.sentence for f in journal(config)]

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.adapters.exposition.certificate import Certificate
 from sentinel.adapters.journal import Journals
-from sentinel.cli.triaging import certificate_of
+from sentinel.cli.ui import certificate_of
 from sentinel.reports.triage.feed import Feed
 from sentinel.reports.triage.server import TriageServer
 from sentinel.vocabulary.errors import ConfigError

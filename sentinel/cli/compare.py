@@ -1,0 +1,122 @@
+"""`sentinel compare`: runs at the same step, or at the same number of tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli.options import RUNS, Columns, ConfigDir, Json, parsed_columns
+from sentinel.cli.output import check_picture, print_json, to_stderr
+from sentinel.vocabulary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sentinel.judge.analysis.comparison import Comparison
+    from sentinel.judge.reference import Reference
+
+__all__ = ["compare"]
+
+By = Literal["step", "tokens"]
+
+_SAMPLES_PER_POINT = 16
+"""Fewer than the judge's references have: the first steps are compared too."""
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more: readings as `replay` takes them, or names of runs.")],
+    by: Annotated[By, typer.Option(help="Compare at equal steps or at equal consumed tokens.")] = "step",
+    column: Columns = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it: a .png or .svg file.")] = None,
+    config_dir: ConfigDir = RUNS,
+    as_json: Json = False,
+) -> int:
+    """Shows the smoothed loss of each run, the ratio to the first, and which run leads since when."""
+    from sentinel.judge.analysis import comparison
+
+    if len(runs) < 2:
+        raise ConfigError("compare needs two runs or more: paths, or names of runs")
+    if twice := [name for name, times in Counter(runs).items() if times > 1]:
+        raise ConfigError(f"{twice[0]} is named twice")
+    check_picture(plot)
+    columns = parsed_columns(column)
+    read = [_curve(name, columns, config_dir, by) for name in runs]
+    curves = [curve for curve, _ in read]
+    notes = [f"{curve.name}: {note}" for curve, found in read for note in found]
+    for note in notes:
+        to_stderr(f"warning: {note}")
+    compared = comparison.compare(curves)
+    if plot is not None:
+        from sentinel.reports.chronicle.comparison_picture import draw_comparison
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw_comparison(curves, by=_axis(by), path=plot)
+        typer.echo(f"wrote {plot}", err=as_json)
+    if as_json:
+        print_json({"by": by} | asdict(compared) | {"notes": notes})
+    else:
+        Console().print(_table(compared, by))
+    return 0
+
+
+def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> tuple[Reference, list[str]]:
+    """The run's smoothed loss, and the notes of its reader."""
+    from sentinel.daemon.sources import source_named
+    from sentinel.judge.analysis.smoothing import smoothed
+    from sentinel.judge.readings import COLUMNS
+
+    source = source_named(name, columns, config_dir)
+    source.fields = (*COLUMNS, "consumed_tokens")
+    axis = "consumed_tokens" if by == "tokens" else "global_step"
+    curve = smoothed(name, source, by=axis, samples=_SAMPLES_PER_POINT)
+    if curve.ends is None:
+        no_tokens = by == "tokens" and source.samples
+        raise ConfigError(f"{name} {'has no consumed tokens: compare by step' if no_tokens else 'is too short'}")
+    return curve, list(source.notes)
+
+
+def _table(found: Comparison, by: By) -> Table:
+    table = Table(title="Loss at the same " + _axis(by), caption=_caption(found, by))
+    table.add_column(_axis(by), justify="right")
+    heads = _heads(found.runs)
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for head in heads[1:]:
+        table.add_column(f"{head} / {heads[0]}", justify="right", overflow="fold")
+    for row in found.rows:
+        cells = [*(_cell(loss, ".4f") for loss in row.losses), *(_cell(ratio, ".3f") for ratio in row.ratios[1:])]
+        table.add_row(f"{row.at:,}", *cells)
+    return table
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """The names without the first and last parts of the paths that all have in common."""
+    parts = [Path(name).parts for name in names]
+    shortest = min(len(each) for each in parts)
+    first = next((i for i in range(shortest - 1) if len({each[i] for each in parts}) > 1), shortest - 1)
+    last = next(
+        (i for i in range(shortest - 1 - first) if len({each[-1 - i] for each in parts}) > 1), shortest - 1 - first
+    )
+    heads = [str(Path(*each[first : len(each) - last])) for each in parts]
+    return heads if len(set(heads)) == len(names) else list(names)
+
+
+def _caption(found: Comparison, by: By) -> str:
+    if not found.rows:
+        return f"no two runs have a loss at the same {_axis(by)}"
+    if found.leader is None:
+        return f"no run leads by half a percent at the last {_axis(by)} that all have"
+    return f"{found.leader} leads since {_axis(by)} {found.leads_since:,}, by half a percent or more in each row"
+
+
+def _axis(by: By) -> str:
+    return "consumed tokens" if by == "tokens" else "global step"
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,79 @@
+"""`sentinel demo`: trains a small GPT that diverges, and prints what sentinel did about it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli.options import Json
+from sentinel.cli.output import print_json
+
+if TYPE_CHECKING:
+    from sentinel.demo.report import Report
+
+__all__ = ["demo", "summary"]
+
+
+def demo(
+    seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not contain a run.")] = Path(
+        "demo-output"
+    ),
+    as_json: Json = False,
+) -> int:
+    """Exit 0 only where the run diverged and recovered."""
+    from sentinel.cli.correlate import correlation_table
+    from sentinel.demo.story import tell
+    from sentinel.reports.chronicle.picture import draw
+
+    console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
+    report = tell(seed, output, lambda line: console.print(line, markup=False))
+    how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
+    title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
+    draw(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
+    console.print(_attempts(report))
+    console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
+    console.print(summary(report), markup=False)
+    if as_json:
+        print_json(report.to_json())
+    return 0 if report.recovered else 1
+
+
+def _attempts(report: Report) -> Table:
+    table = Table(title=f"Attempts (seed {report.seed})")
+    for heading in ("attempt", "mitigation", "from", "steps", "ratio > 1.2", "max ratio", "validation", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("mitigation", "verdict") else "right")
+    for row in report.attempts:
+        table.add_row(
+            str(row.attempt),
+            row.mitigation or "—",
+            str(row.resumed_from or 0),
+            f"{row.first_step}-{row.last_step}",
+            str(row.steps_loss_ratio_gt_1_2),
+            f"{row.max_loss_ratio:.2f}",
+            f"{row.validation_loss:.3f}" if row.validation_loss is not None else "—",
+            row.verdict,
+        )
+    return table
+
+
+def summary(report: Report) -> str:
+    """The outcome, in a sentence or two."""
+    if not report.diverged:
+        seeds = ", ".join(map(str, report.calm_seeds))
+        return (
+            f"Failed: the training did not diverge with any of the seeds {seeds} on this machine, so there was nothing "
+            f"to recover. Give another --seed; benchmarks/demo_divergence.py counts how many seeds diverge here."
+        )
+    if not report.recovered:
+        last = report.incidents[-1]
+        return f"Not recovered: {last.note or last.status}. Picture: {report.plot}"
+    return (
+        f"Recovered in {report.wall_s:.0f} s, with {report.attempts[-1].mitigation!r}: "
+        f"{report.incidents[-1].note}. Picture: {report.plot}"
+    )

@@ -1,0 +1,26 @@
+"""`sentinel doctor`: prints what the checks found."""
+
+from __future__ import annotations
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir, Json, Run
+from sentinel.cli.output import print_json
+from sentinel.daemon.run_files import find_config
+
+__all__ = ["doctor"]
+
+_MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+
+
+def doctor(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    """Writes to scratch folders of its own only."""
+    from sentinel.daemon.doctor import examine
+
+    findings = examine(find_config(run, config_dir))
+    if as_json:
+        print_json([{"answer": f.answer, "what": f.what, "sentence": f.sentence} for f in findings])
+    else:
+        for finding in findings:
+            typer.echo(f"{_MARKS[finding.answer]}  {finding.what}: {finding.sentence}")
+    return int(any(finding.answer == "bad" for finding in findings))

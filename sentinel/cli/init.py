@@ -1,0 +1,76 @@
+"""`sentinel init`: writes a run's configuration, and prints the line for the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, overload
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir
+from sentinel.config import template
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.names import checked_name
+
+__all__ = ["init"]
+
+_ONLY_HERE = "127.0.0.1"
+_QUESTION = """\
+Slurm may start the trainer on any node. On which address should its /metrics listen? With 0.0.0.0 it listens on every
+address of the node, and writes the node's to STATE_DIR/scrape.json for Prometheus; 127.0.0.1 can be scraped from the
+node itself only. (docs/EXPORTER.md)"""
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="The run's name.")],
+    checkpoints: Annotated[str, typer.Option(help="The trainer's save folder, from here.")] = "checkpoints",
+    command: Annotated[
+        list[str] | None, typer.Option(help="One word of the trainer's command; may be repeated.")
+    ] = None,
+    launcher: Annotated[str | None, typer.Option(help="local, slurm, elsewhere: how the job is started.")] = None,
+    metrics_address: Annotated[
+        str | None, typer.Option(help="Address for the trainer's /metrics; with slurm, init asks for it.")
+    ] = None,
+    config_dir: ConfigDir = RUNS,
+) -> int:
+    """Where SENTINEL_STATE_DIR is set, the trainer's hook writes there, and it becomes [run] state_dir."""
+    checked_name(name, "NAME, the run's name,")
+    if launcher not in (None, "local", "slurm", "elsewhere"):
+        raise ConfigError(f"--launcher is local, slurm or elsewhere, not {launcher!r}")
+    path = config_dir / f"{name}.toml"
+    if path.exists():
+        raise ConfigError(f"{path} exists already; nothing was changed")
+    if metrics_address is None and launcher == "slurm":
+        metrics_address = _ask() if sys.stdin.isatty() else _ONLY_HERE
+    text = template(
+        name,
+        checkpoints=_from(config_dir, checkpoints),
+        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or str(Path(".sentinel", name))),
+        command=tuple(command or ()),
+        launcher=launcher,
+    )
+    config_dir.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
+    if metrics_address is not None:
+        typer.echo(f"in the trainer: attach(engine, run={json.dumps(name)}, address={json.dumps(metrics_address)})")
+    return 0
+
+
+@overload
+def _from(folder: Path, typed: str) -> str: ...
+@overload
+def _from(folder: Path, typed: str | None) -> str | None: ...
+def _from(folder: Path, typed: str | None) -> str | None:
+    """A path relative to the current folder, as a path relative to the configuration's folder."""
+    if typed is None or Path(typed).is_absolute():
+        return typed
+    return os.path.relpath(typed, folder)
+
+
+def _ask() -> str:
+    typer.echo(_QUESTION)
+    return str(typer.prompt("address", default=_ONLY_HERE))

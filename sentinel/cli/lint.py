@@ -1,0 +1,132 @@
+"""`sentinel lint`: checks a run's settings by formula, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sentinel import bounded
+from sentinel.cli.options import RUNS, ConfigDir, Json, Run
+from sentinel.cli.output import print_json
+from sentinel.daemon.run_files import find_config
+from sentinel.vocabulary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sentinel.config import Config
+    from sentinel.jobscript.facts import Facts
+    from sentinel.jobscript.reading import Read
+    from sentinel.lint import Finding
+
+__all__ = ["lint"]
+
+
+def lint(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Job scripts, Megatron logs, DeepSpeed JSONs; default: the run's own.")
+    ] = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    parameters: Annotated[str | None, typer.Option(help="Intended number of parameters, e.g. 104B.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Number of GPUs of all nodes.")] = None,
+    step_time: Annotated[float | None, typer.Option(help="Seconds of a step at full batch.")] = None,
+    save_time: Annotated[float | None, typer.Option(help="Seconds for which a save stops the training.")] = None,
+    failures_per_day: Annotated[float | None, typer.Option(help="Node failures per day, all nodes together.")] = None,
+    consumed_samples: Annotated[
+        int | None, typer.Option(help="Consumed samples at the resume; default: the run's start.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
+    from sentinel.jobscript.facts import Facts
+    from sentinel.jobscript.numbers_in_words import declared_size
+
+    given = Facts(
+        declared_parameters=None if parameters is None else declared_size(parameters),
+        world_size=gpus,
+        step_time_s=step_time,
+        save_time_s=save_time,
+        node_failures_per_day=failures_per_day,
+        consumed_samples=consumed_samples,
+    )
+    if paths:
+        return _report([(str(path), _read_file(path, path.stem)) for path in paths], given, as_json=as_json)
+    return _report([_read_run(find_config(run, config_dir))], given, as_json=as_json)
+
+
+def _read_run(config: Config) -> tuple[str, Read]:
+    """The run's own job script, else its command."""
+    from sentinel.jobscript.reading import read_command
+
+    launcher, name = config.launcher, config.run.name
+    if launcher.script is not None:
+        return str(launcher.script), _read_file(launcher.script, name)
+    if not launcher.command:
+        raise ConfigError(f"{name} has neither [launcher] script nor command: name a file to lint")
+    try:
+        return "[launcher] command", read_command(launcher.command, name)
+    except ConfigError as error:
+        raise ConfigError(f"[launcher] command: {error}") from error
+
+
+def _read_file(path: Path, name: str) -> Read:
+    from sentinel.jobscript.reading import read_text
+
+    try:
+        text = bounded.read_text(path, errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    try:
+        return read_text(text, name)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _report(reads: Sequence[tuple[str, Read]], given: Facts, *, as_json: bool) -> int:
+    from sentinel.lint import in_its_words
+    from sentinel.lint import lint as check
+
+    found = [(path, replace(read, facts=replace(read.facts, **_known(given)))) for path, read in reads]
+    findings = [(path, read, in_its_words(read, check(read.facts))) for path, read in found]
+    if as_json:
+        print_json([_document(*each) for each in findings])
+    else:
+        for path, read, each in findings:
+            _show(path, read, each)
+    return int(any(finding.severity == "error" for _, _, each in findings for finding in each))
+
+
+def _known(facts: Facts) -> dict[str, Any]:
+    return {key: value for key, value in asdict(facts).items() if value is not None}
+
+
+def _document(path: str, read: Read, findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "path": path,
+        "format": read.format,
+        "facts": _known(read.facts),
+        "unread": [asdict(unread) for unread in read.unread],
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _show(path: str, read: Read, findings: Sequence[Finding]) -> None:
+    if read.format == "not understood":
+        typer.echo(f"{path}: not understood: {read.unread[0].why}")
+        return
+    counts = [f"{n} {s}{'s' * (n != 1)}" for s in ("error", "warning", "note") if (n := _count(findings, s))]
+    known = _known(read.facts)
+    typer.echo(f"{path} ({read.format}): {', '.join(counts) or 'no finding'}; {len(known)} facts known")
+    for finding in findings:
+        typer.echo(f"  {finding.severity}: {finding.sentence}")
+        typer.echo(f"    {finding.what}: {finding.source}")
+    for unread in read.unread:
+        where = "" if unread.line is None else f" (line {unread.line})"
+        typer.echo(f"  not known: {unread.what}{where}: {unread.why}")
+
+
+def _count(findings: Sequence[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in findings)

@@ -1,0 +1,34 @@
+"""`sentinel manifest`: writes the digests of a checkpoint into STATE_DIR/manifests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir, Run
+from sentinel.cli.output import reading_bar
+from sentinel.daemon.run_files import find_config
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["manifest"]
+
+
+def manifest(
+    tag: Annotated[str | None, typer.Argument(help="The checkpoint; default: the last complete one.")] = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+) -> int:
+    from sentinel.adapters.checkpoints import write_manifest
+    from sentinel.daemon.wiring import neighbours_of
+
+    near = neighbours_of(find_config(run, config_dir))
+    complete = [c.tag for c in near.checkpoints.list() if c.complete]
+    chosen = tag or (complete[-1] if complete else None)
+    if chosen is None:
+        raise ConfigError(f"{near.checkpoints.folder} has no complete checkpoint")
+    near.state_dir.mkdir(parents=True, exist_ok=True)
+    with reading_bar(chosen) as progress:
+        path = write_manifest(near.checkpoints.folder, chosen, near.state_dir, progress=progress)
+    typer.echo(f"wrote {path}")
+    return 0

@@ -1,0 +1,44 @@
+"""`sentinel pause` and `sentinel resume`: while PAUSED is in the state folder, sentinel does not act."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from sentinel import bounded
+from sentinel.cli.options import RUNS, ConfigDir, Run
+from sentinel.daemon.run_files import find_config, state_dir_of
+from sentinel.durable import write_atomically
+
+__all__ = ["pause", "resume"]
+
+
+def pause(
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    reason: Annotated[str | None, typer.Option(help="Why, for others who find it paused.")] = None,
+) -> int:
+    config = find_config(run, config_dir)
+    state_dir = state_dir_of(config)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    who = f"{getpass.getuser()}@{socket.gethostname()}, {datetime.now().astimezone().isoformat(timespec='seconds')}"
+    write_atomically(state_dir / "PAUSED", f"{who}: {reason or 'no reason given'}\n")
+    typer.echo(f"{config.run.name} is paused: sentinel watches and pages, and does not act until `sentinel resume`")
+    return 0
+
+
+def resume(run: Run = None, config_dir: ConfigDir = RUNS) -> int:
+    config = find_config(run, config_dir)
+    path = state_dir_of(config) / "PAUSED"
+    try:
+        note = bounded.read_text(path).strip()
+        path.unlink()
+    except FileNotFoundError:
+        typer.echo(f"{config.run.name} was not paused")
+        return 1
+    typer.echo(f"{config.run.name} is resumed; it was paused by {note or 'an unknown person'}")
+    return 0

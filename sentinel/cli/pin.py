@@ -1,0 +1,38 @@
+"""`sentinel pin`: keeps a checkpoint by hard links."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir, Run
+from sentinel.daemon.run_files import find_config
+from sentinel.vocabulary.errors import ConfigError
+
+__all__ = ["pin"]
+
+
+def pin(
+    tag: Annotated[str | None, typer.Argument(help="The checkpoint; default: list what is pinned.")] = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    release: Annotated[bool, typer.Option("--release", help="Remove the pin.")] = False,
+) -> int:
+    from sentinel.daemon.wiring import neighbours_of
+
+    pins = neighbours_of(find_config(run, config_dir)).checkpoints.pins
+    if tag is None:
+        typer.echo("\n".join(pins.tags()) or "nothing is pinned")
+        return 0
+    if not release:
+        pins.pin(tag)
+        typer.echo(f"{tag} is pinned: retention can't delete it; the pin takes no space while the checkpoint exists")
+        return 0
+    if tag not in pins.tags():
+        raise ConfigError(f"{tag} is not pinned; pinned are {', '.join(pins.tags()) or 'none'}")
+    if pins.let_go(tag):
+        typer.echo(f"{tag} is not pinned any more; the checkpoint's own files are complete")
+    else:
+        typer.echo(f"{tag} existed only as a pin: it was moved to {pins.unpin(tag)}; delete it there if not needed")
+    return 0

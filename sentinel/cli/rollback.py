@@ -1,0 +1,188 @@
+"""`sentinel rollback`: a person decides to go back to a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir, Json, Run, Yes
+from sentinel.cli.output import confirmed, print_json, reading_bar, to_stderr
+from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
+from sentinel.plan.incident import Rollback, incident_id
+from sentinel.plan.incident_events import closed, decided, opened
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.config import Config
+    from sentinel.daemon.wiring import Parts
+    from sentinel.plan.look import Look
+    from sentinel.plan.manual import Wanted
+    from sentinel.plan.observation import RunState
+    from sentinel.plan.policy import Policy
+    from sentinel.plan.rollback import Plan
+
+__all__ = ["rollback"]
+
+
+def rollback(
+    to: Annotated[str, typer.Option("--to", help="A checkpoint's tag, e.g. global_step3000, or scratch.")],
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
+    rung: Annotated[str | None, typer.Option(help="Also apply this rung of the ladder.")] = None,
+    seed: Annotated[int | None, typer.Option(help="New seed for the data not yet consumed.")] = None,
+    start: Annotated[bool, typer.Option(help="Start the job again afterwards.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Allow a target after the onset.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """`sentinel undo` reverts it. Exit 1: refused."""
+    from sentinel.act.undo import settle
+    from sentinel.adapters.lock import RunLock
+    from sentinel.daemon.paging import delivering
+    from sentinel.daemon.permission import check_may_act, ownership_check
+    from sentinel.daemon.wiring import assemble
+    from sentinel.plan.manual import Wanted
+    from sentinel.plan.rollback import Plan
+
+    config = find_config(run, config_dir)
+    wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
+    check_may_act(config)
+    lock = RunLock(state_dir_of(config))
+    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    look, plan = _planned(parts, config, wanted)
+    for half in look.run.unfinished:
+        to_stderr(f"{half.id} is half done: its completed actions are reverted first")
+    diff = _script_diff(parts, plan)
+    if isinstance(diff, SentinelError):
+        plan = Plan(refusal=str(diff))
+    _show(plan, look.run, incident_id(look.run.next_incident), as_json=as_json)
+    if isinstance(diff, str) and not as_json:
+        typer.echo(diff)
+    if plan.refusal is not None or plan.decision is None:
+        return 1
+    if dry_run:
+        return 0
+    if not yes and not confirmed("Do this?"):
+        return 1
+    with lock, delivering(parts.paging):
+        look = parts.observer.look(clock())  # the run may have changed since the plan was shown
+        if look.run.unfinished:
+            settle(look.run.unfinished, parts.near, parts.observer, parts.ledger)
+            parts.observer.forget(tuple(c.tag for c in look.run.checkpoints))
+        look, plan = _planned(parts, config, wanted)
+        if plan.refusal is not None or plan.decision is None:
+            to_stderr(f"refused: {plan.refusal}")
+            return 1
+        return _carry_out(parts, look, plan.decision, config.policy)
+
+
+def _script_diff(parts: Parts, plan: Plan) -> str | SentinelError | None:
+    """The changes of the job script as a diff, or why it can't be changed; None where it is not changed."""
+    if plan.decision is None or not plan.decision.restart:
+        return None
+    try:
+        return parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
+    except (ScriptRefused, ConfigError) as error:
+        return error
+
+
+def _planned(parts: Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
+    """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
+    from sentinel.plan.manual import plan_by_hand
+
+    look = parts.observer.look(clock(), room=True)
+    target = look.run.checkpoint(wanted.to)
+    if target is not None and target.complete and target.verified is None and not target.only_pinned:
+        with reading_bar(target.tag) as progress:
+            parts.observer.verified(parts.near.checkpoints.verify(target.tag, progress=progress))
+        look = parts.observer.look(clock(), room=True)
+    return look, plan_by_hand(wanted, look.verdict, _with_onset(look, config.policy.margin_steps), config.policy)
+
+
+def _with_onset(look: Look, margin_steps: int) -> RunState:
+    """The run with the data positions of the steps from the onset on: a rung may skip their data."""
+    from sentinel.act.following import anchor_at
+
+    attempt, onset = look.history.latest, look.verdict.onset_range
+    if attempt is None or onset is None:
+        return look.run
+    samples = [s for s in look.history.lineage(attempt) if onset[1] <= s.global_step <= onset[1] + margin_steps]
+    return replace(look.run, positions={**look.run.positions, **{s.global_step: anchor_at(s) for s in samples}})
+
+
+def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
+    from sentinel.act.perform import carry_out
+
+    attempt, ledger = look.history.latest, parts.ledger
+    number = look.run.next_incident
+    for other in look.run.incidents:
+        if other.status != "closed":
+            ledger.record(closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place"))
+    reason = f"a person asked for {decision.target_tag or 'scratch'}"
+    incident, by = incident_id(number), attempt.number if attempt else 0
+    ledger.record(opened(number, by, look.run.baseline, look.run.overrides, reason=reason))
+    ledger.record(decided("decided", incident, decision))
+    carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
+    if not decision.restart:
+        ledger.record(closed(incident, "superseded", "rolled back; a person starts the job again"))
+    to_stderr(f"{incident} is done; `sentinel undo {incident}` reverts it")
+    return 0
+
+
+def _show(plan: Plan, run: RunState, incident: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_document(plan, run, incident))
+        return
+    if plan.refusal is not None or plan.decision is None:
+        typer.echo(f"refused: {plan.refusal}")
+        return
+    typer.echo(f"{incident}: {plan.reason}")
+    actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]
+    for number, action in enumerate(actions, 1):
+        typer.echo(f"  {number}. {describe(action)}")
+    for line in _priced(plan.decision, run):
+        typer.echo(f"  {line}")
+
+
+def _document(plan: Plan, run: RunState, incident: str) -> dict[str, Any]:
+    from sentinel.plan.forecast import coming_saves
+    from sentinel.plan.price import price, unconfirmed
+
+    decision = plan.decision
+    facts: dict[str, Any] = {"target": None}
+    if decision is not None:
+        facts = {
+            "target": {"tag": decision.target_tag, "global_step": decision.target_step},
+            "changes": decision.changes,
+            "price": price(decision, run).to_json(),
+            "coming_saves": [coming.to_json() for coming in coming_saves(decision, run)],
+            "unconfirmed": unconfirmed(decision, run),
+        }
+    actions = [to_json(action) for action in plan.actions]
+    return {"incident": incident, **facts, "actions": actions, "refusal": plan.refusal}
+
+
+def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
+    """What the rollback changes and costs, the settings at the coming saves, and what can't be confirmed."""
+    from sentinel.plan.forecast import coming_saves
+    from sentinel.plan.price import price, unconfirmed
+
+    if decision.changes:
+        yield f"changes: {'; '.join(decision.changes)}"
+    cost = price(decision, run)
+    yield f"{cost.lost_steps} steps are lost{_hours(cost.lost_gpu_hours)}; nothing is deleted"
+    if cost.steps_to_next_save is not None:
+        yield f"waiting for one more save would take {cost.steps_to_next_save} steps{_hours(cost.waiting_gpu_hours)}"
+    for coming in coming_saves(decision, run):
+        yield str(coming)
+    for sentence in unconfirmed(decision, run):
+        yield f"can't be confirmed: {sentence}"
+
+
+def _hours(gpu_hours: float | None) -> str:
+    return "" if gpu_hours is None else f" ({gpu_hours:.3g} GPU-hours)"

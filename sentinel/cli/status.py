@@ -1,0 +1,91 @@
+"""`sentinel status`: the run's verdict, step, loss and budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sentinel.cli.incident import incident_json
+from sentinel.cli.options import RUNS, ConfigDir, Json, Run
+from sentinel.cli.output import print_json
+from sentinel.daemon.run_files import clock, find_config
+
+if TYPE_CHECKING:
+    from sentinel.config import Config
+    from sentinel.plan.liveness import Known
+    from sentinel.plan.look import Look
+
+__all__ = ["show", "status"]
+
+_LAST_EVENTS = 5
+"""`replay` prints all events."""
+
+
+def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    return show(find_config(run, config_dir), as_json=as_json)
+
+
+def show(config: Config, *, as_json: bool) -> int:
+    """Prints the run's status; 1 where it has diverged, stalled or is down."""
+    from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
+    from sentinel.plan.liveness import life_of
+
+    near = neighbours_of(config)
+    look = observer_of(config, near).look(clock())
+    job = life_of(look.run)
+    document = _document(config, look, job, unreadable_lines=near.source.unreadable)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document, look)
+    return int(look.verdict.kind in UNHEALTHY)
+
+
+def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
+    from sentinel.plan.price import lost_so_far
+
+    last, verdict, policy = look.series.last, look.verdict, config.policy
+    rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
+    return {
+        "run": config.run.name,
+        "mode": policy.mode,
+        "verdict": str(verdict.kind),
+        "reason": verdict.reason,
+        "job": {"state": str(job.life), "reason": job.sentence},
+        "attempt": look.history.latest.number if look.history.latest else None,
+        "global_step": last.global_step if last else None,
+        "loss": last.loss if last else None,
+        "loss_ratio": last.loss_ratio if last else None,
+        "onset_range": verdict.onset_range,
+        "led_by": verdict.led_by,
+        "events": [
+            {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
+            for e in look.series.events[-_LAST_EVENTS:]
+        ],
+        "incidents": [incident_json(i) for i in look.run.incidents],
+        "budget": {
+            "rollbacks_left": max(0, policy.rollback_budget - len(rollbacks)),
+            "lost_steps_left": policy.lost_steps_budget - lost_so_far(look.run.incidents),
+        },
+        "unreadable_lines": unreadable_lines,
+        "latest": look.run.latest_tag,
+        "trackers_problem": look.run.disagreement,
+    }
+
+
+def _print(document: dict[str, Any], look: Look) -> None:
+    last, job = look.series.last, document["job"]
+    at = f" at step {last.global_step}, loss {last.loss:.4f}" if last else ""
+    attempt = document["attempt"] or "none yet"
+    typer.echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
+    typer.echo(f"  {document['reason']}")
+    if job["state"] != "unknown":
+        typer.echo(f"  job {job['state']}: {job['reason']}")
+    elif job["reason"] != document["reason"]:
+        typer.echo(f"  {job['reason']}")
+    if look.run.open_incident:
+        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
+    if look.run.disagreement is not None:
+        typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
+    typer.echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")

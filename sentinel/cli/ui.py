@@ -1,0 +1,84 @@
+"""`sentinel ui`: serves the triage page live."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sentinel import bounded
+from sentinel.cli.options import RUNS, ConfigDir, Run, Texts
+from sentinel.daemon.run_files import find_config, state_dir_of
+from sentinel.vocabulary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sentinel.adapters.exposition.certificate import Certificate
+
+__all__ = ["certificate_of", "ui"]
+
+
+def ui(
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    host: Annotated[str, typer.Option(help="Address to listen on; outside this machine a token is required.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8650,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token to require; default: a random one where one is required.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate and its chain: serve HTTPS only.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file with the key, if it is in a file of its own.")] = None,
+    texts: Texts = None,
+) -> int:
+    """Prints the address to open in a browser, and serves until Ctrl-C."""
+    from sentinel.cli.triage import documents
+    from sentinel.daemon.sources import source_of
+    from sentinel.reports.triage.feed import Feed
+    from sentinel.reports.triage.server import TriageServer, is_loopback
+
+    config = find_config(run, config_dir)
+    tls = certificate_of(certificate, key)
+    token = _token(token_file) if token_file is not None else None
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    state_dir = state_dir_of(config)
+    feed = Feed(source_of(config, state_dir), state_dir / "incidents.jsonl")
+    document = documents(config, run, config_dir, texts)
+    try:
+        server = TriageServer((host, port), feed, lambda: document(None), token, tls)
+    except OSError as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+    server.follow(min(config.watch.poll_interval_s, 2.0))
+    address, scheme = server.server_address, "http" if tls is None else "https"
+    query = f"?token={token}" if token is not None and token_file is None else ""
+    typer.echo(f"{scheme}://{address[0]!s}:{address[1]}/{query}")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.server_close()
+    return 0
+
+
+def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
+    """The certificate in the files; None where no file is given. ConfigError says which file can't be used."""
+    from sentinel.adapters.exposition.certificate import Certificate
+
+    if certificate is not None:
+        return Certificate(certificate, key)
+    if key is not None:
+        raise ConfigError("--key needs --certificate")
+    return None
+
+
+def _token(path: Path) -> str:
+    token = bounded.read_text(path, bounded.SECRET_BYTES).strip()
+    if len(token) < 16:
+        raise ConfigError(f"the token in {path} is shorter than 16 characters")
+    return token

@@ -1,0 +1,94 @@
+"""`sentinel undo`: reverts rollbacks, and says what other quarantines hold and how the job is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sentinel.cli.options import RUNS, ConfigDir, Run, Yes
+from sentinel.cli.output import confirmed, to_stderr
+from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.plan.incident import Incident
+from sentinel.vocabulary.errors import ConfigError, SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.daemon.wiring import Parts
+
+__all__ = ["undo"]
+
+
+def undo(
+    incident: Annotated[str | None, typer.Argument(help="The incident; default: the last one.")] = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    every: Annotated[bool, typer.Option("--all", help="Undo every incident that can be undone, newest first.")] = False,
+    yes: Yes = False,
+) -> int:
+    """The job is stopped first, and not started again."""
+    from sentinel.act.undo import take_back, undo_incident, undoable
+    from sentinel.adapters.lock import RunLock
+    from sentinel.daemon.paging import delivering
+    from sentinel.daemon.permission import check_may_act, ownership_check
+    from sentinel.daemon.wiring import assemble
+
+    if every and incident is not None:
+        raise ConfigError(f"pass either {incident} or --all, not both")
+    config = find_config(run, config_dir)
+    check_may_act(config)
+    lock = RunLock(state_dir_of(config))
+    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    incidents = parts.observer.look(clock()).run.incidents
+    last = undo_incident(incidents, incident)
+    chosen = [one.id for one in undoable(incidents)] if every else [last.id]
+    for one in (one for name in chosen for one in incidents if one.id == name):
+        typer.echo(f"undo {one.id}: {', '.join(r.id for r in reversed(one.rollbacks))}{_restored(one, parts)}")
+    for line in _remaining(incidents, chosen, parts):
+        typer.echo(line)
+    typer.echo("the job is stopped first, and is not started again")
+    if not yes and not confirmed("Do this?"):
+        return 1
+    with lock, delivering(parts.paging):
+        for name in chosen:
+            again = undo_incident(parts.observer.look(clock()).run.incidents, name)
+            take_back(again, parts.near, parts.observer, parts.ledger)
+    incidents = parts.observer.look(clock()).run.incidents
+    typer.echo(f"{', '.join(chosen)}: undone")
+    for line in (*_remaining(incidents, (), parts), *_start_commands(parts)):
+        typer.echo(line)
+    return 0
+
+
+def _restored(incident: Incident, parts: Parts) -> str:
+    from sentinel.act.undo import quarantine_of
+
+    tags = quarantine_of(incident, parts.near.checkpoints)
+    return f"; brings back {', '.join(tags)}" if tags else ""
+
+
+def _remaining(incidents: tuple[Incident, ...], chosen: Collection[str], parts: Parts) -> Iterator[str]:
+    """What stays in the quarantine of incidents that are not undone."""
+    from sentinel.act.undo import quarantine_of, undoable
+
+    for other in undoable(incidents):
+        tags = quarantine_of(other, parts.near.checkpoints)
+        if other.id not in chosen and tags:
+            yield (
+                f"{other.id} holds {', '.join(tags)}, which stay in its quarantine; "
+                f"`sentinel undo {other.id}` brings them back, `sentinel undo --all` undoes every incident"
+            )
+
+
+def _start_commands(parts: Parts) -> Iterator[str]:
+    """How a person starts the job again."""
+    try:
+        commands = parts.near.launcher.start_commands(parts.observer.started)
+    except (SentinelError, OSError) as error:
+        yield f"the job is not started; its start command is not known: {error}"
+        return
+    if not commands:
+        yield "the job is not started; its start command is not known: [launcher] command is empty"
+        return
+    yield "the job is not started; this starts it again:"
+    yield from (f"  {line}" for line in commands)
