@@ -251,6 +251,13 @@ def _strace(trace: str, options: Sequence[str], folder: Path, words: Sequence[st
     return ran
 
 
+def copy_run(run: Path, to: Path) -> Path:
+    """A copy that acts on its own checkpoints: the record of which state folder acts on them names the original."""
+    shutil.copytree(run, to, symlinks=True)
+    (to / "checkpoints" / ".sentinel-quarantine" / "state-folder.json").unlink(missing_ok=True)
+    return to
+
+
 def live(folder: Path) -> dict[str, str]:
     """Name and digest of everything that a trainer or TensorBoard sees of the run, and of what it starts with."""
     files = [p for part in ("checkpoints", "tensorboard") for p in (folder / part).rglob("*") if p.is_file()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.e2e.kill_points import Point, build, live, strike, write_events
+from tests.e2e.kill_points import Point, build, copy_run, live, strike, write_events
 from tests.e2e.stepping import BY_HAND, SCRATCH, UNDO, WATCH, Scenario, as_a_process
 
 STRADDLES = "events.out.tfevents.1700000000.host.b"
@@ -22,16 +22,16 @@ def scenarios(root: Path) -> dict[str, Scenario]:
     torn: from scratch, with `latest` torn; again: the rollback typed again, after a first one was killed half-way.
     """
     well, ill = build(root / "well", ill=False), build(root / "ill", ill=True)
-    rolled = _copied(well, root / "rolled")
+    rolled = copy_run(well, root / "rolled")
     _done(rolled, BY_HAND)
-    trained = _trained_on(_copied(rolled, root / "trained"))
-    recovered = _copied(ill, root / "recovered")
+    trained = _trained_on(copy_run(rolled, root / "trained"))
+    recovered = copy_run(ill, root / "recovered")
     assert as_a_process(recovered, WATCH)[0] == 4
-    scratched = _copied(well, root / "scratched")
+    scratched = copy_run(well, root / "scratched")
     _done(scratched, SCRATCH)
-    torn = _copied(well, root / "torn")
+    torn = copy_run(well, root / "torn")
     (torn / "checkpoints" / "latest").write_bytes(b"global_st\xff")
-    killed = _copied(well, root / "killed")
+    killed = copy_run(well, root / "killed")
     assert strike(killed, BY_HAND, Point(call="rename", path=f"tensorboard/{KEPT}", number=1), "KILL").code == 137
     by_hand = {BY_HAND: ("after",), WATCH: ("after", "before"), UNDO: ("before",)}
     return {
@@ -59,11 +59,6 @@ def scenarios(root: Path) -> dict[str, Scenario]:
             ends={"before": live(ill), "after": live(recovered)},
         ),
     }  # fmt: skip
-
-
-def _copied(run: Path, to: Path) -> Path:
-    shutil.copytree(run, to, symlinks=True)
-    return to
 
 
 def _done(run: Path, words: tuple[str, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from sentinel.adapters.lock import RunLock
 from sentinel.cli import commands, main, rollback, watch  # noqa: F401 - here, so that no child has to import them
 from sentinel.daemon import supervisor, wiring  # noqa: F401 - the same
-from tests.e2e.kill_points import Point, events, incidents, inventory, line, live, overrides, strike
+from tests.e2e.kill_points import Point, copy_run, events, incidents, inventory, line, live, overrides, strike
 
 BY_HAND = ("rollback", "--to", "global_step20", "--yes", "--no-start")
 SCRATCH = ("rollback", "--to", "scratch", "--yes", "--no-start")
@@ -52,7 +51,7 @@ def step(scenario: Scenario, point: Point, how: str, routes: Sequence[tuple[str,
     with tempfile.TemporaryDirectory(prefix="struck-") as name:
         for again in range(3):  # a job that takes a moment longer to die may shift the calls of a watch by one
             struck = Path(name).resolve() / f"struck{again}"
-            shutil.copytree(scenario.start, struck, symlinks=True)
+            copy_run(scenario.start, struck)
             ran = strike(struck, scenario.words, point, how)
             if ran.struck:
                 break
@@ -67,7 +66,7 @@ def step(scenario: Scenario, point: Point, how: str, routes: Sequence[tuple[str,
             folder = struck
             if number < len(routes) - 1:
                 folder = Path(name).resolve() / f"run{number}"
-                shutil.copytree(struck, folder, symlinks=True)
+                copy_run(struck, folder)
             wrong += [f"then {words[0]}: {problem}" for problem in _goes_on(scenario, folder, words, follow)]
     return [f"{scenario.name}, {how} at {point}: {problem}" for problem in wrong]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.kill_points import ERRORS, Point, incidents, live, record, strike, why_not
+from tests.e2e.kill_points import ERRORS, Point, copy_run, incidents, live, record, strike, why_not
 from tests.e2e.scenarios import KEPT, ROOM, STRADDLES, scenarios
 from tests.e2e.stepping import BY_HAND, UNDO, WATCH, Scenario, as_a_fork, as_a_process, step
 
@@ -80,7 +79,7 @@ def _every_point(scenario: Scenario, tmp_path: Path, how: str, *, every_route: b
     """Steps through all calls of the scenario's command. Where not every route is gone after each, they take turns."""
     copies = [tmp_path.resolve() / name for name in ("recorded", "recorded-again")]
     for copy in copies:
-        shutil.copytree(scenario.start, copy, symlinks=True)
+        copy_run(scenario.start, copy)
     recorded, always = (record(copy, scenario.words) for copy in copies)
     points = [point for point in recorded if point in always]
     assert {p.call for p in points} >= {"open", "write", "fsync", "mkdir", "rename", "link", "unlink"}
@@ -98,7 +97,7 @@ def test_a_torn_latest_is_pointed_at_the_target_and_undo_gives_it_back(
     built: dict[str, Scenario], tmp_path: Path, torn: bytes
 ) -> None:
     run = tmp_path.resolve() / "run"
-    shutil.copytree(built["rollback"].start, run)
+    copy_run(built["rollback"].start, run)
     (run / "checkpoints" / "latest").write_bytes(torn)
     before = live(run)
     assert as_a_process(run, BY_HAND)[0] == 0
@@ -113,7 +112,7 @@ def test_what_a_person_asked_for_and_had_not_yet_decided_is_not_decided_for_them
     """Killed before the target was on record: watch closes that incident, and goes by the onset that it sees itself."""
     ill = built["watch"]
     run = tmp_path.resolve() / "run"
-    shutil.copytree(ill.start, run)
+    copy_run(ill.start, run)
     assert strike(run, BY_HAND, Point(call="write", path=LOG, number=2), "KILL").code == 137
     assert as_a_process(run, WATCH)[0] == 4
     by_hand, own = incidents(run)
@@ -123,7 +122,7 @@ def test_what_a_person_asked_for_and_had_not_yet_decided_is_not_decided_for_them
 
 def test_a_job_that_dies_at_once_is_not_started_for_ever(built: dict[str, Scenario], tmp_path: Path) -> None:
     run = tmp_path.resolve() / "run"
-    shutil.copytree(built["rollback"].start, run)
+    copy_run(built["rollback"].start, run)
     code, said = as_a_process(run, ("rollback", "--to", "global_step20", "--yes"))
     assert code == 4
     assert "the job was started 1 times for incident-1-r1 and never reported a start" in said

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.kill_points import build, incidents, line, live
+from tests.e2e.kill_points import build, copy_run, incidents, line, live
 
 TO_40, TO_20 = (("rollback", "--to", f"global_step{step}", "--yes", "--no-start") for step in (40, 20))
 
@@ -23,7 +22,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(built: Path, tmp_path: Path) -> Path:
     """60 steps, rolled back to step 40, then to step 20."""
     folder = tmp_path.resolve() / "run"
-    shutil.copytree(built, folder)
+    copy_run(built, folder)
     for words in (TO_40, TO_20):
         sentinel(folder, *words)
     return folder
