@@ -1,6 +1,6 @@
 """Schedules switched on in the middle of real training, judged live: no false verdict, and no illness that hides.
 
-tests/core/test_scheduled_runs.py does the same with all of them, at a larger size, from what was recorded.
+tests/judge/test_scheduled_runs.py does the same with all of them, at a larger size, from what was recorded.
 """
 
 from __future__ import annotations

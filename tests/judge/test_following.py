@@ -22,11 +22,11 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, Record, RunStarted, Sample, Validation
-from tests.core.test_incident import DECISION
-from tests.core.test_recovery_plan import incident
-from tests.core.test_recovery_plan import run as run_state
 from tests.judge import all_kept
 from tests.judge.all_kept import AllKept
+from tests.plan.test_incident import DECISION
+from tests.plan.test_recovery_plan import incident
+from tests.plan.test_recovery_plan import run as run_state
 
 THRESHOLDS = Thresholds()
 LAST = 16

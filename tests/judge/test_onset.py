@@ -22,7 +22,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.target import choose_target
 from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
 from sentinel.vocabulary.scraped import ScrapedSample
-from tests.core.test_recovery_plan import DIVERGED, POLICY, incident, run
+from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)
 """No verdict before the last symptom's."""

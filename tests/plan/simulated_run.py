@@ -27,7 +27,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
-from tests.core.test_recovery_plan import BASELINE, apply, checkpoint, run
+from tests.plan.test_recovery_plan import BASELINE, apply, checkpoint, run
 
 _LOOK_S = 100.0
 _SERIES = Series(Thresholds())

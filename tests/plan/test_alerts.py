@@ -13,8 +13,8 @@ from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import AGAIN_S, Alert, Trouble, is_due, troubles_of, unsettled, updated
 from sentinel.plan.turn import next_turn
-from tests.core.test_page import event, relieved, troubled
 from tests.plan.looks import DOWN, HEALTHY, STALLED, look
+from tests.plan.test_page import event, relieved, troubled
 
 
 def trouble(alerted_unix_s: float | None = None, topic: Any = "struggling") -> Trouble:

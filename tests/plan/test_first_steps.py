@@ -19,7 +19,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.overrides import Free, TrainingSettings
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
-from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
+from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run
 
 MADE = decision()
 LOWER = replace(

@@ -25,7 +25,7 @@ from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.sentences import sentence
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
-from tests.core.test_recovery_plan import DIVERGED, decision, incident, run
+from tests.plan.test_recovery_plan import DIVERGED, decision, incident, run
 
 PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=200)
 RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=True)

@@ -20,39 +20,21 @@ class Area:
     """How the paths of its tests begin; they run within pytest's own process, or in processes that they start."""
 
 
-def _core(*names: str) -> tuple[str, ...]:
-    return tuple(f"tests/core/test_{name}" for name in names)
-
-
-_JUDGE = (
-    *("judged_", "series", "regime", "episode", "onset", "compared", "replay", "first_moved", "references"),
-    *("events_hold_together", "scheduled_runs", "recovered", "following", "end_of_a_run"),
-)
-
 AREAS: tuple[Area, ...] = (
     Area(
         name="judge",
         code=("sentinel/judge/*.py", "sentinel/judge/*/*.py"),
-        tests=(
-            *(f"tests/judge/test_{name}" for name in _JUDGE),
-            *_core("compare_command", "planned_", "hostile_records"),
-        ),
+        tests=("tests/judge", "tests/plan/test_planned_", "tests/cli/test_compare_command.py"),
     ),
     Area(
         name="plan",
         code=("sentinel/plan/*.py",),
-        tests=(
-            "tests/plan",
-            *_core("planned_", "told_", "recovery_plan", "alive", "applying", "coming", "price"),
-            *_core("mitigations", "incident", "marks", "overlays", "page", "proof", "slurm_jobs"),
-            *_core("bell", "script_changes", "written_", "megatron_options"),
-            *("tests/judge/test_onset.py", "tests/judge/test_events_hold_together.py"),
-        ),
+        tests=("tests/plan", "tests/jobscript/test_script_changes.py", "tests/judge/test_onset.py"),
     ),
     Area(
         name="job script",
         code=("sentinel/jobscript/*.py",),
-        tests=_core("job_script", "written_", "megatron_options", "script_changes", "lint_reading", "lint_command"),
+        tests=("tests/jobscript", "tests/lint/test_lint_reading.py", "tests/lint/test_lint_command.py"),
     ),
     Area(
         name="lock",
@@ -77,11 +59,11 @@ AREAS: tuple[Area, ...] = (
         name="pacing and schedules",
         code=("sentinel/vocabulary/pacing/*.py", "trainer_hooks/gpt/schedules.py", "trainer_hooks/gpt/decided.py"),
         tests=(
-            "tests/core/test_pacing.py",
-            "tests/core/test_deepspeed_blocks.py",
-            "tests/core/test_overrides.py",
-            "tests/core/test_price.py",
-            "tests/core/test_coming.py",
+            "tests/vocabulary/test_pacing.py",
+            "tests/vocabulary/test_deepspeed_blocks.py",
+            "tests/vocabulary/test_overrides.py",
+            "tests/plan/test_price.py",
+            "tests/plan/test_coming.py",
             "tests/hooks/test_custom_pacing.py",
             "tests/hooks/test_deepspeed_pacing.py",
             "tests/hooks/test_gpt_settings.py",

@@ -1,4 +1,4 @@
-"""Drawn incident logs and queues, and all that is told of them: `python -m tests.core.told_logs` records it anew.
+"""Drawn incident logs and queues, and all that is told of them: `python -m tests.plan.told_logs` records it anew.
 
 The record, tests/data/told_logs.txt, is what an upgrade may not change by accident: a log that a version has written
 means the same to the next one, in where each incident stands, what is paged, what is marked and what the story is.
@@ -23,8 +23,8 @@ from sentinel.plan.sentences import story
 from sentinel.plan.trouble import is_due, troubles_of, unsettled
 from sentinel.plan.wandb_overlays import overlays
 from sentinel.vocabulary.errors import IncidentLogError
-from tests.core.drawn_situations import Drawn
-from tests.core.planned_situations import short
+from tests.plan.drawn_situations import Drawn
+from tests.plan.planned_situations import short
 
 __all__ = ["RECORD", "SEEDS", "recorded", "said"]
 

@@ -1,4 +1,4 @@
-"""States of a run, its policy and its incident, drawn at random: what tests/core/planned_situations.py plans for."""
+"""States of a run, its policy and its incident, drawn at random: what tests/plan/planned_situations.py plans for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every file that a command reads, replaced by what no program of ours writes; what the command then costs, and says.
 
-    python -m tests.core.hostile_files [--few] [COMMAND ...]
+    python -m tests.cli.hostile_files [--few] [COMMAND ...]
 
 prints one line for each case that is wrong, and how many cases there were. A command runs in a fork of its own. Which
 of the run's files it reads is found by watching it open them once, so that a new reader is tried without being listed.

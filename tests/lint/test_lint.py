@@ -25,7 +25,7 @@ from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
 from sentinel.lint import RESTART_RULES, RULES, Finding, lint, lint_before_restart
 from sentinel.lint.finding import source_of
 from sentinel.vocabulary.errors import ConfigError
-from tests.core.published_runs import PUBLISHED, SLW, TR8, TR8B
+from tests.jobscript.published_runs import PUBLISHED, SLW, TR8, TR8B
 
 PAGE = Path(__file__).parents[2] / "docs" / "LINT_RULES.md"
 

@@ -1,4 +1,4 @@
-"""Situations of every kind, and all that is planned in them: `python -m tests.core.planned_situations` records it anew.
+"""Situations of every kind, and all that is planned in them: `python -m tests.plan.planned_situations` records it anew.
 
 The record, tests/data/planned_situations.txt, is what an upgrade may not change by accident: the same run in the same
 state has the same target, changes, actions, price and refusals as before. A change on purpose is seen there.
@@ -29,7 +29,7 @@ from sentinel.plan.rollback import Plan, plan_rollback
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import RunStarted, Sample
-from tests.core.drawn_situations import OURS, Drawn
+from tests.plan.drawn_situations import OURS, Drawn
 
 __all__ = ["RECORD", "SEEDS", "recorded", "said", "short"]
 

@@ -21,7 +21,7 @@ from sentinel.jobscript.megatron_options import (
 from sentinel.jobscript.megatron_schedules import discrete_curriculum
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
-from tests.core.shell_sandbox import SCRIPTS, config, run
+from tests.jobscript.shell_sandbox import SCRIPTS, config, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
 RUN = Facts(

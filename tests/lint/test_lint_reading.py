@@ -20,7 +20,7 @@ from sentinel.jobscript.numbers_in_words import declared_parameters, declared_si
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.lint import in_its_words, lint
 from sentinel.vocabulary.errors import ConfigError
-from tests.core.shell_sandbox import BASH, FLOATS, SCRIPTS, WHOLE, run
+from tests.jobscript.shell_sandbox import BASH, FLOATS, SCRIPTS, WHOLE, run
 
 LOG = Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log"
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}

@@ -1,6 +1,6 @@
 """Job scripts and changes that are made to go wrong, drawn at random; bash itself says what the trainer then gets.
 
-`python -m tests.core.hostile_scripts SEED COUNT` tries as many and prints those that came out wrong.
+`python -m tests.jobscript.hostile_scripts SEED COUNT` tries as many and prints those that came out wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-from tests.core.shell_sandbox import SCRIPTS, Run, run
+from tests.jobscript.shell_sandbox import SCRIPTS, Run, run
 
 __all__ = ["draw", "wrong"]
 

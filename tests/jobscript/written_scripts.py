@@ -1,7 +1,7 @@
 """Job scripts of every kind, and what is read from them and written into them: records it anew when it is run.
 
-`python -m tests.core.written_scripts` writes tests/data/written_scripts.txt. An upgrade may not change it by accident:
-what was written yesterday is written today, and what was refused is refused, with the same line.
+`python -m tests.jobscript.written_scripts` writes tests/data/written_scripts.txt. An upgrade may not change it by
+accident: what was written yesterday is written today, and what was refused is refused, with the same line.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import FixedLinear
-from tests.core.drawn_situations import Drawn
-from tests.core.hostile_scripts import draw
-from tests.core.planned_situations import short
-from tests.core.script_snippets import snippets
-from tests.core.test_job_script import REFUSED, TAKEN, TEXTS
+from tests.jobscript.hostile_scripts import draw
+from tests.jobscript.script_snippets import snippets
+from tests.jobscript.test_job_script import REFUSED, TAKEN, TEXTS
+from tests.plan.drawn_situations import Drawn
+from tests.plan.planned_situations import short
 
 __all__ = ["CASES", "RECORD", "recorded", "said"]
 

@@ -16,7 +16,7 @@ from sentinel.plan.mitigation import plain_overrides
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once
-from tests.core.test_recovery_plan import DIVERGED, incident, run
+from tests.plan.test_recovery_plan import DIVERGED, incident, run
 
 CALLBACK = "Hugging Face's Trainer (StabilityCallback)"
 LOWER = Rung(name="lower lr", hypothesis="…", lr_factor=0.5, options=("--max_grad_norm=0.3",))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.written_scripts import CASES, recorded, said
+from tests.jobscript.written_scripts import CASES, recorded, said
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_is_read_and_changed_as_it_was_when_it_was_recorded(name: str) -> None:
-    """A change on purpose is recorded anew (`python -m tests.core.written_scripts`) and read in the difference."""
+    """A change on purpose is recorded anew (`python -m tests.jobscript.written_scripts`) and read in the difference."""
     assert said(name) == recorded()[name]
 
 

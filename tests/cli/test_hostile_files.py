@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.hostile_files import COMMANDS, FEW
+from tests.cli.hostile_files import COMMANDS, FEW
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def answers(*words: str) -> list[str]:
     """A process of its own: what the other tests have imported would hide how much a command takes."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.core.hostile_files", *words],
+        [sys.executable, "-m", "tests.cli.hostile_files", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -23,10 +23,10 @@ from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.exemplar import Exemplar
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown
 from sentinel.vocabulary.sample import Sample
-from tests.core.test_incident import DECISION
-from tests.core.test_recovery_plan import incident
-from tests.core.test_recovery_plan import run as run_state
 from tests.judge.test_series import ALIVE, curve, healthy, sample, spike, tr8
+from tests.plan.test_incident import DECISION
+from tests.plan.test_recovery_plan import incident
+from tests.plan.test_recovery_plan import run as run_state
 
 LABELS = {metric.name: metric.labels for metric in DAEMON_METRICS}
 

@@ -22,8 +22,8 @@ from sentinel.jobscript import (
     rewrite,
 )
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
-from tests.core import hostile_scripts
-from tests.core.shell_sandbox import SCRIPTS, Run, config, parses, run
+from tests.jobscript import hostile_scripts
+from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
 
 TEXTS = {path.stem: path.read_text() for path in SCRIPTS}
 WITH_JSON = [name for name in TEXTS if name != "one_command"]
