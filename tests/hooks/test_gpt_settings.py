@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sentinel.vocabulary.standing import TrainingSettings
 
 from sentinel.vocabulary.errors import ConfigError, OverridesError
-from sentinel.vocabulary.overrides import Anchor, Overrides, encode_overrides
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings, encode_overrides
 from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
