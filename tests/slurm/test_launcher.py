@@ -398,7 +398,7 @@ def test_another_users_job_is_not_stopped_and_slurms_words_are_passed_on(run: Ru
 
     with pytest.raises(NotOurJob, match=f"job {job} is another user's"):
         run.another(run=as_somebody_else).stop(started(job), None)
-    assert run.jobs() == [job]
+    assert run.jobs() == [f"{job} RUNNING"]
 
 
 def test_a_job_whose_script_can_not_be_had_is_watched_and_stopped_and_not_prepared_for(
