@@ -31,10 +31,10 @@ check:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | tail -n 3
-	@echo "==> tests of the first tier, on $(WORKERS) workers: under ten minutes on two cores"
+	@echo "==> tests of the first tier, on $(WORKERS) workers: half an hour or more on two cores"
 	@$(PYTEST) -m 'not full and not soak'
 
-rest: setup wandb # the second tier without the first: with `make test` before it, all that CI runs
+rest: setup wandb # the second tier without the first: with `make test` before it, `make full`
 	@echo "==> tests of the second tier, on $(WORKERS) workers: half an hour or more on two cores"
 	@$(PYTEST) -m 'full and not soak'
 
