@@ -51,6 +51,7 @@ _FIRST = ("slurm", "e2e", "hooks")
 """Folders with the longest tests: begun first, so that no worker ends with one of them alone."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers a file's tests stay together: they share its fixtures. The longest come first."""
     for item in items:
