@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +21,7 @@ from sentinel.plan.proof import prove
 from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
+from tests.e2e.kill_points import copy_run
 from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
 from tests.hooks.trainer import SMALL, command
@@ -103,7 +103,7 @@ def performed(tmp_path_factory: pytest.TempPathFactory, trained: Path, index: st
     (runs.root / "users_own.py").write_text("def by_fours(step: int) -> int:\n    return 8 + 4 * step\n")
     for name in RUNGS:
         run = runs.root / name
-        shutil.copytree(trained, run)
+        copy_run(trained, run)
         to = ("--to", f"global_step{AT}", "--rung", name, "--no-start", "--yes")
         sentinel(configure(run, ["false"], index), "rollback", *to)
         decided = (run / "state" / "overrides.json").read_text()
@@ -186,7 +186,7 @@ def test_two_warmups_that_take_tokens_out_of_one_batch_are_refused_by_the_plan(
 ) -> None:
     runs, _ = performed
     run = tmp_path / "run"
-    shutil.copytree(runs.root / "mixed", run)  # where the length goes back and forth for ever
+    copy_run(runs.root / "mixed", run)  # where the length goes back and forth for ever
     (run / "state" / "incidents.jsonl").unlink()
     words = ("rollback", "--to", f"global_step{2 * AT}", "--rung", "batch", "--dry-run")
     refused = sentinel(configure(run, ["false"], index), *words, expect=1)
@@ -209,7 +209,7 @@ runpy.run_module("trainer_hooks.gpt", run_name="__main__")
 @pytest.mark.parametrize("deaf", [False, True], ids=["that listens", "that is deaf"])
 def test_watch_proves_a_trainer(trained: Path, tmp_path: Path, index: str, deaf: bool) -> None:
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    copy_run(trained, run)
     line = [*command(run, *WORDS, "--micro-batch", "1")]
     if deaf:
         (run / "deaf.py").write_text(DEAF)
