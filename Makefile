@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make/installed
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder --durations=15
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo test check rest full soak wandb bench gpu mutants chart pages panels site clean

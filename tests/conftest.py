@@ -44,19 +44,12 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_ONE_WORKER = {"slurm": "one Slurm for all of them"}
-"""Folders whose tests share something that is made once for each worker."""
-
 _FIRST = ("slurm", "e2e", "hooks")
 """Folders with the longest tests: begun first, so that no worker ends with one of them alone."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers a file's tests stay together: they share its fixtures. The longest come first."""
-    for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(folder if folder in _ONE_WORKER else item.path.stem))
+    """The longest come first; with several workers a file's tests stay together, since they share its fixtures."""
     items.sort(key=lambda item: item.path.parent.name not in _FIRST)
 
 
