@@ -208,7 +208,7 @@ def test_runs_of_the_data_order_are_the_positions_of_what_it_gives(
 def test_a_step_that_was_not_told_what_it_cut_stops_the_next_one_and_the_checkpoint() -> None:
     warmup = SeqlenWarmup(Lengths([8], 32), "truncate_keep", global_batch_samples=8)
     warmup.begin(1)
-    with pytest.raises(ConfigError, match=r"told of 7"):
+    with pytest.raises(ConfigError, match=r"was given 7"):
         warmup.took([(0, 7)])
     with pytest.raises(ConfigError, match=r"took"):
         warmup.state()
