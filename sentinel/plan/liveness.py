@@ -126,12 +126,16 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
 
 
 def _unreported(run: RunState, spare: str | None) -> Sign | None:
-    """The newest file of a trainer that has never reported itself: its silence is no evidence of its end."""
+    """The newest file of a trainer that has never reported itself: after a save its silence is no evidence of its end.
+
+    A log alone may be of a job that ended before its first step: it counts for `gone_after_s`.
+    """
     last = run.jobs.fates.get(None)
     ours = spare is not None and any(w.rollback == spare for w in run.jobs.writers)
     if run.attempts or ours or (last is not None and last.life is Life.GONE):
         return None
-    return min(run.signs, key=lambda sign: sign.age_s, default=None)
+    signs = [sign for sign in run.signs if sign.checkpoint or sign.age_s < run.gone_after_s]
+    return min(signs, key=lambda sign: sign.age_s, default=None)
 
 
 def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:

@@ -63,7 +63,8 @@ def seen(jobs: JobsSeen, attempts: tuple[AttemptSeen, ...], *signs: Sign, step_t
         # no attempt that has reported itself: a save can take longer than any silence
         (seen(NO_JOB, (), saved(5)), Life.UNKNOWN),
         (seen(NO_JOB, (), saved(90000)), Life.UNKNOWN),
-        (seen(NO_JOB, (), Sign(what="job.log", age_s=90000)), Life.UNKNOWN),
+        (seen(NO_JOB, (), Sign(what="job.log", age_s=3599)), Life.UNKNOWN),
+        (seen(NO_JOB, (), Sign(what="job.log", age_s=3601)), Life.GONE),  # nothing was saved: it ended before that
         (seen(NO_JOB, ()), Life.GONE),
         (seen(LAST_ENDED, (), saved(59)), Life.UNKNOWN),
         (seen(LAST_ENDED, (), saved(61)), Life.GONE),
