@@ -43,9 +43,10 @@ class Announced:
         url, run = told
         found: list[float] = []
         asking = Thread(target=self._ask, args=(url, run, attempt, found), name="sentinel-exporter", daemon=True)
+        began_s = time.monotonic()
         asking.start()
         asking.join(self._within_s)  # a name server keeps to nobody's timeout
-        if asking.is_alive():
+        if asking.is_alive() or time.monotonic() - began_s >= self._within_s:
             self._late = (url, time.monotonic())
         return f"the exporter of attempt {attempt} answers at {url}, after {found[0]:.0f} steps" if found else None
 

@@ -54,18 +54,17 @@ def test_what_another_attempt_or_another_run_answers_at_that_address_says_nothin
 def test_where_nothing_is_announced_nothing_is_asked(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "scrape.json").write_text(text)
-    began_s = time.monotonic()
     assert Announced(tmp_path).answers_as(1) is None
-    assert time.monotonic() - began_s < 0.1
 
 
 def test_no_answer_in_time_says_nothing_and_is_not_waited_for_again(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asked = announced_at(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
-        for within_s in (1.5, 0.1):
-            began_s = time.monotonic()
-            assert asked.answers_as(1) is None
-            assert time.monotonic() - began_s < within_s
+        assert [asked.answers_as(1), asked.answers_as(1)] == [None, None]
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # no second connection was made
+            silent.accept()
     assert announced_at(tmp_path, "127.0.0.1:9").answers_as(1) is None  # refused
 
 
