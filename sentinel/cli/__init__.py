@@ -12,8 +12,6 @@ import sys
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import SentinelError, exit_code_of
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """The `sentinel` command."""

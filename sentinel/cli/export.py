@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, Columns, ConfigDir, Run, parsed_columns
-from sentinel.cli.output import to_stderr
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, parsed_columns
 from sentinel.daemon.run_files import find_config
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
     from sentinel.sources.column_source import ColumnSource
-
-__all__ = ["export"]
 
 
 def export(
@@ -37,10 +34,7 @@ def export(
     if path is not None and run is not None:
         raise ConfigError("pass either a path or --run, not both")
     columns = parsed_columns(column)
-    if path is not None:
-        source = source_named(path, columns, config_dir)
-    else:
-        source = source_of_run(find_config(run, config_dir))
+    source = source_of_run(find_config(run, config_dir)) if path is None else source_named(path, columns, config_dir)
     return _write(source, output, only_descent=descent)
 
 
@@ -65,5 +59,5 @@ def _write(source: ColumnSource, output: Path, *, only_descent: bool) -> int:
     written = write_table(output, columns.schema, kept)
     typer.echo(f"wrote {written} samples of {source.path} ({source.format}) to {output}")
     if source.unreadable:
-        to_stderr(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them")
+        typer.echo(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them", err=True)
     return 0

@@ -6,15 +6,12 @@ from typing import Any
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Json, Run
-from sentinel.cli.output import local_time, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["incident", "incident_json", "incident_named"]
 
 
 def incident(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
@@ -41,10 +38,10 @@ def incident_named(incidents: tuple[Incident, ...], name: str) -> Incident:
 
 def incident_json(incident: Incident) -> dict[str, Any]:
     """An incident in the --json documents."""
-    names = ("status", "outcome", "attempt", "onset_range", "alarm_step", "reason", "ignored", "led_by", "note")
     return {
         "incident": incident.id,
-        **_fields(incident, *names),
+        **_fields(incident, "status", "outcome", "attempt", "onset_range", "alarm_step", "reason"),
+        **_fields(incident, "ignored", "led_by", "note"),
         "waits": [_fields(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
         "skips": [_fields(s, "rung", "hypothesis", "reason") for s in incident.skips],
         "rollbacks": [

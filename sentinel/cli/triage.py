@@ -1,4 +1,4 @@
-"""`sentinel triage`: one HTML page about the run; also what `sentinel ui` serves."""
+"""`sentinel triage`: one HTML page about the run; `sentinel ui` serves the same page."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import typer
 
 from sentinel import bounded
 from sentinel.cli.incident import incident_named
-from sentinel.cli.options import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
     from sentinel.config import Config
-    from sentinel.reports.triage.past import Asked, Past
-
-__all__ = ["documents", "texts_in", "triage"]
+    from sentinel.reports.triage.past import PageSettings, Past
 
 
 def triage(
@@ -32,7 +30,7 @@ def triage(
     texts: Texts = None,
 ) -> int:
     """The file needs no other: it loads nothing when it is opened, and can be mailed."""
-    from sentinel.reports.triage.page import page
+    from sentinel.reports.triage.document import page
 
     config = find_config(run, config_dir)
     if incident is not None:
@@ -51,11 +49,11 @@ def documents(
     from sentinel.reports.triage.document import document
 
     where = "" if config_dir == RUNS else f" --config-dir {shlex.quote(str(config_dir))}"
-    typed = f"--run {shlex.quote(run or config.run.name)}{where}"
+    run_option = f"--run {shlex.quote(run or config.run.name)}{where}"
 
     def made(incident: str | None = None) -> dict[str, Any]:
-        asked = _asked(config, texts, typed)
-        return document(_past(config), asked, now_unix_s=clock(), incident=incident)
+        settings = _settings(config, texts, run_option)
+        return document(_past(config), settings, now_unix_s=clock(), incident=incident)
 
     return made
 
@@ -83,20 +81,20 @@ def _past(config: Config) -> Past:
     return read_past(source_of_run(config), events)
 
 
-def _asked(config: Config, texts: Path | None, typed: str) -> Asked:
+def _settings(config: Config, texts: Path | None, run_option: str) -> PageSettings:
     from sentinel.adapters.slurm.records import Submissions
     from sentinel.daemon.sources import source_at
     from sentinel.judge.analysis.smoothing import smoothed
-    from sentinel.reports.triage.past import Asked
+    from sentinel.reports.triage.past import PageSettings
 
     submissions = Submissions(state_dir_of(config) / "submissions")
     diffs = {label: submissions.difference(label) for label in submissions.labels()}
-    return Asked(
+    return PageSettings(
         run=config.run.name,
         thresholds=config.judge,
         planned=config.run.planned_steps,
         references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
         texts=None if texts is None else texts_in(texts),
         scripts={label: diff for label, diff in diffs.items() if diff},
-        typed=typed,
+        run_option=run_option,
     )

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import FLEET_DIR, RUNS, ConfigDir, Observe
-
-__all__ = ["watch"]
+from sentinel.cli.shared import FLEET_DIR, RUNS, ConfigDir, Observe
 
 
 def watch(

@@ -13,8 +13,6 @@ from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 
-__all__ = ["load_config"]
-
 _LARGEST_BYTES = 1 << 20
 """Of a configuration; one with every key and its comment has thirty thousand."""
 

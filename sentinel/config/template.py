@@ -13,8 +13,6 @@ from sentinel.config.tables import Config
 from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy
 
-__all__ = ["field_docs", "template"]
-
 
 def template(
     name: str,

@@ -13,8 +13,6 @@ from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import config_path
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Chosen", "Read", "conflicts", "place_of", "read"]
-
 _SHARED = tuple(f.name for f in fields(Metrics) if f.name != "textfile")
 """Keys of [metrics] that must be the same for all runs of one daemon."""
 

@@ -14,8 +14,6 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.look import Look
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["Correlated", "Leads", "leads"]
-
 _LEAST_SAMPLES = 64
 _INTERVAL_S = 60.0
 _VERDICTS = (VerdictKind.SPIKE, VerdictKind.DIVERGED)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["log_to_stderr", "run_prefix", "run_prefixed"]
-
 _run: ContextVar[str | None] = ContextVar("run", default=None)
 
 

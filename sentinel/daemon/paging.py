@@ -29,8 +29,6 @@ from sentinel.plan.page import Page, ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Pager", "Paging", "check_pagers", "delivering", "paging_of"]
-
 log = logging.getLogger(__name__)
 
 _LAST_SECONDS = 5.0

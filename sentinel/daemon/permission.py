@@ -15,8 +15,6 @@ from sentinel.daemon.run_files import state_dir_of
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["check_may_act", "faults_of", "ownership_check"]
-
 
 def faults_of(config: Config) -> list[str]:
     """Why sentinel may not act on this run from here, as sentences: account, machine, or [launcher] user."""

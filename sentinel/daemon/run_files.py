@@ -13,8 +13,6 @@ from sentinel.vocabulary.names import checked_name, checked_path_text
 if TYPE_CHECKING:
     from sentinel.config import Config
 
-__all__ = ["clock", "config_path", "find_config", "incident_log_of", "source_log_of", "state_dir_of"]
-
 clock = time.time
 """The daemon's one clock: Unix seconds, as samples carry them."""
 

@@ -15,8 +15,6 @@ from sentinel.daemon.watch_metrics import Turns, exposed, of_daemon
 from sentinel.plan.look import Outcome
 from sentinel.plan.policy import Policy
 
-__all__ = ["RunMetrics"]
-
 log = logging.getLogger(__name__)
 
 _VERSION = version("training-sentinel")

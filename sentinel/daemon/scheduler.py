@@ -14,8 +14,6 @@ from typing import Protocol
 from sentinel.daemon.signal_flag import SignalFlag
 from sentinel.daemon.workers import Workers
 
-__all__ = ["Fleet", "Member"]
-
 _AT_ONCE = 8
 """Turns under way at the same time: a turn waits for filesystems more than it computes."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-__all__ = ["SignalFlag"]
-
 
 class SignalFlag:
     """Set, cleared and waited for as a threading.Event; one thread waits.

@@ -15,6 +15,7 @@ from sentinel.act.source import Source, read_all
 from sentinel.adapters.journal import Journals
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
+from sentinel.judge.history import History
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from sentinel.adapters.prometheus.api import Door
     from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
     from sentinel.sources.column_source import ColumnSource
-
-__all__ = ["SharedSources", "Sources", "source_at", "source_named", "source_of", "source_of_run"]
 
 Sources = Callable[[Config, Path], Source]
 """The source that a watch polls, by the run's configuration and its state folder."""
@@ -106,6 +105,14 @@ def source_of_run(config: Config) -> ColumnSource:
     if not any(True for _ in records()):
         raise ConfigError(f"{path}: no training step found, or no such file; see docs/SOURCES.md")
     return ColumnSource(path, "log", lambda tally: in_columns(records(), tally))
+
+
+def history_of(config: Config) -> History:
+    """The run's attempts, from all its records so far."""
+    history = History()
+    for record in read_all(source_of(config, state_dir_of(config))):
+        history.push(record)
+    return history
 
 
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:

@@ -29,8 +29,6 @@ from sentinel.daemon.watched_run import Shared, Watched
 from sentinel.plan.look import Look
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["headline", "watch"]
-
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0

@@ -20,8 +20,6 @@ from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
 from sentinel.vocabulary.metrics import PREFIX, Shown
 
-__all__ = ["MITIGATIONS", "OUTCOMES", "Turns", "exposed", "of_daemon"]
-
 MITIGATIONS = ("decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
 """States of a rollback: being carried out; carried out, not proved yet; confirmed; not verified; did not take effect;
 did not recover; taken back."""

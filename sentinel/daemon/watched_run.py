@@ -29,8 +29,6 @@ from sentinel.daemon.sources import Sources
 from sentinel.plan.look import Look, Outcome
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError, exit_code_of
 
-__all__ = ["Shared", "Watched"]
-
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 10.0

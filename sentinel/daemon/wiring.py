@@ -31,8 +31,6 @@ from sentinel.plan.policy import Policy
 if TYPE_CHECKING:
     from sentinel.adapters.slurm import Queues
 
-__all__ = ["UNHEALTHY", "Parts", "assemble", "launcher_of", "neighbours_of", "observer_of"]
-
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
 """Verdicts with exit code 1; a spike has exit code 0."""
 

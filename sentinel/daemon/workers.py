@@ -7,8 +7,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-__all__ = ["Workers"]
-
 log = logging.getLogger(__name__)
 
 _STAY = 8

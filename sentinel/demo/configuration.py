@@ -8,8 +8,6 @@ from pathlib import Path
 
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["DEMO", "STEPS", "Recipe", "trainer_command", "write_configuration"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

@@ -13,9 +13,7 @@ from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_fold import fold
-from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
-
-__all__ = ["Report", "report_of"]
+from sentinel.reports.chronicle import AttemptRow, attempt_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

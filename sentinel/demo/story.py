@@ -21,8 +21,6 @@ from sentinel.judge.history import History
 from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import ConfigError, PermanentError
 
-__all__ = ["tell"]
-
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 1500.0

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from sentinel.config import Config
-from sentinel.daemon.doctor.finding import Answer, Finding
+from sentinel.daemon.doctor.finding import Finding
 from sentinel.daemon.doctor.folders import save_folder, state_folder, tensorboard
 from sentinel.daemon.doctor.jobs import account_and_machine, launcher
 from sentinel.daemon.doctor.readings import configuration, journal, ladder, paging
 from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
-
-__all__ = ["Answer", "Finding", "check_before_acting", "examine"]
 
 Check = Callable[[Config], Iterator[Finding]]
 

@@ -15,8 +15,6 @@ from sentinel.daemon.doctor.finding import Finding
 from sentinel.daemon.run_files import state_dir_of
 from sentinel.daemon.wiring import neighbours_of
 
-__all__ = ["save_folder", "state_folder", "tensorboard"]
-
 
 def state_folder(config: Config) -> Iterator[Finding]:
     """Whether files can be written and locked there, and whether a watch has the lock now."""

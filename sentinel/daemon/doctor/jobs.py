@@ -14,8 +14,6 @@ from sentinel.daemon.doctor.finding import Finding
 from sentinel.daemon.permission import faults_of
 from sentinel.daemon.run_files import state_dir_of
 
-__all__ = ["account_and_machine", "launcher"]
-
 
 def account_and_machine(config: Config) -> Iterator[Finding]:
     """The same check as in `watch`, `rollback` and `undo`."""

@@ -20,8 +20,6 @@ from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["configuration", "journal", "ladder", "paging"]
-
 
 def configuration(config: Config) -> Iterator[Finding]:
     """The run, its mode and its launcher."""

@@ -1,22 +1,56 @@
-"""What several commands print, and how they ask."""
+"""Options that several commands have, what they print, and how they ask."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["check_picture", "confirmed", "local_time", "print_json", "print_outcomes", "reading_bar", "to_stderr"]
-
+RUNS = Path("runs")
+FLEET_DIR = Path(".sentinel") / "fleet"  # beside the default state folders of the runs
 _PICTURES = (".png", ".svg")
+
+Run = Annotated[str | None, typer.Option("--run", help="A name under --config-dir, or a path to a TOML file.")]
+ConfigDir = Annotated[Path, typer.Option(help="Folder of the runs' configurations.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Observe = Annotated[bool, typer.Option("--observe", help="Watch without acting, whatever [policy] mode is.")]
+IncidentName = Annotated[str, typer.Argument(help="The incident, e.g. incident-1.")]
+Texts = Annotated[
+    Path | None, typer.Option(help='Texts of the samples: JSON lines of {"position", "text"}; see docs/TRIAGE.md.')
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="sentinel's name for a column of the source: loss=train/loss; may be repeated."),
+]
+
+
+def parsed_columns(texts: Sequence[str] | None) -> dict[str, str]:
+    """`loss=train/loss` as a mapping. ConfigError for any other form."""
+    columns = {}
+    for text in texts or ():
+        ours, equals, theirs = text.partition("=")
+        if not (ours and equals and theirs):
+            raise ConfigError(f"--column {text!r}: write --column loss=train/loss, sentinel's name first")
+        columns[ours.strip()] = theirs.strip()
+    return columns
+
+
+def script_text(path: Path) -> str:
+    """A job script, whatever its bytes. ConfigError where it can't be read."""
+    try:
+        return bounded.read_text(path, errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
 
 
 def print_json(document: Any) -> None:
@@ -41,6 +75,14 @@ def to_stderr(line: str) -> None:
 def local_time(unix_s: float) -> str:
     """Date and time in the local time zone."""
     return f"{datetime.fromtimestamp(unix_s).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def this_person() -> str:
+    """USER@HOST."""
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def confirmed(question: str, *, typed: str | None = None) -> bool:

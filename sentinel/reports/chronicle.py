@@ -1,8 +1,9 @@
-"""The chronicle as Markdown, beside its pictures."""
+"""The run's chronicle as Markdown and PNG: what diverged, when, what led, what was tried, what it cost, what helped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,67 @@ from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.incident_fold import fold
 from sentinel.plan.price import lost_so_far
 from sentinel.plan.sentences import story
-from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
-from sentinel.reports.chronicle.picture import draw
+from sentinel.vocabulary.loss_ratio import LossMinimum
 
-__all__ = ["write_chronicle"]
+_ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One attempt, as a table shows it."""
+
+    attempt: int
+    mitigation: str | None  # the rung that it was started with; None for the first
+    resumed_from: int | None
+    first_step: int | None
+    last_step: int | None
+    steps_loss_ratio_gt_1_2: int
+    max_loss_ratio: float
+    onset_step: int | None  # early end of the onset; None where it did not diverge
+    alarm_step: int | None
+    verdict: str
+    validation_loss: float | None  # the last one, nats
+
+
+def attempt_rows(
+    history: History, incidents: tuple[Incident, ...], events: Sequence[Mapping[str, Any]]
+) -> tuple[AttemptRow, ...]:
+    """What each attempt was started with and what became of it, in the order of the attempts."""
+    return tuple(_row(attempt, incidents, events) for attempt in history.attempts.values())
+
+
+def _row(attempt: Attempt, incidents: tuple[Incident, ...], events: Sequence[Mapping[str, Any]]) -> AttemptRow:
+    rollbacks = {r.id: r for i in incidents for r in i.rollbacks}
+    started, minimum = attempt.started, LossMinimum()
+    rollback = rollbacks.get(started.rollback) if started and started.rollback else None
+    ended = next((e for e in events if e["event"] in _ENDS and e.get("attempt") == attempt.number), {})
+    onset = ended.get("onset_range")
+    # the ratios that the trainer reported; counted anew where it did not
+    ratios = [s.loss_ratio if s.loss_ratio is not None else minimum.push(s.loss, s.seqlen) for s in attempt.samples]
+    steps = [s.global_step for s in attempt.samples]
+    return AttemptRow(
+        attempt=attempt.number,
+        mitigation=rollback.rung if rollback else None,
+        resumed_from=started.resumed_from if started else None,
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+        steps_loss_ratio_gt_1_2=sum(r > 1.2 for r in ratios),
+        max_loss_ratio=max(ratios, default=math.nan),
+        onset_step=onset[0] if onset else None,
+        alarm_step=ended.get("alarm_step"),
+        verdict=_verdict(attempt, ended, incidents),
+        validation_loss=attempt.validations[-1].loss if attempt.validations else None,
+    )
+
+
+def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incident, ...]) -> str:
+    if ended:
+        did_diverge = ended["event"] == "opened" or ended.get("alarm_step") is not None
+        return "diverged" if did_diverge else "not recovered"
+    cured = [i.current.id for i in incidents if i.outcome == "recovered" and i.current is not None]
+    if attempt.started is not None and attempt.started.rollback in cured:
+        return "recovered"
+    return "finished" if attempt.end_reason == "finished" else "cut short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +87,21 @@ class _Chapter:
     rows: tuple[AttemptRow, ...]
 
 
-def write_chronicle(run: str, history: History, events: Sequence[dict[str, Any]], folder: Path) -> Path:
+def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Writes chronicle.md and one PNG for each incident into the folder; returns the page's path."""
+    from sentinel.reports.pictures import draw_attempts  # matplotlib takes half a second
+
     folder.mkdir(parents=True, exist_ok=True)
     incidents = fold(events)
     rows = dict(zip(history.attempts, attempt_rows(history, incidents, events), strict=True))
-    lines = [f"# {run}: chronicle", "", *_summary(history, incidents), ""]
+    lines = [f"# {run}: chronicle", "", _summary(history, incidents), ""]
     for incident in incidents:
-        concerned = [n for n, a in history.attempts.items() if n == incident.attempt or _belongs(a, incident)]
+        started = {r.id for r in incident.rollbacks}
+        concerned = [
+            n
+            for n, a in history.attempts.items()
+            if n == incident.attempt or (a.started is not None and a.started.rollback in started)
+        ]
         chapter = _Chapter(
             incident=incident,
             attempts=tuple(history.attempts[n] for n in concerned),
@@ -44,29 +109,23 @@ def write_chronicle(run: str, history: History, events: Sequence[dict[str, Any]]
         )
         if concerned:
             title = f"{run}  ·  {incident.id}  ·  {incident.outcome or incident.status}"
-            draw(chapter.attempts, chapter.rows, title=title, path=folder / f"{incident.id}.png")
+            draw_attempts(chapter.attempts, chapter.rows, title=title, path=folder / f"{incident.id}.png")
         lines += [*_chapter(chapter, events), ""]
     path = folder / "chronicle.md"
     write_atomically(path, "\n".join(lines))
     return path
 
 
-def _belongs(attempt: Attempt, incident: Incident) -> bool:
-    started = attempt.started
-    return started is not None and started.rollback in {r.id for r in incident.rollbacks}
-
-
-def _summary(history: History, incidents: tuple[Incident, ...]) -> Iterator[str]:
+def _summary(history: History, incidents: tuple[Incident, ...]) -> str:
     steps = [s.global_step for a in history.attempts.values() for s in a.samples]
-    lost = lost_so_far(incidents)
-    helped = [i for i in incidents if i.outcome == "recovered"]
-    yield (
+    return (
         f"{len(history.attempts)} attempts, {max(steps, default=0)} steps reached, {len(incidents)} incidents, "
-        f"{sum(len(i.rollbacks) for i in incidents)} rollbacks, {lost} steps lost to them, {len(helped)} recovered."
+        f"{sum(len(i.rollbacks) for i in incidents)} rollbacks, {lost_so_far(incidents)} steps lost to them, "
+        f"{sum(i.outcome == 'recovered' for i in incidents)} recovered."
     )
 
 
-def _chapter(chapter: _Chapter, events: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _chapter(chapter: _Chapter, events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     incident = chapter.incident
     yield f"## {incident.id}: {incident.outcome or incident.status}"
     yield ""
@@ -83,8 +142,8 @@ def _chapter(chapter: _Chapter, events: Sequence[dict[str, Any]]) -> Iterator[st
         yield from _tried(chapter)
     yield "| when (UTC) | what happened |"
     yield "|---|---|"
-    for told in story(events, incident.id):
-        yield f"| {_time(told.time_unix_s)} | {_cell(told.sentence)} |"
+    for line in story(events, incident.id):
+        yield f"| {_time(line.time_unix_s)} | {_cell(line.sentence)} |"
 
 
 def _tried(chapter: _Chapter) -> Iterator[str]:
@@ -115,30 +174,29 @@ def _did(incident: Incident, rollback: Rollback) -> str:
 
 
 def _when(incident: Incident) -> str:
-    onset = (
-        f"onset between steps {incident.onset_range[0]} and {incident.onset_range[1]}" if incident.onset_range else ""
-    )
-    alarm = f"seen at step {incident.alarm_step}" if incident.alarm_step is not None else ""
+    words = [f"attempt {incident.attempt}"]
+    if incident.alarm_step is not None:
+        words.insert(0, f"seen at step {incident.alarm_step}")
+    if incident.onset_range:
+        words.insert(0, f"onset between steps {incident.onset_range[0]} and {incident.onset_range[1]}")
     ended = f", {incident.outcome or 'ended'} {_time(incident.closed_unix_s)}" if incident.closed_unix_s else ""
-    words = [word for word in (onset, alarm, f"attempt {incident.attempt}") if word]
     return f"{', '.join(words)}; opened {_time(incident.opened_unix_s)}{ended}"
 
 
 def _cost(chapter: _Chapter) -> str:
-    lost = lost_so_far((chapter.incident,))
     starts = sum(r.starts for r in chapter.incident.rollbacks)
     hours = _gpu_hours(chapter)
     spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not recover"
-    return f"{lost} steps thrown away, {starts} starts of the job{spent}"
+    return f"{lost_so_far((chapter.incident,))} steps thrown away, {starts} starts of the job{spent}"
 
 
 def _gpu_hours(chapter: _Chapter) -> float | None:
-    """Of the attempts whose rung failed: their steps' times, times their ranks. None where nobody measured them."""
+    """Of the attempts whose rung failed: their steps' times, times their ranks. None where they were not measured."""
     failed = {r.attempt for r in chapter.incident.rollbacks if r.failed}
     total = 0.0
     for attempt in chapter.attempts:
-        times = [s.step_time_s for s in attempt.samples if s.step_time_s is not None]
         if attempt.number in failed:
+            times = [s.step_time_s for s in attempt.samples if s.step_time_s is not None]
             if attempt.started is None or attempt.started.world_size is None or not times:
                 return None
             total += sum(times) * attempt.started.world_size / 3600
