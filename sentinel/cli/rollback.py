@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, confirmed, print_json, reading_bar, to_stderr
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
@@ -39,18 +39,14 @@ def rollback(
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
     from sentinel.act.undo import settle
-    from sentinel.adapters.lock import RunLock
     from sentinel.daemon.paging import delivering
-    from sentinel.daemon.permission import check_may_act, ownership_check
-    from sentinel.daemon.wiring import assemble
+    from sentinel.daemon.wiring import assemble_to_act
     from sentinel.plan.manual import Wanted
     from sentinel.plan.rollback import Plan
 
     config = find_config(run, config_dir)
     wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
-    check_may_act(config)
-    lock = RunLock(state_dir_of(config))
-    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    parts, lock = assemble_to_act(config, to_stderr)
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         to_stderr(f"{half.id} is half done: its completed actions are reverted first")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, to_stderr
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 
@@ -25,17 +25,13 @@ def undo(
 ) -> int:
     """The job is stopped first, and not started again."""
     from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
-    from sentinel.adapters.lock import RunLock
     from sentinel.daemon.paging import delivering
-    from sentinel.daemon.permission import check_may_act, ownership_check
-    from sentinel.daemon.wiring import assemble
+    from sentinel.daemon.wiring import assemble_to_act
 
     if every and incident is not None:
         raise ConfigError(f"pass either {incident} or --all, not both")
     config = find_config(run, config_dir)
-    check_may_act(config)
-    lock = RunLock(state_dir_of(config))
-    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    parts, lock = assemble_to_act(config, to_stderr)
     incidents = parts.observer.look(clock()).run.incidents
     last = undo_incident(incidents, incident)
     chosen = [one.id for one in undoable(incidents)] if every else [last.id]
