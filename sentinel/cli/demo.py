@@ -13,7 +13,7 @@ from rich.table import Table
 from sentinel.cli.shared import Json, print_json
 
 if TYPE_CHECKING:
-    from sentinel.demo.report import Report
+    from sentinel.demo.story import Report
 
 _OUT = Path("demo-output")
 

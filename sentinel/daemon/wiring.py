@@ -39,7 +39,7 @@ UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exi
 
 
 def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queues | None = None) -> Neighbours:
-    """The adapters of one run. `sources` and `queues` are for what several runs of one daemon share."""
+    """The adapters of one run; `sources` and `queues` are shared by the runs of one daemon."""
     state_dir = state_dir_of(config)
     job_log = config.launcher.log or state_dir / "job.log"
     index = state_dir / "tensorboard-index.json"
@@ -58,7 +58,6 @@ def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queue
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
-    """The launcher that the run's configuration names."""
     launcher = config.launcher
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
