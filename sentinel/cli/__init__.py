@@ -14,7 +14,6 @@ from sentinel.vocabulary.errors import SentinelError, exit_code_of
 
 
 def main() -> None:
-    """The `sentinel` command."""
     for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -9,7 +9,6 @@ from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, this_person
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.plan.incident import Approval
-from sentinel.plan.incident_fold import fold
 from sentinel.plan.sentences import sentence
 
 
@@ -17,7 +16,7 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
     """Exit 1: no plan waits for approval."""
     config = find_config(run, config_dir)
     events = incident_log_of(config).read()
-    incident = incident_named(fold(events), name)
+    incident = incident_named(events, name)
     proposal = incident.proposal
     if proposal is None or incident.status != "open":
         typer.echo(f"{incident.id} waits for no approval: it is {incident.outcome or incident.status}")

@@ -85,7 +85,6 @@ class _Commands(TyperGroup):
         self.commands = _Loaded(self.rich_markup_mode)  # type: ignore[assignment]  # a mapping that is only read
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """From commands that have a name and a summary only."""
         mode = self.rich_markup_mode
         listed: dict[str, Any] = {
             c.name: TyperCommand(c.name, help=c.summary, rich_help_panel=c.group) for c in COMMANDS

@@ -16,7 +16,6 @@ from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, check_picture, parsed_columns, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.judge.history import History
-from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample
 
@@ -154,13 +153,12 @@ def _rows_of_run(config: Config, options: _Options) -> list[dict[str, Any]]:
 
 
 def _moved_first(config: Config, incident: str | None, around: int | None, options: _Options) -> list[dict[str, Any]]:
-    """The signals that left their noise band before the onset, the earliest first."""
     from sentinel.daemon.sources import history_of
     from sentinel.judge.analysis.first_mover import first_moved_of_samples
 
     onset, attempt = around, options.attempt
     if incident is not None:
-        found = incident_named(fold(incident_log_of(config).read()), incident)
+        found = incident_named(incident_log_of(config).read(), incident)
         if found.onset_range is None:
             raise ConfigError(f"{found.id} was opened by hand and has no onset; name a step with --around")
         onset, attempt = found.onset_range[0], found.attempt
@@ -214,7 +212,6 @@ def _correlated(
 
 
 def correlation_table(found: Correlations, rows: Sequence[Correlation], name: str) -> Table:
-    """Table 3, with the significance of each coefficient."""
     left_out = f"{found.infinite_ratios} steps with an infinite ratio left out; " if found.infinite_ratios else ""
     plain = sum(row.method == "plain" for row in found.rows)
     searched = sum(len(profile.lags) for profile in found.profiles)

@@ -60,7 +60,6 @@ def _attempts(report: Report) -> Table:
 
 
 def summary(report: Report) -> str:
-    """The outcome, in a sentence or two."""
     if not report.diverged:
         seeds = ", ".join(map(str, report.calm_seeds))
         return (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, parsed_columns, print_json
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, fields_of, parsed_columns, print_json
 from sentinel.daemon.run_files import find_config
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
@@ -67,10 +67,11 @@ def replay(
     return int(any(each.verdict.kind is VerdictKind.DIVERGED for each in replayed))
 
 
+_EVENT = ("onset_step", "onset_range", "verdict_step", "end_step", "recommend_rollback")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replayed:
-    """One source and its verdict."""
-
     source: ColumnSource
     verdict: Verdict
     events: tuple[tuple[Event, int | None], ...]  # each with the step to roll back to, None where none is recommended
@@ -105,35 +106,21 @@ def _replay(source: ColumnSource, replay: Replay, margin_steps: int, *, still_ru
 
 
 def _document(replayed: _Replayed) -> dict[str, Any]:
-    source = replayed.source
+    source, verdict = replayed.source, replayed.verdict
     return {
         "path": str(source.path),
-        "format": source.format,
-        "samples": source.samples,
+        **fields_of(source, "format", "samples"),
         "unreadable_lines": source.unreadable,
         "first_unreadable": [{"line": line, "why": why} for line, why in source.first_unreadable],
         "notes": list(source.notes),
-        "first_step": replayed.first_step,
-        "last_step": replayed.last_step,
-        "verdict": str(replayed.verdict.kind),
-        "severity": replayed.verdict.severity,
-        "reason": replayed.verdict.reason,
-        "events": [_event(event, to) for event, to in replayed.events],
-    }
-
-
-def _event(event: Event, to: int | None) -> dict[str, Any]:
-    return {
-        "kind": str(event.kind),
-        "onset_step": event.onset_step,
-        "onset_range": list(event.onset_range),
-        "verdict_step": event.verdict_step,
-        "end_step": event.end_step,
-        "recommend_rollback": event.recommend_rollback,
-        "rollback_to": to,
-        "led_by": list(event.led_by),
-        "led_by_steps": list(event.led_by_steps),
-        "reason": event.reason,
+        **fields_of(replayed, "first_step", "last_step"),
+        "verdict": str(verdict.kind),
+        **fields_of(verdict, "severity", "reason"),
+        "events": [
+            {"kind": str(event.kind), **fields_of(event, *_EVENT), "rollback_to": to}
+            | fields_of(event, "led_by", "led_by_steps", "reason")
+            for event, to in replayed.events
+        ],
     }
 
 

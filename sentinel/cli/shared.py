@@ -53,8 +53,12 @@ def script_text(path: Path) -> str:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
+def fields_of(thing: object, *names: str) -> dict[str, Any]:
+    """A part of a JSON document: these attributes, by their names."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
     typer.echo(dump_json(document))
 
 
@@ -68,17 +72,14 @@ def print_outcomes(outcomes: list[tuple[str, str, str]], *, as_json: bool) -> No
 
 
 def to_stderr(line: str) -> None:
-    """One line on stderr."""
     typer.echo(line, err=True)
 
 
 def local_time(unix_s: float) -> str:
-    """Date and time in the local time zone."""
     return f"{datetime.fromtimestamp(unix_s).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def this_person() -> str:
-    """USER@HOST."""
     import getpass
     import socket
 

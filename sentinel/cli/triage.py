@@ -14,7 +14,6 @@ from sentinel import bounded
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def triage(
 
     config = find_config(run, config_dir)
     if incident is not None:
-        incident_named(fold(incident_log_of(config).read()), incident)
+        incident_named(incident_log_of(config).read(), incident)
     made = documents(config, run, config_dir, texts)(incident)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page(made), encoding="utf-8")

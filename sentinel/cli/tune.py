@@ -65,7 +65,6 @@ def tune(
 
 
 def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
-    """Searches in the folder, from the probes that are finished there to the end."""
     from sentinel.adapters.incident_log import IncidentLog
     from sentinel.adapters.lock import RunLock
     from sentinel.tune.record import Record
@@ -146,7 +145,6 @@ class _Probes:
     text: str
 
     def make(self, life: Life, folder: Path) -> Probe:
-        """One life of a probe."""
         from sentinel.daemon.sources import source_of
         from sentinel.daemon.wiring import launcher_of
         from sentinel.tune.command import Folders, command_of
@@ -196,7 +194,6 @@ _STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not n
 
 
 def table_of(report: Report) -> Table:
-    """One row for each life of a probe, in the order of their starts."""
     table = Table(title=f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps")
     for heading in ("start", "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed"):
         table.add_column(heading, justify="left" if heading in ("verdict", "stopped") else "right")

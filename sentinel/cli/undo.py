@@ -69,7 +69,6 @@ def _remaining(incidents: tuple[Incident, ...], chosen: Collection[str], parts: 
 
 
 def _start_commands(parts: Parts) -> Iterator[str]:
-    """How a person starts the job again."""
     try:
         commands = parts.near.launcher.start_commands(parts.observer.started)
         unknown = None if commands else "[launcher] command is empty"

@@ -43,7 +43,6 @@ class Pager:
     delivery: Delivery
 
     def put(self, page: Page) -> None:
-        """Puts the page into the outbox where the channel takes its severity."""
         if self.severity == "warning" or page.severity == "critical":
             self.outbox.put(page)
             self.delivery.wake()
@@ -68,7 +67,6 @@ class Paging:
         self._remembered: dict[str, int] = {}
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Appends to the incident log, and pages."""
         self.follow()
         self._log.append(event)
         self.follow()
@@ -202,7 +200,6 @@ class Paging:
 
 
 def paging_of(config: Config, near: Neighbours) -> Paging:
-    """The paging of one run: an outbox for each channel."""
     folder, of, pagers = near.state_dir / "pages", config.paging, []
     pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
     for settings in of.channels:

@@ -23,7 +23,6 @@ clock = time.time
 
 
 def find_config(run: str | None, config_dir: Path) -> Config:
-    """The run's configuration; see config_path."""
     from sentinel.config import load_config
 
     return load_config(config_path(run, config_dir))
@@ -59,7 +58,6 @@ def source_log_of(config: Config, state_dir: Path) -> Path:
 
 
 def incident_log_of(config: Config) -> IncidentLog:
-    """The run's incident log."""
     return IncidentLog(state_dir_of(config) / "incidents.jsonl")
 
 

@@ -79,7 +79,6 @@ class RunMetrics:
             self._show(None)
 
     def turn(self, watching: Watch, done: Outcome | None, *, took_s: float, late_s: float, failed: bool) -> None:
-        """Updates the metrics with the turn's look and its cost."""
         look = watching.last
         self._well = done in (None, Outcome.FINISHED)
         look_unix_s = look.run.now_unix_s if look else None
@@ -117,7 +116,6 @@ class Turns:
     last_look_unix_s: float | None = None  # None before the first look at the run
 
     def with_turn(self, *, took_s: float, failed: bool, look_unix_s: float | None, late_s: float = 0.0) -> Turns:
-        """The totals after one more turn."""
         return replace(
             self,
             count=self.count + 1,

@@ -41,11 +41,9 @@ class SignalFlag:
         self._set.put(None)
 
     def is_set(self) -> bool:
-        """Whether it was set since it was last cleared."""
         return not self._set.empty()
 
     def clear(self) -> None:
-        """Forgets every `set` so far."""
         while self.is_set():
             self._set.get()
 
@@ -157,7 +155,6 @@ class Fleet:
         self._put(entry, now_s)
 
     def hurry(self, member: Member) -> None:
-        """Makes the run's next turn due now."""
         entry = self._entries.get(member)
         if entry is not None and entry.began_s is None:
             self._put(entry, self._clock())
@@ -170,7 +167,6 @@ class Fleet:
             self.hurry(member)
 
     def end(self) -> None:
-        """Removes all runs."""
         if self._ends_s is None:
             self._ends_s = self._clock() + _LAST_S
             for member in self:
@@ -193,7 +189,6 @@ class Fleet:
         self._collect()
 
     def _collect(self) -> None:
-        """Records the turns that have ended, and schedules the next ones."""
         while True:
             try:
                 entry, goes_on = self._ended.get_nowait()

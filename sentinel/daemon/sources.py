@@ -99,7 +99,6 @@ def source_of_run(config: Config) -> ColumnSource:
 
 
 def history_of(config: Config) -> History:
-    """The run's attempts, from all its records so far."""
     history = History()
     for record in read_all(source_of(config, state_dir_of(config))):
         history.push(record)

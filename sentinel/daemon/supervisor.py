@@ -165,7 +165,6 @@ class _Daemon:
                 log.warning(waits, name, since_s)
 
     def headline(self) -> str:
-        """The status line."""
         if self._shared.alone:
             (watched,) = self._watched.values()
             return "looking at the run" if watched.last is None else headline(watched.last)
@@ -202,7 +201,6 @@ class _Daemon:
 
 
 def _configured(chosen: Chosen) -> dict[Path, Config]:
-    """The configurations to watch. ConfigError with the errors of all of them."""
     found = read(chosen.paths(), check_pagers)
     wrong = [*found.wrong.values(), *conflicts(found.configs).values()]
     if wrong:
@@ -229,7 +227,6 @@ def _allow_many_files() -> None:
 
 
 def headline(look: Look) -> str:
-    """The run in one line."""
     last = look.series.last
     at = f" step {last.global_step}, loss {last.loss:.3f}" if last else ""
     attempt = f"attempt {look.history.latest.number}" if look.history.latest else "no attempt yet"

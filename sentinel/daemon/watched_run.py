@@ -54,8 +54,6 @@ def run_prefix() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the runs of one daemon have in common."""
-
     exposition: Exposition
     queues: Queues
     sources: Sources
@@ -93,7 +91,6 @@ class Watched:
 
     @property
     def last(self) -> Look | None:
-        """The last turn's look at the run."""
         return None if self._watching is None else self._watching.last
 
     def reload(self, config: Config) -> None:
@@ -228,7 +225,6 @@ class Watched:
             parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
 
     def _fail(self, error: Exception) -> None:
-        """Ends the watch by an error, and the daemon where it watches no other run."""
         self.error, self.code = error, exit_code_of(error)
         self._release(well=False)
         if not self._shared.alone:

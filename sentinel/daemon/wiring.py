@@ -61,21 +61,16 @@ def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | Non
     launcher = config.launcher
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
-    if launcher.kind == "slurm":
-        return _slurm_launcher(config, state_dir, queues)
-    return LocalLauncher(
-        LocalJobs(state_dir),
-        command=launcher.command,
-        working_directory=launcher.working_directory,
-        log=log,
-        stop_grace_s=launcher.stop_grace_s,
-    )
-
-
-def _slurm_launcher(config: Config, state_dir: Path, queues: Queues | None) -> Launcher:
+    if launcher.kind == "local":
+        return LocalLauncher(
+            LocalJobs(state_dir),
+            command=launcher.command,
+            working_directory=launcher.working_directory,
+            log=log,
+            stop_grace_s=launcher.stop_grace_s,
+        )
     from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 
-    launcher = config.launcher
     # two projects of one user may have runs of one name: their state folders differ
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
     settings = SlurmSettings(
@@ -97,8 +92,6 @@ def _slurm_launcher(config: Config, state_dir: Path, queues: Queues | None) -> L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The objects that watch and act on one run."""
-
     near: Neighbours
     observer: Observer
     ledger: Ledger
@@ -176,7 +169,6 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
-    """The observer of the run, with its reference runs and its planned steps."""
     references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
     return Observer(
         near, config.judge, room_for_saves=room_for_saves, planned=config.run.planned_steps, references=references

@@ -33,8 +33,6 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The demo's outcome."""
-
     seed: int
     recovered: bool
     diverged: bool
@@ -48,7 +46,6 @@ class Report:
     calm_seeds: tuple[int, ...] = ()  # that were trained to the end and did not diverge, in their order
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON document of `sentinel demo --json`."""
         return {
             "seed": self.seed,
             "calm_seeds": list(self.calm_seeds),

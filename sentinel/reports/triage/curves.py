@@ -55,7 +55,6 @@ CHARTS: tuple[Chart, ...] = (  # in the order of the page; one that was not meas
 
 
 def charts(past: Past) -> list[dict[str, Any]]:
-    """Each chart with its curves."""
     onsets = [i.onset_range for i in past.incidents if i.onset_range is not None]
     found = []
     for chart in CHARTS:
@@ -102,7 +101,6 @@ def _layer_charts(past: Past) -> list[dict[str, Any]]:
 
 
 def layer_points(measured: Iterable[LayerVariance]) -> dict[str, list[tuple[int, float]]]:
-    """For each layer the steps and its largest √v there."""
     found: dict[str, list[tuple[int, float]]] = {}
     for one in measured:
         for layer, value in zip(one.layers, one.adam_variance_max, strict=False):

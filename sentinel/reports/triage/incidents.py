@@ -32,7 +32,6 @@ _FIELDS = ("status", "outcome", "note", "attempt", "onset_range", "alarm_step", 
 
 
 def incident_document(incident: Incident, past: Past, settings: PageSettings) -> dict[str, Any]:
-    """One incident, whole."""
     events = [event for event in past.events if event.get("incident") == incident.id]
     return {
         "incident": incident.id,

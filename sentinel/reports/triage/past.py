@@ -55,7 +55,6 @@ class Past:
     notes: tuple[str, ...]
 
     def of_attempt(self, number: int) -> list[Readings]:
-        """The attempt's own stretches."""
         return [r for r in self.stretches if r.attempt == number]
 
     def descent_of(self, number: int) -> list[Readings]:
@@ -64,7 +63,6 @@ class Past:
 
 
 def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past:
-    """Reads the whole source, once."""
     source.fields = (*COLUMNS, *CARRIED)
     stretches = [readings for readings in source if len(readings)]
     history = History()
