@@ -32,7 +32,8 @@ def demo(
     report = tell(seed, output, lambda line: console.print(line, markup=False))
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
-    draw_attempts(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
+    attempts = list(zip(report.history.attempts.values(), report.attempts, strict=True))
+    draw_attempts(attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(summary(report), markup=False)

@@ -74,6 +74,7 @@ class Watched:
         self.error: Exception | None = None
         self.well = True  # whether the watch ended as it should, so that no alert fires
         self._shared = shared
+        self._prefix = None if shared.alone else config.run.name
         self._next: deque[Config] = deque(maxlen=1)
         self._lock: RunLock | None = None
         self._claim: Claim | None = None
@@ -247,7 +248,3 @@ class Watched:
             if self._shared.alone:
                 self._shared.exposition.close(well=self.well)  # before the lock is free for another daemon
         self._locked.close()
-
-    @property
-    def _prefix(self) -> str | None:
-        return None if self._shared.alone else self.config.run.name

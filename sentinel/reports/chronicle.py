@@ -78,15 +78,6 @@ def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incide
     return "finished" if attempt.end_reason == "finished" else "cut short"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chapter:
-    """One incident with the attempts that it concerns: the one that diverged and those that its rollbacks started."""
-
-    incident: Incident
-    attempts: tuple[Attempt, ...]
-    rows: tuple[AttemptRow, ...]
-
-
 def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Writes chronicle.md and one PNG for each incident into the folder; returns the page's path."""
     from sentinel.reports.pictures import draw_attempts  # matplotlib takes half a second
@@ -97,20 +88,15 @@ def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, An
     lines = [f"# {run}: chronicle", "", _summary(history, incidents), ""]
     for incident in incidents:
         started = {r.id for r in incident.rollbacks}
-        concerned = [
-            n
+        concerned = [  # the attempt that diverged and those that its rollbacks started
+            (a, rows[n])
             for n, a in history.attempts.items()
             if n == incident.attempt or (a.started is not None and a.started.rollback in started)
         ]
-        chapter = _Chapter(
-            incident=incident,
-            attempts=tuple(history.attempts[n] for n in concerned),
-            rows=tuple(rows[n] for n in concerned),
-        )
         if concerned:
             title = f"{run}  ·  {incident.id}  ·  {incident.outcome or incident.status}"
-            draw_attempts(chapter.attempts, chapter.rows, title=title, path=folder / f"{incident.id}.png")
-        lines += [*_chapter(chapter, events), ""]
+            draw_attempts(concerned, title=title, path=folder / f"{incident.id}.png")
+        lines += [*_chapter(incident, concerned, events), ""]
     path = folder / "chronicle.md"
     write_atomically(path, "\n".join(lines))
     return path
@@ -125,32 +111,32 @@ def _summary(history: History, incidents: tuple[Incident, ...]) -> str:
     )
 
 
-def _chapter(chapter: _Chapter, events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    incident = chapter.incident
+def _chapter(
+    incident: Incident, attempts: Sequence[tuple[Attempt, AttemptRow]], events: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     yield f"## {incident.id}: {incident.outcome or incident.status}"
     yield ""
     yield f"- **What broke:** {incident.reason}"
     yield f"- **When:** {_when(incident)}"
     yield f"- **What led:** {', '.join(incident.led_by) or 'nothing that was seen before the loss'}"
-    yield f"- **What it cost:** {_cost(chapter)}"
+    yield f"- **What it cost:** {_cost(incident, [attempt for attempt, _ in attempts])}"
     yield f"- **What helped:** {_helped(incident)}"
     yield ""
-    if chapter.attempts:
+    if attempts:
         yield f"![loss, variance and learning rate of {incident.id}]({incident.id}.png)"
         yield ""
     if incident.rollbacks:
-        yield from _tried(chapter)
+        yield from _tried(incident, {row.attempt: row.validation_loss for _, row in attempts})
     yield "| when (UTC) | what happened |"
     yield "|---|---|"
     for line in story(events, incident.id):
         yield f"| {_time(line.time_unix_s)} | {_cell(line.sentence)} |"
 
 
-def _tried(chapter: _Chapter) -> Iterator[str]:
+def _tried(incident: Incident, losses: Mapping[int, float | None]) -> Iterator[str]:
     yield "| rollback | what was tried | hypothesis | from | changes | validation | what it did |"
     yield "|---|---|---|---|---|---|---|"
-    losses = {row.attempt: row.validation_loss for row in chapter.rows}
-    for rollback in chapter.incident.rollbacks:
+    for rollback in incident.rollbacks:
         loss = losses.get(rollback.attempt or -1)
         cells = (
             rollback.id,
@@ -159,7 +145,7 @@ def _tried(chapter: _Chapter) -> Iterator[str]:
             rollback.target_tag or "scratch",
             "; ".join(rollback.changes) or "none",
             "not measured" if loss is None else f"{loss:.3f}",
-            _did(chapter.incident, rollback),
+            _did(incident, rollback),
         )
         yield "| " + " | ".join(_cell(cell) for cell in cells) + " |"
     yield ""
@@ -183,23 +169,22 @@ def _when(incident: Incident) -> str:
     return f"{', '.join(words)}; opened {_time(incident.opened_unix_s)}{ended}"
 
 
-def _cost(chapter: _Chapter) -> str:
-    starts = sum(r.starts for r in chapter.incident.rollbacks)
-    hours = _gpu_hours(chapter)
+def _cost(incident: Incident, attempts: Sequence[Attempt]) -> str:
+    starts = sum(r.starts for r in incident.rollbacks)
+    failed = {r.attempt for r in incident.rollbacks if r.failed}
+    hours = _gpu_hours([attempt for attempt in attempts if attempt.number in failed])
     spent = "" if hours is None else f"; {hours:.3g} GPU-hours went into attempts that did not recover"
-    return f"{lost_so_far((chapter.incident,))} steps thrown away, {starts} starts of the job{spent}"
+    return f"{lost_so_far((incident,))} steps thrown away, {starts} starts of the job{spent}"
 
 
-def _gpu_hours(chapter: _Chapter) -> float | None:
-    """Of the attempts whose rung failed: their steps' times, times their ranks. None where they were not measured."""
-    failed = {r.attempt for r in chapter.incident.rollbacks if r.failed}
+def _gpu_hours(attempts: Sequence[Attempt]) -> float | None:
+    """Their steps' times, times their ranks. None where they were not measured."""
     total = 0.0
-    for attempt in chapter.attempts:
-        if attempt.number in failed:
-            times = [s.step_time_s for s in attempt.samples if s.step_time_s is not None]
-            if attempt.started is None or attempt.started.world_size is None or not times:
-                return None
-            total += sum(times) * attempt.started.world_size / 3600
+    for attempt in attempts:
+        times = [s.step_time_s for s in attempt.samples if s.step_time_s is not None]
+        if attempt.started is None or attempt.started.world_size is None or not times:
+            return None
+        total += sum(times) * attempt.started.world_size / 3600
     return total
 
 

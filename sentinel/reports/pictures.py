@@ -34,14 +34,11 @@ _PANELS = (
 )
 
 
-def draw_attempts(attempts: Sequence[Attempt], rows: Sequence[AttemptRow], *, title: str, path: Path) -> None:
-    """Loss, variance and learning rate over steps, with every attempt, onset, alarm and rollback.
-
-    `rows` are the attempts' rows, in the same order.
-    """
+def draw_attempts(attempts: Sequence[tuple[Attempt, AttemptRow]], *, title: str, path: Path) -> None:
+    """Loss, variance and learning rate over steps, with every attempt, onset, alarm and rollback."""
     shown = [
         (attempt, row, _RECOVERED if row.verdict == "recovered" else _ATTEMPTS[number % len(_ATTEMPTS)])
-        for number, (attempt, row) in enumerate(zip(attempts, rows, strict=True))
+        for number, (attempt, row) in enumerate(attempts)
     ]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10.5, 9.5), layout="constrained")
@@ -52,7 +49,7 @@ def draw_attempts(attempts: Sequence[Attempt], rows: Sequence[AttemptRow], *, ti
                 points = [(step, value) for step, value in readings if value is not None and math.isfinite(value)]
                 if points:
                     name = f"{attempt.number}  {row.mitigation or 'the run as it was'} — {row.verdict}"
-                    width = 2.0 if row is rows[-1] else 1.2
+                    width = 2.0 if row is attempts[-1][1] else 1.2
                     panel.plot(*zip(*points, strict=True), color=colour, linewidth=width, label=name, alpha=0.95)
             panel.set_ylabel(label, color=_INK)
             panel.set_yscale(scale)
