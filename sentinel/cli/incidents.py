@@ -18,17 +18,7 @@ from sentinel.plan.sentences import sentence
 if TYPE_CHECKING:
     from sentinel.config import Config
 
-_SHADOW_KEYS = (
-    "incident",
-    "rollback",
-    "rung",
-    "hypothesis",
-    "target",
-    "changes",
-    "lost_steps",
-    "refusal",
-    "time_unix_s",
-)
+_SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 
 
 def incidents(
@@ -81,7 +71,7 @@ def _shadows(config: Config, *, as_json: bool) -> int:
     events = incident_log_of(config).read()
     shadows = [event for event in events if event["event"] == "shadow"]
     if as_json:
-        print_json([{key: event.get(key) for key in _SHADOW_KEYS} for event in shadows])
+        print_json([{key: event.get(key) for key in (*_SHADOW_KEYS, "time_unix_s")} for event in shadows])
         return 0
     opened = {event["incident"]: event for event in events if event["event"] == "opened"}
     acted = sum(event.get("refusal") is None for event in shadows)

@@ -40,6 +40,8 @@ def lint(
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
     from sentinel.jobscript.facts import Facts
     from sentinel.jobscript.numbers_in_words import declared_size
+    from sentinel.lint import in_its_words
+    from sentinel.lint import lint as check
 
     given = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),
@@ -53,7 +55,18 @@ def lint(
         reads = [(str(path), _read_file(path, path.stem)) for path in paths]
     else:
         reads = [_read_run(find_config(run, config_dir))]
-    return _report(reads, given, as_json=as_json)
+    documents, failed = [], False
+    for path, as_read in reads:
+        read = replace(as_read, facts=replace(as_read.facts, **_known(given)))
+        findings = in_its_words(read, check(read.facts))
+        failed = failed or any(finding.severity == "error" for finding in findings)
+        if as_json:
+            documents.append(_document(path, read, findings))
+        else:
+            _show(path, read, findings)
+    if as_json:
+        print_json(documents)
+    return int(failed)
 
 
 def _read_run(config: Config) -> tuple[str, Read]:
@@ -79,24 +92,6 @@ def _read_file(path: Path, name: str) -> Read:
         return read_text(text, name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _report(reads: Sequence[tuple[str, Read]], given: Facts, *, as_json: bool) -> int:
-    from sentinel.lint import in_its_words
-    from sentinel.lint import lint as check
-
-    documents, failed = [], False
-    for path, as_read in reads:
-        read = replace(as_read, facts=replace(as_read.facts, **_known(given)))
-        findings = in_its_words(read, check(read.facts))
-        failed = failed or any(finding.severity == "error" for finding in findings)
-        if as_json:
-            documents.append(_document(path, read, findings))
-        else:
-            _show(path, read, findings)
-    if as_json:
-        print_json(documents)
-    return int(failed)
 
 
 def _known(facts: Facts) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.watch import Watch
 from sentinel.adapters.exposition.exposition import Exposition
@@ -27,6 +27,9 @@ from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
 from sentinel.vocabulary.metrics import PREFIX, Shown
 from sentinel.vocabulary.sample import Sample
+
+if TYPE_CHECKING:
+    from sentinel.judge.analysis.correlation.table import Correlation
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +148,7 @@ def of_daemon(run: str, turns: Turns, *, mode: Mode, poll_interval_s: float, ver
     )
 
 
-def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Leads] = ()) -> tuple[Shown, ...]:
+def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Correlation] = ()) -> tuple[Shown, ...]:
     """Metrics of one look: of the newest attempt, and of the run."""
     number = "" if look.history.latest is None else str(look.history.latest.number)
     of_attempt = (Shown(PREFIX + name, float(v), (run, number, *rest)) for name, v, *rest in _of_attempt(look, leads))
@@ -153,7 +156,7 @@ def exposed(run: str, look: Look, policy: Policy, leads: Iterable[Leads] = ()) -
     return (*of_attempt, *of_run, *_of_actions(run, look))
 
 
-def _of_attempt(look: Look, leads: Iterable[Leads]) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
+def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str, float, *tuple[str, ...]]]:
     verdict, last = look.verdict, look.series.last
     for kind in VerdictKind:
         yield "verdict", kind is verdict.kind, str(kind)
@@ -236,36 +239,24 @@ def _of_actions(run: str, look: Look) -> Iterator[Shown]:
             yield Shown(f"{PREFIX}actions_total", float(counts[key]), (run, *key), last.get(key))
 
 
-class Leads(NamedTuple):
-    """One signal against the loss ratio."""
-
-    signal: str
-    lag: int  # steps by which the signal is ahead of the loss ratio; negative where it is behind
-    pearson_r: float
-
-
-def leads(samples: list[Sample]) -> tuple[Leads, ...]:
+def leads(samples: list[Sample]) -> tuple[Correlation, ...]:
     """The strongest correlation of each signal that may lead; none for fewer than 64 samples."""
     if len(samples) < _LEAST_SAMPLES:
         return ()
     from sentinel.judge.analysis.correlation.columns import correlate  # only then: a healthy run needs no scipy
 
     best = {p.signal: p.row(p.best) for p in correlate(samples).profiles if p.best is not None}
-    return tuple(
-        Leads(signal, best[signal].lag, best[signal].pearson_r)
-        for signal in BANDED
-        if signal in best and math.isfinite(best[signal].pearson_r)
-    )
+    return tuple(best[signal] for signal in BANDED if signal in best and math.isfinite(best[signal].pearson_r))
 
 
 class Correlated:
     """Computes `leads` of the last 512 samples, once a minute at most, and keeps the last result."""
 
     def __init__(self) -> None:
-        self._last: tuple[Leads, ...] = ()
+        self._last: tuple[Correlation, ...] = ()
         self._since: tuple[int, float] | None = None
 
-    def of(self, look: Look) -> tuple[Leads, ...]:
+    def of(self, look: Look) -> tuple[Correlation, ...]:
         """Correlations of the newest attempt; none while the verdict is neither spike nor diverged."""
         attempt, now_unix_s = look.history.latest, look.run.now_unix_s
         if attempt is None or look.verdict.kind not in _CORRELATED:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sentinel.daemon.watched_run import Watched
 
 log = logging.getLogger(__name__)
 
@@ -98,24 +101,9 @@ class Workers:
                 then()
 
 
-class Member(Protocol):
-    """One run of the fleet."""
-
-    @property
-    def pace_s(self) -> float: ...  # from one turn to the next
-
-    def turn(self, late_s: float) -> bool:
-        """One turn, which begins `late_s` after it was due; returns whether another is to come. Does not raise."""
-        ...
-
-    def leave(self, within_s: float) -> None:
-        """Ends the watch of the run, in `within_s` at most. Does not raise."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
-    member: Member
+    member: Watched
     second_s: float  # time of the second turn; the first turns of all runs are due at once
     due_s: float
     turns: int = 0
@@ -130,7 +118,7 @@ class Fleet:
         self._wake = wake
         self._clock = clock
         self._workers = Workers()
-        self._entries: dict[Member, _Entry] = {}
+        self._entries: dict[Watched, _Entry] = {}
         self._under_way: set[_Entry] = set()
         self._due: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
@@ -143,10 +131,10 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[Watched]:
         return iter(tuple(self._entries))
 
-    def add(self, member: Member) -> None:
+    def add(self, member: Watched) -> None:
         """Adds a run: its first turn is due now, later ones at a phase of their own."""
         now_s, phase = self._clock(), 1.0 - self._joined * _GOLDEN % 1.0
         self._joined += 1
@@ -154,12 +142,12 @@ class Fleet:
         self._entries[member] = entry
         self._put(entry, now_s)
 
-    def hurry(self, member: Member) -> None:
+    def hurry(self, member: Watched) -> None:
         entry = self._entries.get(member)
         if entry is not None and entry.began_s is None:
             self._put(entry, self._clock())
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Watched) -> None:
         """Removes the run, once the turn under way has ended."""
         entry = self._entries.get(member)
         if entry is not None:
@@ -172,7 +160,7 @@ class Fleet:
             for member in self:
                 self.remove(member)
 
-    def hanging(self) -> list[tuple[Member, float]]:
+    def hanging(self) -> list[tuple[Watched, float]]:
         """After `end`: runs whose turn is still under way after 5 s, with the seconds since it began."""
         now_s = self._clock()
         if self._ends_s is None or now_s < self._ends_s:

@@ -20,7 +20,7 @@ from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.daemon.paging import check_pagers
 from sentinel.daemon.run_files import Chosen, conflicts, place_of, read, state_dir_of
-from sentinel.daemon.scheduler import Fleet, Member, SignalFlag
+from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.daemon.sources import SharedSources, source_of
 from sentinel.daemon.watched_run import Shared, Watched, run_prefix
 from sentinel.plan.look import Look
@@ -104,7 +104,7 @@ class _Daemon:
         self._paths = tuple(configs)
         self._alive = alive
         self._beat_s, self._turns = 0.0, 0
-        self._hanging: set[Member] = set()
+        self._hanging: set[Watched] = set()
         self._watched: dict[Path, Watched] = {}
         for path, config in configs.items():
             self._watch(path, config)
@@ -160,7 +160,7 @@ class _Daemon:
         for member, since_s in self._fleet.hanging():
             if member not in self._hanging:
                 self._hanging.add(member)
-                name = next((one.config.run.name for one in self._watched.values() if one is member), "a removed run")
+                name = member.config.run.name if member in self._watched.values() else "a removed run"
                 waits = "%s: waiting for a turn that has run for %.0f s; a second SIGTERM interrupts it"
                 log.warning(waits, name, since_s)
 

@@ -99,7 +99,7 @@ class Watched:
         self._next.append(config)
 
     def turn(self, late_s: float) -> bool:
-        """One turn; returns whether another is to come."""
+        """One turn, which begins `late_s` after it was due; returns whether another is to come."""
         if self.code is not None:  # an unexpected error interrupted its end
             self._locked.close()
             return False
@@ -121,7 +121,7 @@ class Watched:
         return False
 
     def leave(self, within_s: float) -> None:
-        """Ends the watch: the daemon ends, or the configuration was removed."""
+        """Ends the watch, in `within_s` at most: the daemon ends, or the configuration was removed."""
         with run_prefixed(self._prefix):
             parts = self._parts
             self._release(well=True)

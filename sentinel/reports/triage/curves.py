@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Chart:
     """What one chart shows: a field of Sample, its title, its unit ("": none), and its meaning."""
 
-    field: str
+    name: str
     title: str
     unit: str
     help: str
@@ -58,10 +58,9 @@ def charts(past: Past) -> list[dict[str, Any]]:
     onsets = [i.onset_range for i in past.incidents if i.onset_range is not None]
     found = []
     for chart in CHARTS:
-        curves = [_curve(past.of_attempt(n), n, chart.field, onsets) for n in past.history.attempts]
+        curves = [_curve(past.of_attempt(n), n, chart.name, onsets) for n in past.history.attempts]
         if any(curves):
-            about = {"name": chart.field, "title": chart.title, "unit": chart.unit, "help": chart.help}
-            found.append(about | {"log": chart.log, "curves": list(filter(None, curves))})
+            found.append(asdict(chart) | {"curves": list(filter(None, curves))})
     return [*found, *_layer_charts(past)]
 
 
@@ -95,8 +94,8 @@ def _layer_charts(past: Past) -> list[dict[str, Any]]:
             steps, values = np.array([p[0] for p in points], np.int64), np.array([p[1] for p in points], np.float64)
             curves.append(_packed(number, steps, values, decimated(values)))
         about = f"Largest √v in {layer}; the layers whose largest grew the most are shown."
-        chart = {"name": f"layer {layer}", "title": layer, "unit": "", "help": about, "log": True, "layer": layer}
-        found.append(chart | {"curves": curves})
+        chart = Chart(f"layer {layer}", layer, "", about, log=True)
+        found.append(asdict(chart) | {"layer": layer, "curves": curves})
     return found
 
 
