@@ -10,13 +10,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from sentinel.act.following import Following
+from sentinel.act.following import Following, References
 from sentinel.act.neighbours import Neighbours
-from sentinel.act.overlap import Overlap
-from sentinel.act.references import References
-from sentinel.act.sample_cache import SampleCache
-from sentinel.act.source import RereadSource
-from sentinel.act.witnesses import Witnessing
+from sentinel.act.source import RereadSource, SampleCache
+from sentinel.act.witnesses import Overlap, Witnessing
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
@@ -24,12 +21,11 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
+from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
 from sentinel.plan.reported import step_time_s
-from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

@@ -1,19 +1,16 @@
-"""Does one action through the adapters, with events of the incident log around it.
-
-Before anything is moved it is looked once more whether the job is gone, and the run still ours: the plan was made a
-moment ago, or an hour, where a filesystem hung.
-"""
+"""Does one action through the adapters, with events of the incident log around it; pins the last healthy checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
+from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.own_pins import OwnPins
 from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,
@@ -30,13 +27,91 @@ from sentinel.plan.actions import (
     to_json,
 )
 from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_events import event
+from sentinel.plan.incident_events import Event, event
 from sentinel.plan.look import Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
+from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
 
-__all__ = ["Perform", "Performer", "carry_out", "execute"]
+Say = Callable[[str], None]
+"""Shows the person at the terminal one line."""
+
+_AROUND_ACTIONS = ("intent", "done", "failed")
+"""Events that are not said: the action is described when it begins."""
+
+
+class Ledger:
+    """The incident log, as a watch or a command writes it."""
+
+    def __init__(self, append: Callable[[Event], None], clock: Callable[[], float], say: Say) -> None:
+        self._append = append
+        self._clock = clock
+        self._say = say
+        self._last_line: str | None = None
+
+    def say(self, line: str) -> None:
+        """Says a line, unless it was the last one said."""
+        if line != self._last_line:
+            self._last_line = line
+            self._say(line)
+
+    def record(self, event: Event) -> None:
+        """One event, with the time; returns when it is on the disk."""
+        self._append({**event, "time_unix_s": self._clock()})
+        line = None if event["event"] in _AROUND_ACTIONS else sentence(event)
+        if line is not None:
+            self.say(f"{event['incident']}: {line}" if event.get("incident") else line)
+
+    def record_all(self, events: Iterable[Event]) -> None:
+        """Events, in their order."""
+        for each in events:
+            self.record(each)
+
+
+log = logging.getLogger(__name__)
+
+_MOST = 2
+"""Pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original."""
+
+
+class Pinning:
+    """Pins the checkpoint that a turn names, and lets the one before it go where that loses nothing."""
+
+    def __init__(self, checkpoints: Checkpoints, own: OwnPins) -> None:
+        self._checkpoints = checkpoints
+        self._own = own
+        self._pinned: str | None = None
+        self._last_warning: str | None = None
+
+    def keep(self, tag: str) -> None:
+        """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
+        if tag == self._pinned:
+            return
+        try:
+            self._change_over(tag)
+        except (SentinelError, OSError) as error:
+            self._warn(f"{tag} is not pinned: {error}")
+        self._pinned = tag
+
+    def _change_over(self, tag: str) -> None:
+        pins = self._checkpoints.pins
+        others = [old for old in self._own.read() if old != tag]  # a person's own pins are not ours to let go
+        kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
+        if len(kept) >= _MOST:
+            self._warn(
+                f"{tag} is not pinned: {', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
+            )
+            return
+        self._own.write([*kept, tag])
+        pins.pin(tag)
+        log.debug("%s is pinned", tag)
+
+    def _warn(self, line: str) -> None:
+        if line != self._last_warning:
+            self._last_warning = line
+            log.warning("%s", line)
+
 
 Perform = Callable[[Action], None]
 """Does one action and returns when its effect has been seen; raises a SentinelError when it was not."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
+from sentinel.act.perform import Ledger
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback

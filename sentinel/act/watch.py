@@ -6,11 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
 from sentinel.act.past import Past
-from sentinel.act.perform import Perform, execute
-from sentinel.act.pinning import Pinning
+from sentinel.act.perform import Ledger, Perform, Pinning, execute
 from sentinel.plan.alerts import failed_look
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy

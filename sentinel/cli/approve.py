@@ -13,7 +13,7 @@ from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Run, Yes
 from sentinel.cli.output import confirmed
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.plan.incident import Approval
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
 
 __all__ = ["approve"]

@@ -17,7 +17,7 @@ from sentinel.cli.options import RUNS, Columns, ConfigDir, Json, Run, parsed_col
 from sentinel.cli.output import check_picture, print_json, to_stderr
 from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.judge.history import History
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample
 

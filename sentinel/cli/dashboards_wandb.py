@@ -10,7 +10,7 @@ from sentinel.adapters.wandb.settings import WandbRun
 from sentinel.cli.output import print_outcomes
 from sentinel.config import Config
 from sentinel.daemon.run_files import incident_log_of
-from sentinel.plan.wandb_overlays import Overlay, overlays
+from sentinel.plan.annotations import Overlay, overlays
 from sentinel.sources.column_names import no_loss, resolve
 from sentinel.sources.wandb_runs import project_of
 from sentinel.vocabulary.errors import ConfigError

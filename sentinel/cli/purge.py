@@ -8,7 +8,7 @@ from sentinel.cli.incident import incident_named
 from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Run, Yes
 from sentinel.cli.output import confirmed, to_stderr
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["purge"]
@@ -16,7 +16,7 @@ __all__ = ["purge"]
 
 def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:
     """The only deletion that sentinel does, and only by hand."""
-    from sentinel.act.ledger import Ledger
+    from sentinel.act.perform import Ledger
     from sentinel.adapters.checkpoints import QUARANTINE, Claim
     from sentinel.adapters.lock import RunLock
     from sentinel.adapters.purge import purge as delete

@@ -14,7 +14,7 @@ from sentinel import bounded
 from sentinel.cli.incident import incident_named
 from sentinel.cli.options import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import Any, get_args
 from sentinel.daemon.correlated import Leads
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
-from sentinel.plan.incident import Incident, Status
+from sentinel.plan.forecast import lost_so_far
+from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look
 from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.price import lost_so_far
-from sentinel.plan.proof_value import Proof
 from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.exemplar import Exemplar, exemplar
 from sentinel.vocabulary.metrics import PREFIX, Shown

@@ -12,7 +12,7 @@ from sentinel.judge.analysis.correlation.columns import correlate
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 
 __all__ = ["Report", "report_of"]

@@ -9,10 +9,9 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.incident_events import Event, event
 from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.look import Look, Memory, Turn
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
-from sentinel.plan.witnesses import Life
 
 __all__ = ["alerts_of", "failed_look", "with_alerts"]
 

@@ -1,17 +1,12 @@
-"""From the incident log to what Grafana marks on its charts: onset, alarm, rollback, recovery, and where it stopped.
-
-Events of an older version that lack what is needed make no mark; none of them is an error here.
-"""
+"""From the incident log to marks on Grafana's time axis, and to overlays on the step axis of W&B."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sentinel.plan.sentences import sentence
-
-__all__ = ["Annotation", "Kind", "marks", "onset_steps"]
+from sentinel.plan.sentences import sentence, story
 
 Kind = Literal["onset", "alarm", "rollback", "recovery", "stopped", "closed"]
 """recovery: from the restart that helped to the incident's closing; closed: any other end of one."""
@@ -95,3 +90,59 @@ def _stretches(
             yield "recovery", restarted, now
         case "closed":
             yield "closed", now, now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """One incident of one run."""
+
+    run: str
+    incident: str
+    first_step: int
+    """The early end of the onset."""
+
+    last_step: int
+    """Where it was seen."""
+
+    alarm_unix_s: float
+    """When it was: the same steps may have been made before it and after it, by other attempts."""
+
+    outcome: str
+    """open, stopped, or what it was closed as."""
+
+    text: str
+    """What happened, a sentence on each line."""
+
+    @property
+    def tags(self) -> list[str]:
+        """What it is found by in a table of runs."""
+        return ["sentinel", self.incident, self.outcome]
+
+
+def overlays(run: str, events: Sequence[Mapping[str, Any]]) -> tuple[Overlay, ...]:
+    """The run's incidents that have an onset, in the order of the log."""
+    made = []
+    for event in events:
+        if event["event"] != "opened" or not event.get("onset_range"):
+            continue
+        first, last = event["onset_range"]
+        made.append(
+            Overlay(
+                run=run,
+                incident=event["incident"],
+                first_step=int(first),
+                last_step=int(max(last, event.get("alarm_step") or last)),
+                alarm_unix_s=float(event["time_unix_s"]),
+                outcome=_outcome(event["incident"], events),
+                text="\n".join(told.sentence for told in story(events, event["incident"])),
+            )
+        )
+    return tuple(made)
+
+
+def _outcome(incident: str, events: Iterable[Mapping[str, Any]]) -> str:
+    outcome = "open"
+    for event in events:
+        if event.get("incident") == incident and event["event"] in ("stopped", "closed"):
+            outcome = str(event.get("outcome") or event["event"])
+    return outcome

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.incident import Incident
-from sentinel.plan.observation import JobsSeen, RunState
-from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Known", "hindered", "life_of", "rollback_of"]

@@ -1,4 +1,4 @@
-"""What a rung changes at a restart: from what the run ran with to what the trainer is to do."""
+"""What a rung changes at a restart, and what of it the trainer or its job script can apply."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.known_options import named_settings
+from sentinel.plan.evidence import named_settings
 from sentinel.plan.ladder import Rung
-from sentinel.plan.lr_changes import lr_for
+from sentinel.plan.observation import RunState
 from sentinel.plan.pacings import (
     batch_size_for,
     curriculum_for,
     left_as_it_is,
+    position_at,
     random_ltd_for,
     with_seqlen_of,
 )
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.pacing import LrSchedule, Track
 from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
-
-__all__ = ["added_words", "changes", "overrides_for", "plain_overrides"]
 
 
 def overrides_for(
@@ -191,3 +190,87 @@ def _free(rung: Rung, baseline: Baseline) -> Free | None:
         removed=(*(flag for flag in before.removed if flag not in replaced), *rung.remove_options),
     )
     return None if made == Free() else made
+
+
+def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
+    """The LR with the rung's own factors; what a sequence length warmup changes of it comes on top.
+
+    ConfigError where the rung needs what nobody has reported.
+    """
+    if rung.lr_warmup_factor is None and rung.lr_factor is None:
+        return baseline.lr
+    if baseline.lr is None:
+        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
+    lr = baseline.lr
+    if rung.lr_warmup_factor is not None and not lr.warmup:
+        raise ConfigError("it makes the LR warmup longer, and the run has none")
+    if rung.lr_factor is not None:
+        peak = lr.peak * rung.lr_factor
+        lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))
+    if rung.lr_warmup_factor is None:
+        return lr
+    counted = _counted(lr, baseline, anchor)
+    lr = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
+    if not baseline.lr_from_start:
+        return replace(lr, anchor=counted)
+    return _from_the_start(lr, counted, baseline, anchor)
+
+
+def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
+    """The target, in the unit that the LR counts."""
+    at = {"steps": anchor.global_step, "samples": anchor.consumed_samples, "tokens": anchor.consumed_tokens}
+    counted = at[lr.unit]
+    if counted is None:
+        raise ConfigError(f"the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown")
+    if lr.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
+        raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
+            "the LR counts the tokens that random-LTD leaves, and nobody has reported how many those are at the target"
+        )
+    return counted
+
+
+def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: Anchor) -> LrSchedule:
+    """For Megatron, whose LR is peak x consumed / warmup at every start: longer, and from the same beginning.
+
+    Where its decay counts tokens and its warmup samples, the warmup ends with a step: Microsoft's scheduler takes the
+    tokens to decay from when it meets that end exactly, and dies where it does not.
+    """
+    if counted >= lr.warmup_end:
+        raise ConfigError(
+            f"Megatron counts the LR warmup from the run's beginning, and one of {lr.warmup} "
+            f"{lr.unit} is over at the target, {counted} {lr.unit}: give a larger lr_warmup_factor"
+        )
+    if lr.unit != "samples" or lr.decay_unit != "tokens" or baseline.batch_size is None or baseline.full_seqlen is None:
+        return lr
+    track = Track(full=baseline.full_seqlen, batch=baseline.batch_size, seqlen=baseline.seqlen)
+    return replace(lr, warmup=track.reach(position_at(anchor, baseline), samples=lr.warmup).samples)
+
+
+def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
+    """The keys of overrides.json, of `standing` and `once`, that differ from what the run ran with."""
+    once = overrides.once
+    keys = list(difference(baseline.standing, overrides.standing))
+    if once is not None:
+        changed = {f.name: getattr(once, f.name) for f in fields(once) if f.name != "id"}
+        keys += [key for key, value in changed.items() if value is not None and value is not False]
+    return tuple(keys)
+
+
+def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
+    """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none.
+
+    What the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it.
+    """
+    by_script = run.jobs.carries if run.jobs.rewrites_script else frozenset()
+    if run.applies is None and not run.jobs.rewrites_script:
+        return None
+    applied = by_script | (run.applies or frozenset())
+    left = [key for key in changed_keys(overrides, baseline) if key != "skipped" and key not in applied]
+    if not left:
+        return None
+    free = added_words(overrides.standing.free, baseline.free)
+    words = ", ".join(word for key in left for word in (free if key == "free" else (f"{words_of(key)} ({key})",)))
+    who = run.trainer or "the trainer"
+    if run.jobs.rewrites_script:
+        return f"neither {who} nor a changed job script applies {words}"
+    return f"{who} does not apply {words}: it would train on as before"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.plan.proof_value import PROOFS, Proof, failure, proof_of
+from sentinel.plan.incident import PROOFS, Proof, failure, proof_of
 
 __all__ = ["Told", "sentence", "story", "with_proofs"]
 

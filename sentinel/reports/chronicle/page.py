@@ -10,9 +10,9 @@ from typing import Any
 
 from sentinel.durable import write_atomically
 from sentinel.judge.history import Attempt, History
+from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_fold import fold
-from sentinel.plan.price import lost_so_far
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
 from sentinel.reports.chronicle.picture import draw

@@ -15,7 +15,7 @@ from sentinel.judge.readings import CARRIED, COLUMNS, Readings, descent
 from sentinel.judge.reference import Reference
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.sources.column_source import ColumnSource
 
 __all__ = ["Asked", "Past", "read_past"]

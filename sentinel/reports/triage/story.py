@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.plan.incident import Incident, Rollback, overrides_to_json
-from sentinel.plan.proof_value import PROOFS, Proof, answer_of
+from sentinel.plan.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
 from sentinel.plan.sentences import sentence, with_proofs
 from sentinel.reports.triage.past import Asked, Past
 
