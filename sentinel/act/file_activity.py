@@ -13,12 +13,10 @@ from sentinel.plan.observation import Sign
 
 _CHECKPOINT_FOLDERS = 2
 _CHECKPOINT_DEPTH = 3
-_FILES = 4096
-"""Files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same."""
+_FILES = 4096  # files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same
 
 
-_CLOCK_KNOWN_S = 600.0
-"""Seconds for which the difference between two clocks is taken to be the same."""
+_CLOCK_KNOWN_S = 600.0  # seconds for which the difference between two clocks is taken to be the same
 
 
 class Signs:
@@ -151,8 +149,8 @@ class Silence:
         self._clock = clock
         self._heard: tuple[int, int] | None = None
         self._since_s = clock()
+        # whether anything came while it was watched: else all of the silence may have been before
         self.is_known = False
-        """Whether anything came while it was watched: else all of the silence may have been before."""
 
     def lasts_s(self, history: History) -> float:
         """Seconds since a look found a new attempt or sample; since the first look where none has."""

@@ -18,8 +18,8 @@ from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Samp
 
 log = logging.getLogger(__name__)
 
+# a comparison is made four times for each doubling of the steps: it does not get better by reading more often
 _READ_AGAIN_AFTER_S = 3600.0
-"""A comparison is made four times for each doubling of the steps: it does not get better by reading more often."""
 
 
 class References:
@@ -62,9 +62,8 @@ class Following:
         self._planned = planned
         self._references: Sequence[Reference] = ()
         self._followed: tuple[int, bool] | None = None
+        # steps whose positions are known, where the line of descent has told them, and are kept where it still will
         self._expected: set[int] = set()
-        """Steps whose positions are known, where the line of descent has told them, and are kept where it still will.
-        """
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
         self._ill_spans = UnhealthySpans(thresholds, planned)

@@ -17,8 +17,6 @@ from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Launcher", "Neighbours"]
-
 
 class Launcher(Protocol):
     """How the run's job is found, stopped and started; `started` is what its attempts reported, the newest last."""
@@ -78,5 +76,5 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
+    # the log that the readings come from, or a pattern; None where they come from journals
     source_log: Path | None = None
-    """The log that the readings come from, or a pattern; None where they come from journals."""

@@ -30,8 +30,6 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, 
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Observer"]
-
 log = logging.getLogger(__name__)
 
 

@@ -20,24 +20,19 @@ from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = ["Past", "evidence"]
-
+# why the job script can't carry these changes, as a sentence; None where it can
 ScriptRefusal = Callable[[Overrides], str | None]
-"""Why the job script can't carry these changes, as a sentence; None where it can."""
 
 
 @dataclass(slots=True)
 class _Known:
     """What was read of the runs' past, and up to where it was followed."""
 
-    of: tuple[object, ...]
-    """Whose it is: with another onset, danger, target or attempt it is another past."""
-
+    of: tuple[object, ...]  # whose it is: with another onset, danger, target or attempt it is another past
     old: OldTrend | None
     validated_before: Sequence[Validation]
     restart: Restart
-    made: int = 0
-    """Samples of the attempt that the restart has taken."""
+    made: int = 0  # samples of the attempt that the restart has taken
 
 
 class Past:

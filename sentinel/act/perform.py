@@ -34,11 +34,9 @@ from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
 
-Say = Callable[[str], None]
-"""Shows the person at the terminal one line."""
+Say = Callable[[str], None]  # shows the person at the terminal one line
 
-_AROUND_ACTIONS = ("intent", "done", "failed")
-"""Events that are not said: the action is described when it begins."""
+_AROUND_ACTIONS = ("intent", "done", "failed")  # events that are not said: the action is described when it begins
 
 
 class Ledger:
@@ -71,8 +69,7 @@ class Ledger:
 
 log = logging.getLogger(__name__)
 
-_MOST = 2
-"""Pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original."""
+_MOST = 2  # pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original
 
 
 class Pinning:
@@ -113,11 +110,10 @@ class Pinning:
             log.warning("%s", line)
 
 
+# does one action and returns when its effect has been seen; raises a SentinelError when it was not
 Perform = Callable[[Action], None]
-"""Does one action and returns when its effect has been seen; raises a SentinelError when it was not."""
 
-_MOST_ACTIONS = 50
-"""A plan has at most seven actions; more turns than this mean that an effect is not seen."""
+_MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mean that an effect is not seen
 
 log = logging.getLogger(__name__)
 

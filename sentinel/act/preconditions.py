@@ -13,8 +13,6 @@ from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
 from sentinel.adapters.processes import elsewhere
 
-__all__ = ["Fault", "faults"]
-
 
 class Fault(str):
     """A sentence that says why sentinel may not act from here."""

@@ -57,11 +57,8 @@ class _Block(NamedTuple):
 
     attempt: int
     kind: type[Sample]
-    newest_unix_s: float
-    """Of its last sample; nan where the source has no clock."""
-
-    data: bytes | list[Sample]
-    """Packed; as they are where a number of them is beyond 64 bits, which no real one is."""
+    newest_unix_s: float  # of its last sample; nan where the source has no clock
+    data: bytes | list[Sample]  # packed; as they are where a number of them is beyond 64 bits, which no real one is
 
 
 class SampleCache:

@@ -15,8 +15,6 @@ from sentinel.plan.incident_events import closed
 from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
-__all__ = ["quarantine_of", "settle", "take_back", "undo_incident", "undoable"]
-
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
     """Incidents whose rollbacks can be taken back, in the order to do so: the newest first."""

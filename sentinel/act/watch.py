@@ -15,8 +15,6 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.turn import Failure, Look, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
-__all__ = ["Watch"]
-
 log = logging.getLogger(__name__)
 
 
@@ -36,12 +34,8 @@ class Watch:
     settle: Callable[[Sequence[Incident]], None]
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
-    last: Look | None = field(default=None, init=False)
-    """What the last turn saw."""
-
-    struggles: int = field(default=0, init=False)
-    """Turns so far in which something went wrong."""
-
+    last: Look | None = field(default=None, init=False)  # what the last turn saw
+    struggles: int = field(default=0, init=False)  # turns so far in which something went wrong
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
 

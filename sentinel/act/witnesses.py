@@ -15,11 +15,9 @@ from sentinel.judge.history import Attempt, History
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign
 from sentinel.vocabulary.sample import RunStarted
 
-_STEPS = 3
-"""An older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's."""
+_STEPS = 3  # an older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's
 
-_SILENT_S = 600.0
-"""Seconds without a step after which an attempt that has not said its end is over all the same."""
+_SILENT_S = 600.0  # seconds without a step after which an attempt that has not said its end is over all the same
 
 
 @dataclass(slots=True)
@@ -82,11 +80,10 @@ def _where(attempt: Attempt) -> str:
     return f" (job {started.job_id})" if started.job_id else f" (process {started.pid} on {started.host})"
 
 
-_ATTEMPTS = 4
-"""The last ones: an older one that still trains is told by act.overlap."""
+_ATTEMPTS = 4  # the last ones: an older one that still trains is told by act.overlap
 
+# seconds for which samples made before an attempt's end may still come to light, through a filesystem's cache
 _LATE_S = 60.0
-"""Seconds for which samples made before an attempt's end may still come to light, through a filesystem's cache."""
 
 
 class Witnessing:
@@ -101,8 +98,8 @@ class Witnessing:
         self._of_readings, self._of_logs, self._of_saves = (
             FileSilence(self._signs.now_there_unix_s, clock) for _ in range(3)
         )
+        # attempt -> since when it is seen gone, and how many samples it had when that could still change
         self._ended: dict[int, tuple[float, int]] = {}
-        """Attempt -> since when it is seen gone, and how many samples it had when that could still change."""
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
         """The last attempts, the newest last."""

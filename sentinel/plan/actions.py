@@ -7,22 +7,6 @@ from typing import Any
 
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
-__all__ = [
-    "KINDS",
-    "Action",
-    "CutTensorBoard",
-    "PointLatest",
-    "PrepareJob",
-    "QuarantineCheckpoints",
-    "RestorePinned",
-    "StartJob",
-    "StopJob",
-    "VerifyCheckpoint",
-    "WriteOverrides",
-    "describe",
-    "to_json",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyCheckpoint:
@@ -43,11 +27,8 @@ class PrepareJob:
     """Make ready what the restart will submit, and have it checked, while the old job still runs."""
 
     incident: str | None
-    rollback: str | None
-    """None for a restart without a rollback."""
-
-    overrides: Overrides | None = None
-    """What the rollback changes, where that is to be done in the job script."""
+    rollback: str | None  # None for a restart without a rollback
+    overrides: Overrides | None = None  # what the rollback changes, where that is to be done in the job script
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +36,9 @@ class StopJob:
     """Ask the run's processes and jobs to end, then make them, and see them gone; those that wait are taken back."""
 
     jobs: tuple[str, ...]
-    spare: str | None = None
-    """The rollback whose own job is let be; None stops all."""
-
+    spare: str | None = None  # the rollback whose own job is let be; None stops all
+    # whether the stacks of its processes are kept first: it hangs, and somebody will want to know where
     keep_stacks: bool = False
-    """Whether the stacks of its processes are kept first: it hangs, and somebody will want to know where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +67,7 @@ class CutTensorBoard:
     at: Anchor
     incident: str
     rollback: str
-    git_work_tree: str | None = None
-    """The git work tree that the folder lies in, to be said in the plan; None for none."""
+    git_work_tree: str | None = None  # the git work tree that the folder lies in, to be said in the plan; None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +83,8 @@ class StartJob:
 
     incident: str | None
     rollback: str | None
+    # whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done
     follow_up: bool = False
-    """Whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done."""
 
 
 Action = (

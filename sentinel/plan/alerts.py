@@ -13,10 +13,7 @@ from sentinel.plan.observation import Life, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
 
-__all__ = ["alerts_of", "failed_look", "with_alerts"]
-
-_UNKNOWN_S = 60.0
-"""Seconds for which the state of a job that trains well may be unknown before a person is told."""
+_UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is told
 
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from sentinel.plan.sentences import sentence, story
 
+# recovery: from the restart that helped to the incident's closing; closed: any other end of one
 Kind = Literal["onset", "alarm", "rollback", "recovery", "stopped", "closed"]
-"""recovery: from the restart that helped to the incident's closing; closed: any other end of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,9 @@ class Annotation:
     run: str
     incident: str
     kind: Kind
-    key: str
-    """What makes it this one among the run's: incident-1/alarm, incident-1-r2/rollback. It never changes."""
-
+    key: str  # what makes it this one among the run's: incident-1/alarm, incident-1-r2/rollback. It never changes.
     time_unix_s: float
-    end_unix_s: float
-    """The same as `time_unix_s` where it is a moment and no stretch."""
-
+    end_unix_s: float  # the same as `time_unix_s` where it is a moment and no stretch
     text: str
 
     @property
@@ -49,8 +45,7 @@ def marks(
     that step's time is not known.
     """
     made: dict[str, Annotation] = {}
-    restarted: dict[str, float] = {}
-    """{incident: when its newest rollback was applied}"""
+    restarted: dict[str, float] = {}  # {incident: when its newest rollback was applied}
     for event in events:
         incident = event.get("incident")
         if not isinstance(incident, str):
@@ -98,20 +93,11 @@ class Overlay:
 
     run: str
     incident: str
-    first_step: int
-    """The early end of the onset."""
-
-    last_step: int
-    """Where it was seen."""
-
-    alarm_unix_s: float
-    """When it was: the same steps may have been made before it and after it, by other attempts."""
-
-    outcome: str
-    """open, stopped, or what it was closed as."""
-
-    text: str
-    """What happened, a sentence on each line."""
+    first_step: int  # the early end of the onset
+    last_step: int  # where it was seen
+    alarm_unix_s: float  # when it was: the same steps may have been made before it and after it, by other attempts
+    outcome: str  # open, stopped, or what it was closed as
+    text: str  # what happened, a sentence on each line
 
     @property
     def tags(self) -> list[str]:

@@ -12,22 +12,17 @@ from sentinel.vocabulary.pacing import Position, Track
 from sentinel.vocabulary.run_started import AS_REPORTED, RunStarted, reported_settings
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
 
-__all__ = ["Baseline", "baseline_of", "filled", "lr_warmup_steps", "warmup_end"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline(TrainingSettings):
     """What the run trained with when the incident began, and who says so: each rung changes this, not what the last
     rung left. None is what the trainer has not reported; a schedule that does nothing is one that is switched off."""
 
+    # whether the trainer counts the LR's warmup from the run's beginning at every restart, as Megatron does
     lr_from_start: bool | None = None
-    """Whether the trainer counts the LR's warmup from the run's beginning at every restart, as Megatron does."""
-
+    # fields of this that were read from the trainer's arguments, not from what it runs with
     from_arguments: tuple[str, ...] = ()
-    """Fields of this that were read from the trainer's arguments, not from what it runs with."""
-
-    by_script: tuple[str, ...] = ()
-    """The fields that the trainer has not reported, and that its job script shows."""
+    by_script: tuple[str, ...] = ()  # the fields that the trainer has not reported, and that its job script shows
 
     def without_script(self) -> Baseline:
         """What the trainer itself has reported."""

@@ -39,9 +39,7 @@ def rollback_to(event: Event, saved_steps: Sequence[int], margin_steps: int) -> 
 class Target:
     """What is rolled back to."""
 
-    tag: str | None
-    """None is from scratch."""
-
+    tag: str | None  # None is from scratch
     global_step: int
     reason: str
 

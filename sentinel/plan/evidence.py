@@ -11,6 +11,9 @@ from sentinel.plan.incident import Proof
 from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import settings_of
 
+# setting -> names of it in the trainers' command lines, in lower case, with hyphens, without the leading ones.
+# Megatron-LM and Megatron-DeepSpeed, Hugging Face's TrainingArguments, nanoGPT, Lightning, torchtitan, the reference
+# trainer.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "lr": ("lr", "learning-rate", "max-lr", "peak-lr", "base-lr", "lr-max"),
     "min_lr": ("min-lr", "lr-min", "learning-rate-min"),
@@ -43,11 +46,6 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "micro_batch": ("micro-batch-size", "micro-batch", "per-device-train-batch-size"),
     "total_steps": ("train-iters", "max-steps", "train-steps", "steps"),
 }
-"""Setting -> names of it in the trainers' command lines, in lower case, with hyphens, without the leading ones.
-
-Megatron-LM and Megatron-DeepSpeed, Hugging Face's TrainingArguments, nanoGPT, Lightning, torchtitan, the reference
-trainer.
-"""
 
 _SETTINGS = {name: setting for setting, names in _NAMES.items() for name in names}
 
@@ -81,14 +79,13 @@ def argument(setting: str, arguments: Mapping[str, Any]) -> float | None:
     return None
 
 
-FIRST_STEPS = 3
-"""Steps of a new attempt that the proof of its changes waits for."""
+FIRST_STEPS = 3  # steps of a new attempt that the proof of its changes waits for
 
+# DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit
 CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
-"""DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit."""
 
+# logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it
 PRINTED = 1e-3
-"""Logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +93,10 @@ class Evidence:
     """All that a new attempt has shown so far, and what the run showed before the change."""
 
     started: RunStarted
-    samples: tuple[Sample, ...] = ()
-    """The attempt's first steps, in order."""
-
-    before: RunStarted | None = None
-    """The start report of the attempt that diverged; None where it has none."""
-
+    samples: tuple[Sample, ...] = ()  # the attempt's first steps, in order
+    before: RunStarted | None = None  # the start report of the attempt that diverged; None where it has none
+    # global_step -> learning rate of the same steps before the rollback
     lr_before: Mapping[int, float] = field(default_factory=dict)
-    """global_step -> learning rate of the same steps before the rollback."""
 
     def reported(self, name: str) -> Any:
         """The start report's field; None where it was read from the trainer's arguments alone.
@@ -127,14 +120,9 @@ class Finding:
     """Whether a setting has the value that it was to have."""
 
     answer: Proof
-    seen: Any = None
-    """What was seen instead, or in confirmation; None where nothing was."""
-
-    why: str | None = None
-    """How the answer was come to, as a phrase, where `seen` does not tell."""
-
-    expected: Any = None
-    """What should have been seen, where that is not the wanted value itself."""
+    seen: Any = None  # what was seen instead, or in confirmation; None where nothing was
+    why: str | None = None  # how the answer was come to, as a phrase, where `seen` does not tell
+    expected: Any = None  # what should have been seen, where that is not the wanted value itself
 
 
 _UNKNOWN = Finding(answer=Proof.NOT_VERIFIED)
@@ -249,12 +237,12 @@ def _min_lr(wanted: float, evidence: Evidence) -> Finding:
     return _equal(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
 
 
+# setting -> field of RunStarted
 _REPORTED_AS: Mapping[str, str] = {
     **{name: setting.reported_as or name for name, setting in settings_of().items() if setting.proof == "number"},
     "seed": "seed",
     "total_steps": "total_steps",
 }
-"""Setting -> field of RunStarted."""
 
 _MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
     **{setting: _reported(name) for setting, name in _REPORTED_AS.items()},
@@ -266,9 +254,7 @@ _MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
     "seqlen": _at_most("seqlen"),
     "global_batch": _at_most("global_batch_samples"),
 }
+# settings that loading a checkpoint replaces: that they were passed does not show that they are in force. DeepSpeed
+# loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's Trainer and
+# Megatron load the LR scheduler.
 _RESTORED = {"min_lr", "lr_warmup_steps", *(name for name, setting in settings_of().items() if setting.restored)}
-"""Settings that loading a checkpoint replaces: that they were passed does not show that they are in force.
-
-DeepSpeed loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's
-Trainer and Megatron load the LR scheduler.
-"""

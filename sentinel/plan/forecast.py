@@ -18,17 +18,11 @@ from sentinel.vocabulary.pacing import LrSchedule, trained_tokens
 class Price:
     """Steps and GPU-hours. None where the run's pace, its size or its save interval is not known."""
 
-    lost_steps: int
-    """Steps of training that are thrown away: from the target to the last one made."""
-
-    lost_gpu_hours: float | None
-    """What those steps took: lost_steps x median step time x world size."""
-
-    steps_to_next_save: int | None
-    """Steps until the run would save again, at the interval of its last checkpoints."""
-
+    lost_steps: int  # steps of training that are thrown away: from the target to the last one made
+    lost_gpu_hours: float | None  # what those steps took: lost_steps x median step time x world size
+    steps_to_next_save: int | None  # steps until the run would save again, at the interval of its last checkpoints
+    # what waiting for that save would take; it throws away nothing if the run heals, and all of it if not
     waiting_gpu_hours: float | None
-    """What waiting for that save would take; it throws away nothing if the run heals, and all of it if not."""
 
     def to_json(self) -> dict[str, Any]:
         """For the dry run's JSON."""
@@ -94,8 +88,8 @@ def gpu_hours(steps: int, run: RunState) -> float | None:
 
 _SAVES_SHOWN = 4
 
+# a batch that warms up is counted step by step: for saves farther away than this it is left open
 _FORESEEN_STEPS = 100_000
-"""A batch that warms up is counted step by step: for saves farther away than this it is left open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,21 +97,17 @@ class Coming:
     """What the restart will run with when it comes to one of its next saves."""
 
     global_step: int
+    # None where the schedule is not known, or goes by tokens or samples that can't be counted beforehand
     lr: float | None
-    """None where the schedule is not known, or goes by tokens or samples that can't be counted beforehand."""
-
+    # tokens per sample; None where the validations decide it, or nobody has reported the full length
     seqlen: int | None
-    """Tokens per sample; None where the validations decide it, or nobody has reported the full length."""
-
+    # samples of the step over all ranks, before the trainer rounds them down to whole micro-batches; None where nobody
+    # has reported a batch, or where it can't be counted
     global_batch_samples: int | None
-    """Samples of the step over all ranks, before the trainer rounds them down to whole micro-batches; None where nobody
-    has reported a batch, or where it can't be counted."""
-
+    # tokens of a sample that the dropping layers keep; None where they see all, or the length is not known
     kept_tokens: int | None
-    """Tokens of a sample that the dropping layers keep; None where they see all, or the length is not known."""
-
+    # the largest difficulties that are drawn from, as `voc up to 31 %`; None where nothing paces the data
     curriculum: str | None
-    """The largest difficulties that are drawn from, as `voc up to 31 %`; None where nothing paces the data."""
 
     def to_json(self) -> dict[str, Any]:
         """For the dry run's JSON."""

@@ -21,8 +21,7 @@ class Proof(StrEnum):
     NOT_VERIFIED = "not verified"
 
 
-PROOFS = ("proved", "not_verified", "not_proved")
-"""Events that say what an attempt has shown of a rollback's changes."""
+PROOFS = ("proved", "not_verified", "not_proved")  # events that say what an attempt has shown of a rollback's changes
 
 
 def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
@@ -53,9 +52,9 @@ def answer_of(check: Mapping[str, Any]) -> Proof:
     return Proof.NOT_VERIFIED if "reported" in check and check["reported"] is None else Proof.CONFIRMED
 
 
+# open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
+# recovery; stopped: a person is needed; closed
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
-"""open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
-recovery; stopped: a person is needed; closed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,58 +64,31 @@ class Rollback:
     id: str
     rung: str
     hypothesis: str
-    target_tag: str | None
-    """None is from scratch."""
-
+    target_tag: str | None  # None is from scratch
     target_step: int
     overrides: Overrides
     changes: tuple[str, ...]
     decided_unix_s: float
-    lost_steps: int
-    """Optimizer steps that the rollback threw away."""
-
-    lost_gpu_hours: float | None = None
-    """What those steps took; None where pace or size of the run was not known."""
-
+    lost_steps: int  # optimizer steps that the rollback threw away
+    lost_gpu_hours: float | None = None  # what those steps took; None where pace or size of the run was not known
+    # what of it the plan said beforehand that this trainer can't confirm: names of checks
     unconfirmed: tuple[str, ...] = ()
-    """What of it the plan said beforehand that this trainer can't confirm: names of checks."""
-
-    in_script: bool = False
-    """Whether its changes were made in the job script, in that trainer's own form."""
-
-    restart: bool = True
-    """Whether the job is started again after the rollback."""
-
-    moved_tags: tuple[str, ...] = ()
-    """Checkpoints that its quarantine was to take, over all its intents."""
-
+    in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
+    restart: bool = True  # whether the job is started again after the rollback
+    moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
+    # whether anything of the run's files may have been changed for it: an action upon them was intended
     begun: bool = False
-    """Whether anything of the run's files may have been changed for it: an action upon them was intended."""
-
-    applied: bool = False
-    """Whether every action of it was seen done."""
-
-    taken_back: bool = False
-    """Whether what was done of it has been taken back since."""
-
-    starts: int = 0
-    """How often the job's start was intended."""
-
+    applied: bool = False  # whether every action of it was seen done
+    taken_back: bool = False  # whether what was done of it has been taken back since
+    starts: int = 0  # how often the job's start was intended
     last_start_unix_s: float | None = None
+    # the newest attempt when the job's start was last intended, 0 for none; None where that was not recorded
     last_start_attempt: int | None = None
-    """The newest attempt when the job's start was last intended, 0 for none; None where that was not recorded."""
-
-    attempt: int | None = None
-    """The attempt that was started for it."""
-
-    proof: Proof | None = None
-    """Whether its changes took effect; None while no attempt has shown."""
-
-    doubts: tuple[str, ...] = ()
-    """What is contradicted, or not verified: names of checks."""
-
+    attempt: int | None = None  # the attempt that was started for it
+    proof: Proof | None = None  # whether its changes took effect; None while no attempt has shown
+    doubts: tuple[str, ...] = ()  # what is contradicted, or not verified: names of checks
+    # why the restart failed; None while it has not. Only where `proof` is confirmed did the rung not help.
     failed: str | None = None
-    """Why the restart failed; None while it has not. Only where `proof` is confirmed did the rung not help."""
 
     @property
     def proved(self) -> bool | None:
@@ -141,11 +113,8 @@ class Wait:
     rung: str
     hypothesis: str
     from_step: int
-    until_step: int
-    """The step at which a run that is still diverged has not healed."""
-
-    failed: str | None = None
-    """Why it is over without having helped; None while it lasts."""
+    until_step: int  # the step at which a run that is still diverged has not healed
+    failed: str | None = None  # why it is over without having helped; None while it lasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +123,7 @@ class Skip:
 
     rung: str
     hypothesis: str
-    reason: str
-    """What can't be done, and by whom; a sentence."""
+    reason: str  # what can't be done, and by whom; a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +139,7 @@ class Proposal:
 class Approval:
     """A person's yes to a proposal."""
 
-    digest: str
-    """Of the decision that they saw."""
-
+    digest: str  # of the decision that they saw
     by: str
     time_unix_s: float
 
@@ -184,49 +150,35 @@ class Incident:
 
     id: str
     opened_unix_s: float
-    attempt: int
-    """The attempt that diverged."""
-
+    attempt: int  # the attempt that diverged
     onset_range: tuple[int, int] | None
     alarm_step: int | None
-    onset_tokens: int | None
-    """consumed_tokens at the late end of the onset; None where tokens were not reported."""
-
+    onset_tokens: int | None  # consumed_tokens at the late end of the onset; None where tokens were not reported
+    # consumed_samples at the late end of the onset; None where samples were not reported
     onset_samples: int | None = None
-    """consumed_samples at the late end of the onset; None where samples were not reported."""
-
+    # samples of the step at the late end of the onset; None where that was not reported
     batch_samples: int | None = None
-    """Samples of the step at the late end of the onset; None where that was not reported."""
-
-    best_mean: float | None
-    """Best 20-sample mean of the loss before the onset, nats."""
-
+    best_mean: float | None  # best 20-sample mean of the loss before the onset, nats
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
+    # the rollback that did not take effect, where that is what the incident is about; it waits for a person from its
+    # beginning, and ends with the incident of that rollback
     ignored: str | None = None
-    """The rollback that did not take effect, where that is what the incident is about; it waits for a person from its
-    beginning, and ends with the incident of that rollback."""
-
+    # overrides.json as it was when the incident began; None where there was none
     overrides_before: Overrides | None = None
-    """overrides.json as it was when the incident began; None where there was none."""
-
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     shadows: int = 0
-    proposal: Proposal | None = None
-    """The last one; a decision takes it away."""
-
+    proposal: Proposal | None = None  # the last one; a decision takes it away
     purged: bool = False
     outcome: str | None = None
-    note: str | None = None
-    """The sentence that it was stopped or closed with."""
-
+    note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
+    # what an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None
     undoing: str | None = None
-    """What an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None."""
 
     @property
     def half_done(self) -> Rollback | None:

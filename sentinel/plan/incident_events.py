@@ -63,12 +63,8 @@ Event = Mapping[str, Any]
 class OnsetReadings:
     """What the run's past says of an onset; None where it was not reported."""
 
-    best_mean: float | None = None
-    """Best 20-sample mean of the loss before the early end of the onset, nats."""
-
-    consumed_tokens: int | None = None
-    """At the late end of the onset, as the next two."""
-
+    best_mean: float | None = None  # best 20-sample mean of the loss before the early end of the onset, nats
+    consumed_tokens: int | None = None  # at the late end of the onset, as the next two
     consumed_samples: int | None = None
     batch_samples: int | None = None
 

@@ -10,16 +10,12 @@ from sentinel.plan.incident import Incident
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Known", "hindered", "life_of", "rollback_of"]
+_SETTLE_S = 60.0  # seconds without a sign of life that an end needs which is likely, and not certain
 
-_SETTLE_S = 60.0
-"""Seconds without a sign of life that an end needs which is likely, and not certain."""
+_SETTLE_STEPS = 5  # the same in steps, for a trainer whose steps are long
 
-_SETTLE_STEPS = 5
-"""The same in steps, for a trainer whose steps are long."""
-
+# a checkpoint's file that is so much newer than the last attempt's journal was written by somebody else
 _SAVED_LATER_S = 60.0
-"""A checkpoint's file that is so much newer than the last attempt's journal was written by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,12 @@ from sentinel.plan.rollback import Plan, no_room, plan_rollback
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 
-__all__ = ["Wanted", "plan_by_hand"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the person said."""
 
-    to: str
-    """A tag, or "scratch"."""
-
+    to: str  # a tag, or "scratch"
     rung: str | None = None
     seed: int | None = None
     start: bool = True

@@ -107,8 +107,7 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     return (*said, *added_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
 
 
-_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")
-"""Settings that say themselves how they go."""
+_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")  # settings that say themselves how they go
 
 
 def _once_words(overrides: Overrides, baseline: Baseline) -> Iterator[str]:

@@ -27,11 +27,9 @@ class Fate:
     """What became of the process or the job that an attempt has named in its journal."""
 
     life: Life
-    sentence: str
-    """What was asked, and the answer: "Slurm shows job 4711 as FAILED"."""
-
+    sentence: str  # what was asked, and the answer: "Slurm shows job 4711 as FAILED"
+    # False where the answer could be about a namesake: another machine's process, a job of another cluster
     certain: bool = True
-    """False where the answer could be about a namesake: another machine's process, a job of another cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,78 +37,48 @@ class AttemptSeen:
     """One attempt, as a witness."""
 
     number: int
-    rollback: str | None = None
-    """The rollback that it was started for; None for any other."""
-
-    finished: bool = False
-    """Whether it has reported its own end."""
-
-    fate: Fate | None = None
-    """None where it named neither a job nor a process."""
-
-    grew_after_end: bool = False
-    """Whether samples of it came after its job or process was seen gone."""
+    rollback: str | None = None  # the rollback that it was started for; None for any other
+    finished: bool = False  # whether it has reported its own end
+    fate: Fate | None = None  # None where it named neither a job nor a process
+    grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
     """A file that a trainer writes, and how long ago it was written last."""
 
-    what: str
-    """The file, as a person finds it."""
-
+    what: str  # the file, as a person finds it
+    # seconds by the clock of the file's own filesystem, or since this watch found it changed, whichever is less
     age_s: float
-    """Seconds by the clock of the file's own filesystem, or since this watch found it changed, whichever is less."""
-
-    attempt: int | None = None
-    """The attempt whose journal it is; None for what any attempt may have written."""
-
-    checkpoint: bool = False
-    """Whether it is a file of a checkpoint."""
+    attempt: int | None = None  # the attempt whose journal it is; None for what any attempt may have written
+    checkpoint: bool = False  # whether it is a file of a checkpoint
 
 
-_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)
-"""An incident's id, or that of one of its rollbacks."""
+_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)  # an incident's id, or that of one of its rollbacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint folder, as it stands on disk."""
 
-    tag: str
-    """Its name, as `latest` spells it, e.g. global_step3000."""
-
-    global_step: int
-    """The state after this many optimizer updates."""
-
-    complete: bool
-    """Whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)."""
-
-    verified: bool | None = None
-    """Whether its files were read and found whole; None is "not yet"."""
-
-    problem: str | None = None
-    """Why it is not complete or did not verify, as a sentence."""
-
-    only_pinned: bool = False
-    """Whether its folder is gone (a retention, a site's purge) and only its pin is left."""
+    tag: str  # its name, as `latest` spells it, e.g. global_step3000.
+    global_step: int  # the state after this many optimizer updates
+    complete: bool  # whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)
+    verified: bool | None = None  # whether its files were read and found whole; None is "not yet"
+    problem: str | None = None  # why it is not complete or did not verify, as a sentence
+    only_pinned: bool = False  # whether its folder is gone (a retention, a site's purge) and only its pin is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSeen:
     """A process or a scheduler's job that may write to the run's folders, or will as soon as it starts."""
 
-    id: str
-    """As a person names it: "process 4711", "job 33_2"."""
-
-    rollback: str | None = None
-    """The rollback that it was started for; None for any other."""
-
+    id: str  # as a person names it: "process 4711", "job 33_2"
+    rollback: str | None = None  # the rollback that it was started for; None for any other
+    # whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped
     pending: bool = False
-    """Whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped."""
-
+    # whose it is, as a sentence, where it is not of the account that sentinel runs as; None where it is
     foreign: str | None = None
-    """Whose it is, as a sentence, where it is not of the account that sentinel runs as; None where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,51 +86,32 @@ class JobsSeen:
     """What a launcher sees of the run's job."""
 
     writers: tuple[WriterSeen, ...] = ()
-    known: bool = True
-    """False where nobody could say what runs: then everything may be alive, and nothing is moved."""
-
+    known: bool = True  # False where nobody could say what runs: then everything may be alive, and nothing is moved
     why_unknown: str = ""
+    # whether nobody is expected to say: the job is out of sight by configuration, and that is no trouble
     elsewhere: bool = False
-    """Whether nobody is expected to say: the job is out of sight by configuration, and that is no trouble."""
-
+    # whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)
     prepares: bool = False
-    """Whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)."""
-
-    prepared: frozenset[str] = frozenset()
-    """Rollbacks whose start has been prepared."""
-
-    restart_prepared: bool = False
-    """Whether a restart of what runs now, without a rollback, has been prepared."""
-
-    incomplete: frozenset[str] = frozenset()
-    """Rollbacks of whose jobs some were submitted and some are still missing."""
-
+    prepared: frozenset[str] = frozenset()  # rollbacks whose start has been prepared
+    restart_prepared: bool = False  # whether a restart of what runs now, without a rollback, has been prepared
+    incomplete: frozenset[str] = frozenset()  # rollbacks of whose jobs some were submitted and some are still missing
+    # keys of overrides.json that a changed job script can carry to the trainer; empty where the job is started as it
+    # was
     carries: frozenset[str] = frozenset()
-    """Keys of overrides.json that a changed job script can carry to the trainer; empty where the job is started as it
-    was."""
-
+    # whether changes are made in the job script, for a trainer that does not read overrides.json
     rewrites_script: bool = False
-    """Whether changes are made in the job script, for a trainer that does not read overrides.json."""
-
-    script_baseline: Baseline | None = None
-    """What the job script asks for, where changes are made in it."""
-
+    script_baseline: Baseline | None = None  # what the job script asks for, where changes are made in it
+    # whether there was a job of this run before, of which more may be left than processes: a log, a record
     was_seen: bool = False
-    """Whether there was a job of this run before, of which more may be left than processes: a log, a record."""
-
+    # job id, as an attempt has reported it -> what the scheduler says of it, whoever's it is. None: the last job of the
+    # run that was seen, for an attempt that reports no id.
     fates: Mapping[str | None, Fate] = field(default_factory=dict)
-    """Job id, as an attempt has reported it -> what the scheduler says of it, whoever's it is. None: the last job of
-    the run that was seen, for an attempt that reports no id."""
-
+    # rollback (None: a restart without one) -> why a job that sentinel has submitted for it can't be found
     lost: Mapping[str | None, str] = field(default_factory=dict)
-    """Rollback (None: a restart without one) -> why a job that sentinel has submitted for it can't be found."""
-
+    # how the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did not,
+    # or is not known
     broken_off: str | None = None
-    """How the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did
-    not, or is not known."""
-
-    log_path: str | None = None
-    """Where the running job's output goes, where the launcher knows it."""
+    log_path: str | None = None  # where the running job's output goes, where the launcher knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,89 +119,45 @@ class RunState:
     """One look at the run."""
 
     now_unix_s: float
-    minute_of_day: int | None = None
-    """Local time, minutes since midnight; None where nobody asked."""
-
+    minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
     jobs: JobsSeen = field(default_factory=JobsSeen)
-    attempts: tuple[AttemptSeen, ...] = ()
-    """As witnesses, in their order: the last few."""
-
-    signs: tuple[Sign, ...] = ()
-    """When the files that a trainer writes were written last."""
-
-    gone_after_s: float = math.inf
-    """See Thresholds."""
-
-    overlap: str | None = None
-    """Which two attempts train at the same time, as a sentence; None where one at most does."""
-
-    starts_unix_s: tuple[float, ...] = ()
-    """When sentinel has started the job, by its own clock."""
-
-    checkpoints: tuple[Checkpoint, ...] = ()
-    """Ordered by global_step."""
-
-    latest_tag: str | None = None
-    """What `latest` says; None when there is no such file."""
-
+    attempts: tuple[AttemptSeen, ...] = ()  # as witnesses, in their order: the last few
+    signs: tuple[Sign, ...] = ()  # when the files that a trainer writes were written last
+    gone_after_s: float = math.inf  # see Thresholds
+    overlap: str | None = None  # which two attempts train at the same time, as a sentence; None where one at most does
+    starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
+    checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
+    latest_tag: str | None = None  # what `latest` says; None when there is no such file
+    # how `latest` and its kin contradict one another, as a sentence; None when they do not
     disagreement: str | None = None
-    """How `latest` and its kin contradict one another, as a sentence; None when they do not."""
-
+    # what there is too little of for the coming saves; None when there is enough, or it was not looked at
     room_problem: str | None = None
-    """What there is too little of for the coming saves; None when there is enough, or it was not looked at."""
-
-    overrides: Overrides | None = None
-    """What overrides.json says; None when there is none."""
-
+    overrides: Overrides | None = None  # what overrides.json says; None when there is none
+    # the largest step that TensorBoard's live event files show; None when there is no TensorBoard
     tensorboard_past: int | None = None
-    """The largest step that TensorBoard's live event files show; None when there is no TensorBoard."""
-
+    # the largest step that they show of tags that are counted in samples; None when there is no TensorBoard
     tensorboard_samples: int | None = None
-    """The largest step that they show of tags that are counted in samples; None when there is no TensorBoard."""
-
+    # the git work tree that TensorBoard's folder lies in: something may commit and push it; None for none
     tensorboard_git: str | None = None
-    """The git work tree that TensorBoard's folder lies in: something may commit and push it; None for none."""
-
-    started_rollbacks: frozenset[str] = frozenset()
-    """Rollbacks that some attempt's run_started has reported."""
-
-    baseline: Baseline = field(default_factory=Baseline)
-    """What the newest attempt reported to run with."""
-
+    started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
+    baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
+    # keys of overrides.json that the trainer's hook has declared to apply; None is unknown
     applies: frozenset[str] | None = None
-    """Keys of overrides.json that the trainer's hook has declared to apply; None is unknown."""
-
-    trainer: str | None = None
-    """What the trainer calls itself; None where it has not said."""
-
+    trainer: str | None = None  # what the trainer calls itself; None where it has not said
     seeds_used: frozenset[int] = frozenset()
+    # global_step -> position, for the steps that the checkpoints stand at, where the journals know it
     positions: Mapping[int, Anchor] = field(default_factory=dict)
-    """global_step -> position, for the steps that the checkpoints stand at, where the journals know it."""
-
+    # steps of the newest attempt's line of descent at which its own readings were far out of proportion
     ill_spans: tuple[UnhealthySpan, ...] = ()
-    """Steps of the newest attempt's line of descent at which its own readings were far out of proportion."""
-
-    last_step: int | None = None
-    """The newest attempt's last global_step; None before its first."""
-
+    last_step: int | None = None  # the newest attempt's last global_step; None before its first
+    # median seconds per optimizer step of the last hundred; None where they were not measured
     step_time_s: float | None = None
-    """Median seconds per optimizer step of the last hundred; None where they were not measured."""
-
-    world_size: int | None = None
-    """Ranks of the newest attempt, one for each accelerator; None where it has not said."""
-
+    world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
     incidents: tuple[Incident, ...] = ()
-    quarantined: frozenset[str] = frozenset()
-    """Names of the incidents' folders in the quarantine of the checkpoints."""
-
-    approvals: Mapping[str, Approval] = field(default_factory=dict)
-    """Incident -> a person's yes to what was proposed."""
-
-    kill_file: bool = False
-    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops."""
-
-    paused: bool = False
-    """Whether a person has said `pause`: watch, speak, do not act."""
+    quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
+    approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
+    kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops
+    paused: bool = False  # whether a person has said `pause`: watch, speak, do not act
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
         """The checkpoint of that name, or None."""

@@ -32,16 +32,6 @@ from sentinel.vocabulary.pacing import (
 )
 from sentinel.vocabulary.training_settings import TrainingSettings
 
-__all__ = [
-    "batch_size_for",
-    "curriculum_for",
-    "left_as_it_is",
-    "position_at",
-    "random_ltd_for",
-    "with_seqlen_of",
-    "with_slw",
-]
-
 
 def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
     """What stands, with the rung's sequence length warmup and all that goes with it.

@@ -12,10 +12,9 @@ from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["RUNBOOK", "TOPICS", "Page", "ended", "page_for", "page_from_json", "pages", "trial_page"]
-
 RUNBOOK = "docs/PAGING.md"
 
+# what a page is about; each has its heading on the page that `runbook` leads to
 TOPICS = (
     "divergence",
     "approval",
@@ -29,7 +28,6 @@ TOPICS = (
     "ended",
     "test",
 )
-"""What a page is about; each has its heading on the page that `runbook` leads to."""
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -40,6 +38,7 @@ _TOLD: Mapping[str, tuple[str, Severity]] = {
     "expired": ("approval", "critical"),
 }
 _OVER: Mapping[str, str] = {"closed": "divergence", "approved": "approval"}
+# what a page carries of an event beside its sentence; schedules and overrides stay in the incident log
 _DETAILS = (
     "attempt",
     "onset_range",
@@ -56,7 +55,6 @@ _DETAILS = (
     "outcome",
     "since_unix_s",
 )
-"""What a page carries of an event beside its sentence; schedules and overrides stay in the incident log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +62,13 @@ class Page:
     """What a person is told, and until when. Pages of one key are one story: each updates it, `resolved` ends it."""
 
     run: str
-    incident: str | None
-    """None for what belongs to no incident."""
-
-    topic: str
-    """One of TOPICS."""
-
-    severity: Severity
-    """Of a resolved page: the highest that its key had."""
-
-    summary: str
-    """One sentence."""
-
+    incident: str | None  # None for what belongs to no incident
+    topic: str  # one of TOPICS
+    severity: Severity  # of a resolved page: the highest that its key had
+    summary: str  # one sentence
     details: Mapping[str, Any]
-    runbook: str
-    """Where it says what to do."""
-
-    time_unix_s: float
-    """When it happened; its delivery may be hours later."""
-
+    runbook: str  # where it says what to do
+    time_unix_s: float  # when it happened; its delivery may be hours later
     resolved: bool = False
 
     @property

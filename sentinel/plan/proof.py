@@ -26,8 +26,7 @@ from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted
 from sentinel.vocabulary.training_settings import Free, settings_of
 
-Seen = Iterator[tuple[str, Finding]]
-"""(what is checked, what was found)."""
+Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
 
 
 def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
@@ -123,17 +122,11 @@ class Check:
 
     what: str
     expected: Any
-    reported: Any
-    """What was seen; None where nothing was."""
-
+    reported: Any  # what was seen; None where nothing was
+    # whether the decision changes it. What stays as it was has to stay so, and need not be shown again.
     changed: bool = True
-    """Whether the decision changes it. What stays as it was has to stay so, and need not be shown again."""
-
-    found: Proof | None = None
-    """The answer, where equality of the two is not the question."""
-
-    why: str | None = None
-    """How that answer was come to, as a phrase."""
+    found: Proof | None = None  # the answer, where equality of the two is not the question
+    why: str | None = None  # how that answer was come to, as a phrase
 
     @property
     def answer(self) -> Proof:

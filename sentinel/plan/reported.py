@@ -6,8 +6,6 @@ from statistics import median
 
 from sentinel.judge.history import Attempt
 
-__all__ = ["step_time_s"]
-
 
 def step_time_s(attempt: Attempt | None) -> float | None:
     """Median seconds of the last hundred steps; None where they were not measured."""

@@ -13,8 +13,6 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_start, on_hold
 
-__all__ = ["fruitless_starts", "hang_turn", "plan_hang", "plan_restart", "restart_turn", "was_stopped_for_hanging"]
-
 
 def restart_turn(look: Look, policy: Policy) -> Turn:
     """A job that is gone without a word is started again, where the run's owner wants that."""

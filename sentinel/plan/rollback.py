@@ -26,8 +26,6 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["Plan", "no_room", "no_start", "not_yet_verified", "on_hold", "plan_rollback"]
-
 _HOUR_S = 3600.0
 
 PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
@@ -39,21 +37,14 @@ class Plan:
     """What would be done and why; printing it is the dry run."""
 
     actions: tuple[Action, ...] = ()
+    # made by this plan, and to be recorded before any of its actions; None when it was made before
     decision: Rollback | None = None
-    """Made by this plan, and to be recorded before any of its actions; None when it was made before."""
-
-    wait: Wait | None = None
-    """Begun by this plan, and to be recorded: nothing is done but to watch."""
-
+    wait: Wait | None = None  # begun by this plan, and to be recorded: nothing is done but to watch
+    # a rung that can't be carried out, to be recorded: then the next rung is decided. Nothing else is done with it.
     skip: Skip | None = None
-    """A rung that can't be carried out, to be recorded: then the next rung is decided. Nothing else is done with it."""
-
-    refusal: str | None = None
-    """Why nothing is done; a sentence. Then there are no actions."""
-
+    refusal: str | None = None  # why nothing is done; a sentence. Then there are no actions.
+    # whether the refusal passes by itself (a cooldown) or by a person's word (pause): then sentinel waits
     waits: bool = False
-    """Whether the refusal passes by itself (a cooldown) or by a person's word (pause): then sentinel waits."""
-
     reason: str = ""
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from sentinel.plan.incident import PROOFS, Proof, failure, proof_of
 
-__all__ = ["Told", "sentence", "story", "with_proofs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Told:

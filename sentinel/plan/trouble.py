@@ -9,19 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-__all__ = ["AGAIN_S", "Alert", "Severity", "Trouble", "TroubleTopic", "is_due", "troubles_of", "unsettled", "updated"]
-
+# warning: somebody should know; critical: nothing goes on before a person does something
 Severity = Literal["warning", "critical"]
-"""warning: somebody should know; critical: nothing goes on before a person does something."""
 
+# struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
+# start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts
+# train at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's;
+# paging: pages can't be written to the outbox of a channel
 TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown", "paging"]
-"""struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
-start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts train
-at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's; paging:
-pages can't be written to the outbox of a channel."""
 
-AGAIN_S = 3600.0
-"""Seconds after which a struggle that lasts is told once more."""
+AGAIN_S = 3600.0  # seconds after which a struggle that lasts is told once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +26,9 @@ class Alert:
     """How it stands with one topic at this look."""
 
     topic: TroubleTopic
-    reason: str | None = None
-    """What is wrong, as a sentence; None where nothing is, or not any more."""
-
+    reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more
     severity: Severity = "critical"
-    within_s: float = 0.0
-    """Seconds for which it may last before a person is told."""
+    within_s: float = 0.0  # seconds for which it may last before a person is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +37,9 @@ class Trouble:
 
     topic: TroubleTopic
     severity: Severity
-    reason: str
-    """The last one, as a sentence."""
-
+    reason: str  # the last one, as a sentence
     since_unix_s: float
-    alerted_unix_s: float | None = None
-    """When a person was told of it last; None while none was."""
+    alerted_unix_s: float | None = None  # when a person was told of it last; None while none was
 
 
 def updated(

@@ -21,8 +21,7 @@ from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
 
-OLD_AFTER_S = 60.0
-"""A look that took longer has waited for a filesystem: what it found first may not be so any more."""
+OLD_AFTER_S = 60.0  # a look that took longer has waited for a filesystem: what it found first may not be so any more
 
 
 def next_turn(look: Look, policy: Policy) -> Turn:

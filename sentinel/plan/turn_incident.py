@@ -19,8 +19,6 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.rollback import Plan, plan_rollback
 
-__all__ = ["incident_turn", "made_since", "to_preview"]
-
 
 def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
     """One turn, from wherever the incident stands."""
