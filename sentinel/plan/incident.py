@@ -21,7 +21,8 @@ class Proof(StrEnum):
     NOT_VERIFIED = "not verified"
 
 
-PROOFS = ("proved", "not_verified", "not_proved")  # events that say what an attempt has shown of a rollback's changes
+# event -> what it says that an attempt has shown of a rollback's changes
+PROOFS = {"proved": Proof.CONFIRMED, "not_verified": Proof.NOT_VERIFIED, "not_proved": Proof.CONTRADICTED}
 
 
 def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
@@ -71,13 +72,11 @@ class Rollback:
     decided_unix_s: float
     lost_steps: int  # optimizer steps that the rollback threw away
     lost_gpu_hours: float | None = None  # what those steps took; None where pace or size of the run was not known
-    # what of it the plan said beforehand that this trainer can't confirm: names of checks
-    unconfirmed: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
     in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
     restart: bool = True  # whether the job is started again after the rollback
     moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
-    # whether anything of the run's files may have been changed for it: an action upon them was intended
-    begun: bool = False
+    begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
     applied: bool = False  # whether every action of it was seen done
     taken_back: bool = False  # whether what was done of it has been taken back since
     starts: int = 0  # how often the job's start was intended
@@ -98,12 +97,9 @@ class Rollback:
     @property
     def result(self) -> str | None:
         """What became of it, as a phrase, where that is settled by its proof or its failure; else None."""
-        named = ", ".join(self.doubts) or "what was changed"
         if self.proof is Proof.CONTRADICTED:
-            return f"did not take effect: {named}"
-        if self.failed is None:
-            return None
-        return failure(self.failed, self.proof, self.doubts)
+            return f"did not take effect: {', '.join(self.doubts) or 'what was changed'}"
+        return None if self.failed is None else failure(self.failed, self.proof, self.doubts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,19 +150,15 @@ class Incident:
     onset_range: tuple[int, int] | None
     alarm_step: int | None
     onset_tokens: int | None  # consumed_tokens at the late end of the onset; None where tokens were not reported
-    # consumed_samples at the late end of the onset; None where samples were not reported
-    onset_samples: int | None = None
-    # samples of the step at the late end of the onset; None where that was not reported
-    batch_samples: int | None = None
+    onset_samples: int | None = None  # consumed_samples there; None where samples were not reported
+    batch_samples: int | None = None  # samples of that step; None where that was not reported
     best_mean: float | None  # best 20-sample mean of the loss before the onset, nats
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
-    # the rollback that did not take effect, where that is what the incident is about; it waits for a person from its
-    # beginning, and ends with the incident of that rollback
+    # the rollback whose missing effect the incident is about: it waits for a person, and ends with that one's incident
     ignored: str | None = None
-    # overrides.json as it was when the incident began; None where there was none
-    overrides_before: Overrides | None = None
+    overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -177,8 +169,7 @@ class Incident:
     outcome: str | None = None
     note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
-    # what an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None
-    undoing: str | None = None
+    undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
 
     @property
     def half_done(self) -> Rollback | None:
@@ -191,9 +182,7 @@ class Incident:
     @property
     def current(self) -> Rollback | None:
         """The rollback that is in force, or None when the next one is still to be decided."""
-        if self.rollbacks and self.rollbacks[-1].failed is None:
-            return self.rollbacks[-1]
-        return None
+        return self.rollbacks[-1] if self.rollbacks and self.rollbacks[-1].failed is None else None
 
     @property
     def waiting(self) -> Wait | None:

@@ -218,7 +218,7 @@ class World:
             starts_unix_s=tuple(e["time_unix_s"] for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
-        onset = OnsetReadings(best_mean=3.6, consumed_samples=49 * 16, batch_samples=16)
+        onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
         found = Look(
             history=self.history,
             series=_SERIES,

@@ -379,7 +379,7 @@ def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode
 
 
 def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
-    found = look(verdict=DIVERGED, onset=OnsetReadings(best_mean=3.6, consumed_tokens=9, consumed_samples=7))
+    found = look(verdict=DIVERGED, onset=OnsetReadings(best_mean=3.6, onset_tokens=9, onset_samples=7))
     assert opens_incident(found)
     (opened,) = next_turn(found, OBSERVE).records
     assert {
