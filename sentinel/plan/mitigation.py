@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,10 +18,14 @@ from sentinel.plan.pacings import (
     random_ltd_for,
     with_seqlen_of,
 )
+from sentinel.vocabulary.codec import fields_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
 from sentinel.vocabulary.pacing import LrSchedule, Track
 from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
+
+_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
+_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")  # settings that say themselves how they go
 
 
 def overrides_for(
@@ -40,29 +44,24 @@ def overrides_for(
     """
     if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
-    skip_samples = _skip_samples(rung, anchor, onset_past)
+    once = Once(
+        id=rollback,
+        seed=new_seed if rung.reseed else None,
+        skip_samples=_skip_samples(rung, anchor, onset_past),
+        reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
+        loss_scale=rung.loss_scale,
+    )
     try:
         standing = _changed(rung, baseline, anchor)
-        once = Once(
-            id=rollback,
-            seed=new_seed if rung.reseed else None,
-            skip_samples=skip_samples,
-            reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
-            loss_scale=_loss_scale(rung, baseline),
-        )
+        if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
+            raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
     except ConfigError as error:
         raise ConfigError(f"rung {rung.name!r}: {error}") from error
-    return Overrides(
-        incident=incident,
-        rollback=rollback,
-        anchor=anchor,
-        standing=standing,
-        once=None if once == Once(id=rollback) else once,
-    )
+    made = None if once == Once(id=rollback) else once
+    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing, once=made)
 
 
 def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What the run is to train with from the anchor on: as it was, with the rung's changes."""
     standing = with_seqlen_of(rung, replace(baseline.standing, lr=lr_for(rung, baseline, anchor)), baseline, anchor)
     return replace(
         standing,
@@ -75,16 +74,13 @@ def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings
 
 
 def _numbers(rung: Rung, baseline: Baseline) -> dict[str, Any]:
-    """The settings that the rung sets as numbers. One that a free-form option names is left to that option: the value
-    that the run had would be set over it."""
     numbers: dict[str, Any] = {"clip_grad": _clip_grad(rung, baseline)}
-    numbers |= {setting: None for setting, _, _ in named_settings(rung.options) if setting in _OPTIMIZER}
-    if any(setting == "clip_grad" for setting, _, _ in named_settings(rung.options)):
-        numbers["clip_grad"] = rung.clip_grad
+    for setting, _, _ in named_settings(rung.options):  # left to the option: the run's own value would be set over it
+        if setting in _OPTIMIZER:
+            numbers[setting] = None
+        elif setting == "clip_grad":
+            numbers[setting] = rung.clip_grad
     return numbers | {name: value for name in _OPTIMIZER if (value := getattr(rung, name)) is not None}
-
-
-_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
 
 
 def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:
@@ -105,9 +101,6 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         elif key in _SHOWN and after is not None:
             said.append(f"{words_of(key)} {after}")
     return (*said, *added_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
-
-
-_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")  # settings that say themselves how they go
 
 
 def _once_words(overrides: Overrides, baseline: Baseline) -> Iterator[str]:
@@ -131,18 +124,14 @@ def _lr_words(lr: LrSchedule | None, before: LrSchedule | None, step: int) -> It
         yield f"peak lr {before.peak:g} -> {lr.peak:g}"
     if lr.warmup != before.warmup or lr.anchor != before.anchor:
         yield f"LR warmup {before.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}"
-        yield from _lowered(lr, before, step)
+        # a warmup that reaches into the decay is a lower LR as well: the decay stays where it was
+        last = max(lr.warmup_end, before.warmup_end, step + 1)
+        now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
+        if now is not None and planned is not None and lr.peak == before.peak and now[0] <= 0.99 * planned[0]:
+            largest = f"{planned[0]:.3g} -> {now[0]:.3g}"
+            yield f"with it the largest LR to come {largest}, at step {now[1]}: the decay goes on"
     if lr.decay_unit != before.decay_unit:
         yield f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}"
-
-
-def _lowered(lr: LrSchedule, before: LrSchedule, step: int) -> Sequence[str]:
-    """That a warmup which reaches into the decay is a lower LR as well: the decay stays where it was."""
-    last = max(lr.warmup_end, before.warmup_end, step + 1)
-    now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
-    if now is None or planned is None or lr.peak != before.peak or now[0] > 0.99 * planned[0]:
-        return ()
-    return (f"with it the largest LR to come {planned[0]:.3g} -> {now[0]:.3g}, at step {now[1]}: the decay goes on",)
 
 
 def added_words(now: Free | None, before: Free | None) -> tuple[str, ...]:
@@ -162,12 +151,6 @@ def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | N
     if onset_past <= anchor.consumed_samples:
         raise ConfigError(f"rung {rung.name!r} skips data past the onset, and the target is past it already")
     return onset_past - anchor.consumed_samples
-
-
-def _loss_scale(rung: Rung, baseline: Baseline) -> float | None:
-    if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
-        raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
-    return rung.loss_scale
 
 
 def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
@@ -196,11 +179,11 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
 
     ConfigError where the rung needs what nobody has reported.
     """
-    if rung.lr_warmup_factor is None and rung.lr_factor is None:
-        return baseline.lr
-    if baseline.lr is None:
-        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
     lr = baseline.lr
+    if rung.lr_warmup_factor is None and rung.lr_factor is None:
+        return lr
+    if lr is None:
+        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
     if rung.lr_warmup_factor is not None and not lr.warmup:
         raise ConfigError("it makes the LR warmup longer, and the run has none")
     if rung.lr_factor is not None:
@@ -210,16 +193,13 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
         return lr
     counted = _counted(lr, baseline, anchor)
     lr = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
-    if not baseline.lr_from_start:
-        return replace(lr, anchor=counted)
-    return _from_the_start(lr, counted, baseline, anchor)
+    return _from_the_start(lr, counted, baseline, anchor) if baseline.lr_from_start else replace(lr, anchor=counted)
 
 
 def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
     """The target, in the unit that the LR counts."""
     at = {"steps": anchor.global_step, "samples": anchor.consumed_samples, "tokens": anchor.consumed_tokens}
-    counted = at[lr.unit]
-    if counted is None:
+    if (counted := at[lr.unit]) is None:
         raise ConfigError(f"the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown")
     if lr.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
         raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
@@ -247,12 +227,9 @@ def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: An
 
 def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     """The keys of overrides.json, of `standing` and `once`, that differ from what the run ran with."""
-    once = overrides.once
-    keys = list(difference(baseline.standing, overrides.standing))
-    if once is not None:
-        changed = {f.name: getattr(once, f.name) for f in fields(once) if f.name != "id"}
-        keys += [key for key, value in changed.items() if value is not None and value is not False]
-    return tuple(keys)
+    keys = difference(baseline.standing, overrides.standing)
+    once = {} if overrides.once is None else fields_of(overrides.once)
+    return (*keys, *(key for key, value in once.items() if key != "id" and value is not None and value is not False))
 
 
 def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
@@ -260,16 +237,16 @@ def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str 
 
     What the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it.
     """
-    by_script = run.jobs.carries if run.jobs.rewrites_script else frozenset()
-    if run.applies is None and not run.jobs.rewrites_script:
+    in_script = run.jobs.rewrites_script
+    if run.applies is None and not in_script:
         return None
-    applied = by_script | (run.applies or frozenset())
-    left = [key for key in changed_keys(overrides, baseline) if key != "skipped" and key not in applied]
+    applied = {"skipped", *(run.jobs.carries if in_script else ()), *(run.applies or ())}
+    left = [key for key in changed_keys(overrides, baseline) if key not in applied]
     if not left:
         return None
     free = added_words(overrides.standing.free, baseline.free)
     words = ", ".join(word for key in left for word in (free if key == "free" else (f"{words_of(key)} ({key})",)))
     who = run.trainer or "the trainer"
-    if run.jobs.rewrites_script:
+    if in_script:
         return f"neither {who} nor a changed job script applies {words}"
     return f"{who} does not apply {words}: it would train on as before"
