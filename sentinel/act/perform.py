@@ -26,8 +26,8 @@ from sentinel.plan.actions import (
     describe,
     to_json,
 )
-from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_events import Event, event
+from sentinel.plan.incident import Event, Rollback
+from sentinel.plan.incident_events import event
 from sentinel.plan.look import Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
+from sentinel.plan.incident import Event
 from sentinel.plan.sentences import sentence, story
 
 # recovery: from the restart that helped to the incident's closing; closed: any other end of one
@@ -30,15 +31,13 @@ class Annotation:
         return ("sentinel", f"run:{self.run}", f"incident:{self.incident}", self.kind, f"key:{self.key}")
 
 
-def onset_steps(events: Iterable[Mapping[str, Any]]) -> frozenset[tuple[int, int]]:
+def onset_steps(events: Iterable[Event]) -> frozenset[tuple[int, int]]:
     """(attempt, global_step) of every end of an onset: those whose time is asked for."""
     opened = [event for event in events if event["event"] == "opened" and event.get("onset_range")]
     return frozenset((event["attempt"], step) for event in opened for step in event["onset_range"])
 
 
-def marks(
-    run: str, events: Iterable[Mapping[str, Any]], when: Mapping[tuple[int, int], float]
-) -> tuple[Annotation, ...]:
+def marks(run: str, events: Iterable[Event], when: Mapping[tuple[int, int], float]) -> tuple[Annotation, ...]:
     """The marks of a run's incidents, in the order of the log; one for each key, which is the last of its kind.
 
     `when` is {(attempt, global_step): Unix time in seconds}: an onset is known by its step, and makes no mark where
@@ -50,31 +49,29 @@ def marks(
         incident = event.get("incident")
         if not isinstance(incident, str):
             continue
-        now, key = float(event["time_unix_s"]), f"{event.get('rollback')}/rollback"
+        now, rollback = float(event["time_unix_s"]), f"{event.get('rollback')}/rollback"
         if event["event"] == "applied":
             restarted[incident] = now
-            if key in made:  # its decision says more of it than its end does
-                made[key] = replace(made[key], end_unix_s=now)
+            if rollback in made:  # its decision says more of it than its end does
+                made[rollback] = replace(made[rollback], end_unix_s=now)
             continue
+        text = f"{incident}: {sentence(event)}"
         for kind, begin, end in _stretches(event, when, restarted.get(incident, now)):
-            key = key if kind == "rollback" else f"{incident}/{kind}"
-            text = f"{incident}: {sentence(event)}"
-            made[key] = Annotation(
-                run=run, incident=incident, kind=kind, key=key, time_unix_s=begin, end_unix_s=end, text=text
-            )
+            key = rollback if kind == "rollback" else f"{incident}/{kind}"
+            times = {"time_unix_s": begin, "end_unix_s": end}
+            made[key] = Annotation(run=run, incident=incident, kind=kind, key=key, text=text, **times)
     return tuple(made.values())
 
 
 def _stretches(
-    event: Mapping[str, Any], when: Mapping[tuple[int, int], float], restarted: float
+    event: Event, when: Mapping[tuple[int, int], float], restarted: float
 ) -> Iterable[tuple[Kind, float, float]]:
     """What an event marks, each with its begin and its end in Unix seconds."""
     now = float(event["time_unix_s"])
     match event["event"]:
         case "opened":
             ends = [when.get((event["attempt"], step)) for step in event.get("onset_range") or ()]
-            known = [end for end in ends if end is not None]
-            if known:
+            if known := [end for end in ends if end is not None]:
                 yield "onset", min(known), max(known)
             yield "alarm", now, now
         case "decided":
@@ -89,7 +86,7 @@ def _stretches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """One incident of one run."""
+    """One incident of one run, from its onset to its alarm."""
 
     run: str
     incident: str
@@ -105,30 +102,22 @@ class Overlay:
         return ["sentinel", self.incident, self.outcome]
 
 
-def overlays(run: str, events: Sequence[Mapping[str, Any]]) -> tuple[Overlay, ...]:
-    """The run's incidents that have an onset, in the order of the log."""
+def overlays(run: str, events: Sequence[Event]) -> tuple[Overlay, ...]:
+    """The run's incidents that have an onset (a person's own rollback has none), in the order of the log."""
     made = []
-    for event in events:
-        if event["event"] != "opened" or not event.get("onset_range"):
+    for opened in events:
+        if opened["event"] != "opened" or not opened.get("onset_range"):
             continue
-        first, last = event["onset_range"]
-        made.append(
-            Overlay(
-                run=run,
-                incident=event["incident"],
-                first_step=int(first),
-                last_step=int(max(last, event.get("alarm_step") or last)),
-                alarm_unix_s=float(event["time_unix_s"]),
-                outcome=_outcome(event["incident"], events),
-                text="\n".join(told.sentence for told in story(events, event["incident"])),
-            )
+        incident, (first, last) = opened["incident"], opened["onset_range"]
+        ends = [e for e in events if e.get("incident") == incident and e["event"] in ("stopped", "closed")]
+        overlay = Overlay(
+            run=run,
+            incident=incident,
+            first_step=int(first),
+            last_step=int(max(last, opened.get("alarm_step") or last)),
+            alarm_unix_s=float(opened["time_unix_s"]),
+            outcome=str(ends[-1].get("outcome") or ends[-1]["event"]) if ends else "open",
+            text="\n".join(told.sentence for told in story(events, incident)),
         )
+        made.append(overlay)
     return tuple(made)
-
-
-def _outcome(incident: str, events: Iterable[Mapping[str, Any]]) -> str:
-    outcome = "open"
-    for event in events:
-        if event.get("incident") == incident and event["event"] in ("stopped", "closed"):
-            outcome = str(event.get("outcome") or event["event"])
-    return outcome

@@ -12,6 +12,8 @@ from sentinel.plan.baseline import Baseline
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, encode_overrides
 
+Event = Mapping[str, Any]  # of the incident log, as a line of it holds one: see `incident_events`
+
 
 class Proof(StrEnum):
     """What is known of one change."""
@@ -32,7 +34,7 @@ def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
     return f"failed, and it is not verified that {', '.join(doubts) or 'the change'} took effect: {reason}"
 
 
-def proof_of(event: Mapping[str, Any]) -> tuple[Proof, tuple[str, ...]]:
+def proof_of(event: Event) -> tuple[Proof, tuple[str, ...]]:
     """What an event of a proof says, and the checks that it leaves in doubt.
 
     Older logs have `proved` where a change was never reported, as long as the plan had foreseen that.

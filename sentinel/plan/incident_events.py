@@ -30,7 +30,7 @@ written). `sentinel.plan.sentences` says each as a sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import (
     PROOFS,
+    Event,
     Incident,
     Proof,
     Proposal,
@@ -55,8 +56,6 @@ from sentinel.vocabulary.names import checked_name, why_not_a_name
 from sentinel.vocabulary.numbers import dump_json, seconds_problem, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 from sentinel.vocabulary.sample import Sample
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

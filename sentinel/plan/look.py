@@ -13,8 +13,8 @@ from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_events import Event, OnsetReadings
+from sentinel.plan.incident import Event, Incident, Rollback
+from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.observation import RunState
 from sentinel.plan.trouble import Alert, Trouble
 

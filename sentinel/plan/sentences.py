@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sentinel.plan.incident import PROOFS, Proof, failure, proof_of
+from sentinel.plan.incident import PROOFS, Event, Proof, failure, proof_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class Told:
     sentence: str
 
 
-def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[Told, ...]:
+def story(events: Iterable[Event], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
     told = []
     for event in with_proofs(events):
@@ -27,7 +26,7 @@ def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[To
     return tuple(told)
 
 
-def with_proofs(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def with_proofs(events: Iterable[Event]) -> Iterator[Event]:
     """The events; a failed restart's with what was proved of its changes, which older logs do not repeat there."""
     proofs: dict[str, tuple[Proof, tuple[str, ...]]] = {}
     for event in events:
@@ -40,7 +39,7 @@ def with_proofs(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
         yield event
 
 
-def sentence(event: Mapping[str, Any]) -> str | None:
+def sentence(event: Event) -> str | None:
     """One event as a sentence; None for the end of an action whose beginning was told, when it went well."""
     told = _TOLD.get(event["event"])
     try:
@@ -49,20 +48,20 @@ def sentence(event: Mapping[str, Any]) -> str | None:
         return f"{event['event']}, in the words of another version"
 
 
-def _opened(event: Mapping[str, Any]) -> str:
+def _opened(event: Event) -> str:
     onset, led_by = event["onset_range"], event.get("led_by") or ()
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event['alarm_step']}" if onset else ""
     led = f"; led by {', '.join(led_by)}" if led_by else ""
     return f"opened{when}: {event['reason']}{led}"
 
 
-def _shadow(event: Mapping[str, Any]) -> str:
+def _shadow(event: Event) -> str:
     if event.get("refusal"):
         return f"would have done nothing: {event['refusal']}"
     return f"would have applied {_decision(event)}"
 
 
-def _proof(event: Mapping[str, Any]) -> str:
+def _proof(event: Event) -> str:
     """What an attempt has shown of a rollback's changes."""
     proof, doubts = proof_of(event)
     attempt, rollback, named = event["attempt"], event["rollback"], ", ".join(doubts)
@@ -73,12 +72,12 @@ def _proof(event: Mapping[str, Any]) -> str:
     return f"attempt {attempt} contradicts nothing of {rollback}; not verified: {named}"
 
 
-def _rung_failed(event: Mapping[str, Any]) -> str:
+def _rung_failed(event: Event) -> str:
     proof = event.get("proof")
     return f"{event['rollback']} {failure(event['reason'], Proof(proof) if proof else None, event.get('doubts') or ())}"
 
 
-_TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_TOLD: Mapping[str, Callable[[Event], str]] = {
     "opened": _opened,
     "baseline_completed": lambda _: "what the job script asks for is recorded: Slurm answers again",
     "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
@@ -102,12 +101,12 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _decision(event: Mapping[str, Any]) -> str:
+def _decision(event: Event) -> str:
     changes = "; ".join(event.get("changes") or ()) or "nothing is changed but the checkpoint"
     return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes})"
 
 
-def _doing(action: Mapping[str, Any]) -> str:
+def _doing(action: Event) -> str:
     match action["kind"]:
         case "verify_checkpoint":
             return f"read {action['tag']} whole"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
+
+from sentinel.plan.incident import Event
 
 # warning: somebody should know; critical: nothing goes on before a person does something
 Severity = Literal["warning", "critical"]
@@ -51,16 +53,14 @@ def updated(
     """
     known, due, over = dict(troubles), list[Trouble](), list[Trouble]()
     for alert in alerts:
-        before = known.pop(alert.topic, None)
-        if alert.reason is None:
+        topic, severity, reason = alert.topic, alert.severity, alert.reason
+        before = known.pop(topic, None)
+        if reason is None:
             if before is not None and before.alerted_unix_s is not None:
                 over.append(before)
             continue
-        severity, reason = alert.severity, alert.reason
-        if before is None:
-            trouble = Trouble(topic=alert.topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
-        else:
-            trouble = replace(before, severity=severity, reason=reason)
+        new = Trouble(topic=topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
+        trouble = new if before is None else replace(before, severity=severity, reason=reason)
         if is_due(trouble, now_unix_s, within_s=alert.within_s):
             trouble = replace(trouble, alerted_unix_s=now_unix_s)
             due.append(trouble)
@@ -78,24 +78,20 @@ def is_due(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
     return now_unix_s - trouble.since_unix_s >= within_s
 
 
-def troubles_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Trouble]:
+def troubles_of(events: Iterable[Event]) -> dict[str, Trouble]:
     """Topic -> what the incident log says was told of it, and is not over."""
     told: dict[str, Trouble] = {}
     for event in events:
         if event["event"] == "troubled":
-            told[event["topic"]] = Trouble(
-                topic=event["topic"],
-                severity=event["severity"],
-                reason=event["reason"],
-                since_unix_s=float(event["since_unix_s"]),
-                alerted_unix_s=float(event["time_unix_s"]),
-            )
+            since, at, facts = event["since_unix_s"], event["time_unix_s"], ("topic", "severity", "reason")
+            last = {key: event[key] for key in facts}
+            told[event["topic"]] = Trouble(**last, since_unix_s=float(since), alerted_unix_s=float(at))
         elif event["event"] == "relieved":
             told.pop(event["topic"], None)
     return told
 
 
-def unsettled(events: Sequence[Mapping[str, Any]], now_unix_s: float, *, within_s: float) -> bool:
+def unsettled(events: Sequence[Event], now_unix_s: float, *, within_s: float) -> bool:
     """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since.
 
     Such a turn, in which nothing was tried, is no success yet. After that long without another try it is history.

@@ -12,8 +12,8 @@ from sentinel.plan.actions import VerifyCheckpoint
 from sentinel.plan.baseline import filled
 from sentinel.plan.decision import has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Incident, Proof, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import Event, closed, decided, event, ignored, proof, rung_failed, stopped
+from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident_events import closed, decided, event, ignored, proof, rung_failed, stopped
 from sentinel.plan.look import Look, Outcome, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
