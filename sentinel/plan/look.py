@@ -23,8 +23,7 @@ class Outcome(IntEnum):
     """Why a watch has ended, as its exit code."""
 
     FINISHED = 0  # the run reached its end and is healthy
-    # the run reached its end with an incident that is not settled: in mode observe sentinel only reports it
-    NOT_WELL = 1
+    NOT_WELL = 1  # the run reached its end with an incident that is not settled: mode observe only reports it
     PERSON_NEEDED = 4  # sentinel has stopped acting
 
 
@@ -36,12 +35,9 @@ class Memory:
     plateaus: frozenset[int] = frozenset()  # first steps of the plateaus that were logged
     turns: int = 0
     looked_again: bool = False  # whether the last turn did nothing, since its look took too long
-    # topic -> what is wrong now beside the loss, whether a person was told of it or not
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
-    # digests of approved proposals whose target was read once more since the approval
-    verified_for: frozenset[str] = frozenset()
-    # digest of a decision -> why the job script can't carry its changes; None where it can
-    previews: Mapping[str, str | None] = field(default_factory=dict)
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)  # topic -> what is wrong, told or not
+    verified_for: frozenset[str] = frozenset()  # digests of approvals whose target was read once more since
+    previews: Mapping[str, str | None] = field(default_factory=dict)  # digest -> why the job script can't carry it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +84,7 @@ class Turn:
     message: str | None = None  # what the person at the terminal is told, beside the records
     records: tuple[Event, ...] = ()  # events for the incident log, to be written before the action
     actions: tuple[Action, ...] = ()  # one at most: the next look sees its effect
-    # whether the action goes into the incident log: to read a checkpoint in mode observe is no action upon the run
-    on_record: bool = True
+    on_record: bool = True  # whether the action is logged: reading a checkpoint in mode observe is none upon the run
     incident: str | None = None  # what the action belongs to, for the incident log; None for a restart after a crash
     rollback: str | None = None
     down: str | None = None  # why the job stays down, where sentinel will not start it; it becomes an alert

@@ -28,8 +28,7 @@ class Fate:
 
     life: Life
     sentence: str  # what was asked, and the answer: "Slurm shows job 4711 as FAILED"
-    # False where the answer could be about a namesake: another machine's process, a job of another cluster
-    certain: bool = True
+    certain: bool = True  # False: it could be of a namesake, on another machine or of another cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +47,7 @@ class Sign:
     """A file that a trainer writes, and how long ago it was written last."""
 
     what: str  # the file, as a person finds it
-    # seconds by the clock of the file's own filesystem, or since this watch found it changed, whichever is less
-    age_s: float
+    age_s: float  # by its filesystem's clock, or since this watch found it changed, whichever is less
     attempt: int | None = None  # the attempt whose journal it is; None for what any attempt may have written
     checkpoint: bool = False  # whether it is a file of a checkpoint
 
@@ -75,10 +73,8 @@ class WriterSeen:
 
     id: str  # as a person names it: "process 4711", "job 33_2"
     rollback: str | None = None  # the rollback that it was started for; None for any other
-    # whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped
-    pending: bool = False
-    # whose it is, as a sentence, where it is not of the account that sentinel runs as; None where it is
-    foreign: str | None = None
+    pending: bool = False  # whether it waits in a queue: it writes nothing yet, and starts when the others are stopped
+    foreign: str | None = None  # whose it is, as a sentence, where it is not of sentinel's own account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,29 +84,18 @@ class JobsSeen:
     writers: tuple[WriterSeen, ...] = ()
     known: bool = True  # False where nobody could say what runs: then everything may be alive, and nothing is moved
     why_unknown: str = ""
-    # whether nobody is expected to say: the job is out of sight by configuration, and that is no trouble
-    elsewhere: bool = False
-    # whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)
-    prepares: bool = False
+    elsewhere: bool = False  # whether the job is out of sight by configuration, which is no trouble
+    prepares: bool = False  # whether a start has to be prepared, and checked, while the old job still runs
     prepared: frozenset[str] = frozenset()  # rollbacks whose start has been prepared
     restart_prepared: bool = False  # whether a restart of what runs now, without a rollback, has been prepared
     incomplete: frozenset[str] = frozenset()  # rollbacks of whose jobs some were submitted and some are still missing
-    # keys of overrides.json that a changed job script can carry to the trainer; empty where the job is started as it
-    # was
-    carries: frozenset[str] = frozenset()
-    # whether changes are made in the job script, for a trainer that does not read overrides.json
-    rewrites_script: bool = False
+    carries: frozenset[str] = frozenset()  # keys of overrides.json that a changed job script can carry to the trainer
+    rewrites_script: bool = False  # whether changes are made in the job script: the trainer reads no overrides.json
     script_baseline: Baseline | None = None  # what the job script asks for, where changes are made in it
-    # whether there was a job of this run before, of which more may be left than processes: a log, a record
-    was_seen: bool = False
-    # job id, as an attempt has reported it -> what the scheduler says of it, whoever's it is. None: the last job of the
-    # run that was seen, for an attempt that reports no id.
-    fates: Mapping[str | None, Fate] = field(default_factory=dict)
-    # rollback (None: a restart without one) -> why a job that sentinel has submitted for it can't be found
-    lost: Mapping[str | None, str] = field(default_factory=dict)
-    # how the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did not,
-    # or is not known
-    broken_off: str | None = None
+    was_seen: bool = False  # whether there was a job before, which may have left more than processes: a log, a record
+    fates: Mapping[str | None, Fate] = field(default_factory=dict)  # by job id as reported; None: the last one seen
+    lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
+    broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
     log_path: str | None = None  # where the running job's output goes, where the launcher knows it
 
 
@@ -128,30 +113,21 @@ class RunState:
     starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
-    # how `latest` and its kin contradict one another, as a sentence; None when they do not
-    disagreement: str | None = None
-    # what there is too little of for the coming saves; None when there is enough, or it was not looked at
-    room_problem: str | None = None
+    disagreement: str | None = None  # how `latest` and its kin contradict one another, as a sentence
+    room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
     overrides: Overrides | None = None  # what overrides.json says; None when there is none
-    # the largest step that TensorBoard's live event files show; None when there is no TensorBoard
-    tensorboard_past: int | None = None
-    # the largest step that they show of tags that are counted in samples; None when there is no TensorBoard
-    tensorboard_samples: int | None = None
-    # the git work tree that TensorBoard's folder lies in: something may commit and push it; None for none
-    tensorboard_git: str | None = None
+    tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
+    tensorboard_samples: int | None = None  # the same of tags that are counted in samples
+    tensorboard_git: str | None = None  # the git work tree that its folder lies in: something may commit and push it
     started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
     baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
-    # keys of overrides.json that the trainer's hook has declared to apply; None is unknown
-    applies: frozenset[str] | None = None
+    applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown
     trainer: str | None = None  # what the trainer calls itself; None where it has not said
     seeds_used: frozenset[int] = frozenset()
-    # global_step -> position, for the steps that the checkpoints stand at, where the journals know it
-    positions: Mapping[int, Anchor] = field(default_factory=dict)
-    # steps of the newest attempt's line of descent at which its own readings were far out of proportion
-    ill_spans: tuple[UnhealthySpan, ...] = ()
+    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
+    ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
-    # median seconds per optimizer step of the last hundred; None where they were not measured
-    step_time_s: float | None = None
+    step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
     incidents: tuple[Incident, ...] = ()
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints

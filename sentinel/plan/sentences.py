@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sentinel.plan.actions import span
 from sentinel.plan.incident import PROOFS, Event, Proof, failure, proof_of
 
 
@@ -18,12 +19,8 @@ class Told:
 
 def story(events: Iterable[Event], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
-    told = []
-    for event in with_proofs(events):
-        said = sentence(event) if event.get("incident") == incident else None
-        if said is not None:
-            told.append(Told(float(event["time_unix_s"]), said))
-    return tuple(told)
+    own = (event for event in with_proofs(events) if event.get("incident") == incident)
+    return tuple(Told(float(e["time_unix_s"]), said) for e in own if (said := sentence(e)) is not None)
 
 
 def with_proofs(events: Iterable[Event]) -> Iterator[Event]:
@@ -62,7 +59,6 @@ def _shadow(event: Event) -> str:
 
 
 def _proof(event: Event) -> str:
-    """What an attempt has shown of a rollback's changes."""
     proof, doubts = proof_of(event)
     attempt, rollback, named = event["attempt"], event["rollback"], ", ".join(doubts)
     if proof is Proof.CONFIRMED:
@@ -73,8 +69,8 @@ def _proof(event: Event) -> str:
 
 
 def _rung_failed(event: Event) -> str:
-    proof = event.get("proof")
-    return f"{event['rollback']} {failure(event['reason'], Proof(proof) if proof else None, event.get('doubts') or ())}"
+    proof = Proof(event["proof"]) if event.get("proof") else None
+    return f"{event['rollback']} {failure(event['reason'], proof, event.get('doubts') or ())}"
 
 
 _TOLD: Mapping[str, Callable[[Event], str]] = {
@@ -106,29 +102,25 @@ def _decision(event: Event) -> str:
     return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes})"
 
 
+def _stopped(action: Event) -> str:
+    hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
+    return f"stopped {', '.join(action['jobs'])}{hung}"
+
+
+_DONE: Mapping[str, Callable[[Event], str]] = {
+    "verify_checkpoint": lambda a: f"read {a['tag']} whole",
+    "restore_pinned": lambda a: f"brought {a['tag']} back from its pin",
+    "prepare_job": lambda _: "prepared the restart",
+    "stop_job": _stopped,
+    "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
+    "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
+    "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
+    "write_overrides": lambda _: "wrote overrides.json",
+    "start_job": lambda _: "started the job",
+    "undo": lambda _: "took the rollback back",
+}
+
+
 def _doing(action: Event) -> str:
-    match action["kind"]:
-        case "verify_checkpoint":
-            return f"read {action['tag']} whole"
-        case "restore_pinned":
-            return f"brought {action['tag']} back from its pin"
-        case "prepare_job":
-            return "prepared the restart"
-        case "stop_job":
-            hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
-            return f"stopped {', '.join(action['jobs'])}{hung}"
-        case "quarantine_checkpoints":
-            tags = action["tags"]
-            span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
-            return f"moved {span} into the quarantine ({len(tags)})"
-        case "point_latest":
-            return f"pointed `latest` at {action['tag']}" if action["tag"] else "took `latest` away"
-        case "cut_tensorboard":
-            return f"cut TensorBoard at step {action['at']['global_step']}"
-        case "write_overrides":
-            return "wrote overrides.json"
-        case "start_job":
-            return "started the job"
-        case "undo":
-            return "took the rollback back"
-    return str(action["kind"])
+    done = _DONE.get(action["kind"])
+    return done(action) if done else str(action["kind"])
