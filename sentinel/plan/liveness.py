@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.incident import Incident
-from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, RunState, Sign
 from sentinel.vocabulary.sample import RunStarted
 
 _SETTLE_S = 60.0  # seconds without a sign of life that an end needs which is likely, and not certain
@@ -41,23 +41,21 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
     running = [w.id for w in others if not w.pending]
     doubt = next(_doubts(run, spare, visible=bool(running)), None)
     if doubt is not None:
-        after_s = run.gone_after_s
         return Known(
             Life.UNKNOWN,
             f"job state unknown: {doubt}; nothing is done until that is resolved, or no file is written "
-            f"for {after_s:g} s",
+            f"for {run.gone_after_s:g} s",
         )
     if running:
         return Known(Life.ALIVE, " and ".join(running))
     if (sign := _unreported(run, spare)) is not None:
-        what, age_s = sign.what, max(0.0, sign.age_s)
         return Known(
             Life.UNKNOWN,
-            f"job state unknown: {what} was written {age_s:.0f} s ago, and no attempt has reported itself; [run] "
-            "state_dir should name the folder that the trainer writes its journal to",
+            f"job state unknown: {sign.what} was written {max(0.0, sign.age_s):.0f} s ago, and no attempt has reported "
+            "itself; [run] state_dir should name the folder that the trainer writes its journal to",
         )
-    newest = next(iter(_of_others(run, spare)), None)
-    why = newest.fate.sentence if newest is not None and newest.fate is not None else "no job of the run is seen"
+    fate = next((attempt.fate for attempt in _of_others(run, spare)), None)
+    why = fate.sentence if fate is not None else "no job of the run is seen"
     return Known(Life.GONE, why)
 
 
@@ -79,17 +77,15 @@ def rollback_of(started: RunStarted, jobs: JobsSeen, incidents: Iterable[Inciden
     labels = {writer.rollback for writer in jobs.writers if not writer.pending}
     label = labels.pop() if len(labels) == 1 else None
     rollback = next((r for i in incidents for r in i.rollbacks if r.id == label), None)
-    if label is None or rollback is None or rollback.last_start_unix_s is None:
+    if rollback is None or rollback.last_start_unix_s is None:
         return None
     if rollback.last_start_attempt is not None and started.attempt > rollback.last_start_attempt:
         return label
-    if math.isfinite(started.time_unix_s):
-        return None
-    return label if (started.resumed_from or 0) == rollback.overrides.anchor.global_step else None
+    from_its_target = (started.resumed_from or 0) == rollback.overrides.anchor.global_step
+    return label if from_its_target and not math.isfinite(started.time_unix_s) else None
 
 
-def _of_others(run: RunState, spare: str | None) -> list[AttemptSeen]:
-    """The newest first."""
+def _of_others(run: RunState, spare: str | None) -> list[AttemptSeen]:  # the newest first
     return [a for a in reversed(run.attempts) if spare is None or a.rollback != spare]
 
 
@@ -109,9 +105,11 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
         if explained and fate is None:
             continue  # it names nothing, and a job is there that may have written it
         own = [sign for sign in run.signs if sign.attempt == attempt.number]
-        signs = [*own, *(anybodys if place == 0 else [])]
+        nameless = f"attempt {attempt.number} names neither a job nor a process that is seen"
+        end = nameless if fate is None else fate.sentence
+        but = f"{end}, and it has reported its end" if attempt.finished else end
         needed_s = _quiet_needed_s(attempt, run, newest=place == 0)
-        yield from _fresh(signs, needed_s, _of_the_end(attempt))
+        yield from _fresh([*own, *(anybodys if place == 0 else [])], needed_s, but)
         if place == 0 and own:
             later = [s for s in anybodys if s.checkpoint and s.age_s + _SAVED_LATER_S < own[0].age_s]
             yield from _fresh(later, _settle_s(run), f"attempt {attempt.number} wrote its journal long before that")
@@ -134,17 +132,9 @@ def _unreported(run: RunState, spare: str | None) -> Sign | None:
 
 
 def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:
-    """What was written too recently for an end."""
     newest = min(signs, key=lambda sign: sign.age_s, default=None)
     if newest is not None and newest.age_s < needed_s:
         yield f"{newest.what} was written {max(0.0, newest.age_s):.0f} s ago, but {but}"
-
-
-def _of_the_end(attempt: AttemptSeen) -> str:
-    said = f"attempt {attempt.number} names neither a job nor a process that is seen"
-    if attempt.fate is not None:
-        said = attempt.fate.sentence
-    return f"{said}, and it has reported its end" if attempt.finished else said
 
 
 def _quiet_needed_s(attempt: AttemptSeen, run: RunState, *, newest: bool) -> float:
@@ -156,12 +146,8 @@ def _quiet_needed_s(attempt: AttemptSeen, run: RunState, *, newest: bool) -> flo
     if attempt.finished:
         needed_s = min(needed_s, settle_s if attempt.fate is not None else 0.0)
     if attempt.fate is not None and attempt.fate.life is Life.GONE:
-        needed_s = min(needed_s, _after(attempt.fate, settle_s))
+        needed_s = min(needed_s, 0.0 if attempt.fate.certain else settle_s)
     return needed_s
-
-
-def _after(fate: Fate, settle_s: float) -> float:
-    return 0.0 if fate.certain else settle_s
 
 
 def _settle_s(run: RunState) -> float:
