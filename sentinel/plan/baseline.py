@@ -18,11 +18,9 @@ class Baseline(TrainingSettings):
     """What the run trained with when the incident began, and who says so: each rung changes this, not what the last
     rung left. None is what the trainer has not reported; a schedule that does nothing is one that is switched off."""
 
-    # whether the trainer counts the LR's warmup from the run's beginning at every restart, as Megatron does
-    lr_from_start: bool | None = None
-    # fields of this that were read from the trainer's arguments, not from what it runs with
-    from_arguments: tuple[str, ...] = ()
-    by_script: tuple[str, ...] = ()  # the fields that the trainer has not reported, and that its job script shows
+    lr_from_start: bool | None = None  # whether the LR's warmup counts from the run's beginning, as Megatron's does
+    from_arguments: tuple[str, ...] = ()  # fields read from the trainer's arguments, not from what it runs with
+    by_script: tuple[str, ...] = ()  # fields that the trainer has not reported, and that its job script shows
 
     def without_script(self) -> Baseline:
         """What the trainer itself has reported."""
