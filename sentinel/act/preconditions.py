@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from sentinel.act.file_activity import modified_unix_s
 from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
@@ -92,7 +93,7 @@ def _of_user(user: str) -> Iterator[str]:
 def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
     """Of what lies in the folders, where something does: a project's folder may be a colleague's."""
     for folder, inside in ((checkpoints, "*[0-9]"), (state_dir / "attempts", "*.jsonl")):
-        newest = max(folder.glob(inside), key=_modified_unix_s, default=folder)
+        newest = max(folder.glob(inside), key=modified_unix_s, default=folder)
         try:
             owner = newest.stat().st_uid
         except OSError:
@@ -100,13 +101,6 @@ def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
         if owner != os.geteuid():
             theirs, mine = _name(owner), _name(os.geteuid())
             yield Fault(f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}")
-
-
-def _modified_unix_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _name(number: int) -> str:

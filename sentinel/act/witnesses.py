@@ -16,16 +16,15 @@ from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign
 from sentinel.vocabulary.sample import RunStarted
 
 _STEPS = 3  # an older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's
-
+_ATTEMPTS = 4  # the last ones are witnesses: an older one that still trains is told by `Overlap`
+_LATE_S = 60.0  # seconds for which samples of before an attempt's end may still show, through a filesystem's cache
 _SILENT_S = 600.0  # seconds without a step after which an attempt that has not said its end is over all the same
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What an older attempt had made when the newest was first seen, and has now."""
-
-    before: int
-    made: int
+    before: int  # samples that an older attempt had made when the newest was first seen
+    made: int  # and has made now
     at_s: float
 
 
@@ -47,30 +46,27 @@ class Overlap:
         newest, now_s = history.latest, self._clock()
         if newest is None:
             return None
-        older = [attempt for number, attempt in history.attempts.items() if number != newest.number]
+        attempts = [attempt for number, attempt in history.attempts.items() if number != newest.number]
         if newest.number != self._newest:
             self._newest = newest.number
-            self._seen = {a.number: _Seen(before=a.made, made=a.made, at_s=now_s) for a in older}
-        for attempt in older:
-            seen = self._seen.setdefault(attempt.number, _Seen(before=0, made=0, at_s=now_s))
+            self._seen = {a.number: _Seen(a.made, a.made, now_s) for a in attempts}
+        beside = None
+        for attempt in attempts:
+            seen = self._seen.setdefault(attempt.number, _Seen(0, 0, now_s))
             if attempt.made != seen.made:
                 seen.made, seen.at_s = attempt.made, now_s
-        beside = [a for a in older if self._goes_on(a, newest) and now_s - self._seen[a.number].at_s < _SILENT_S]
-        return _sentence(beside[-1], newest) if beside else None
-
-    def _goes_on(self, attempt: Attempt, newest: Attempt) -> bool:
-        seen = self._seen[attempt.number]
-        if seen.made - seen.before < _STEPS or newest.started is None or attempt.finished is not None:
-            return False
-        return attempt.samples[-1].time_unix_s > newest.started.time_unix_s
-
-
-def _sentence(older: Attempt, newest: Attempt) -> str:
-    step = older.samples[-1].global_step
-    return (
-        f"attempts {older.number}{_where(older)} and {newest.number}{_where(newest)} train at the same time: attempt "
-        f"{older.number} has come to step {step} since the other began; each writes the other's checkpoints over"
-    )
+            few, over = seen.made - seen.before < _STEPS, now_s - seen.at_s >= _SILENT_S
+            if few or over or newest.started is None or attempt.finished is not None:
+                continue
+            if attempt.samples[-1].time_unix_s > newest.started.time_unix_s:
+                beside = attempt
+        if beside is None:
+            return None
+        number, step = beside.number, beside.samples[-1].global_step
+        return (
+            f"attempts {number}{_where(beside)} and {newest.number}{_where(newest)} train at the same time: attempt "
+            f"{number} has come to step {step} since the other began; each writes the other's checkpoints over"
+        )
 
 
 def _where(attempt: Attempt) -> str:
@@ -78,12 +74,6 @@ def _where(attempt: Attempt) -> str:
     if started is None:
         return ""
     return f" (job {started.job_id})" if started.job_id else f" (process {started.pid} on {started.host})"
-
-
-_ATTEMPTS = 4  # the last ones: an older one that still trains is told by act.overlap
-
-# seconds for which samples made before an attempt's end may still come to light, through a filesystem's cache
-_LATE_S = 60.0
 
 
 class Witnessing:
@@ -190,12 +180,7 @@ def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:
     names_nothing = started.job_id is None and started.host is None
     job = jobs.fates.get(started.job_id) if started.job_id is not None or names_nothing else None
     found = [fate for fate in (job, process) if fate is not None]
-    return min(found, key=_weight, default=None)
-
-
-def _weight(fate: Fate) -> int:
-    if fate.life is Life.ALIVE:
-        return 0
-    if fate.life is Life.UNKNOWN:
-        return 3
-    return 1 if fate.certain else 2
+    order = (Life.ALIVE, Life.GONE, Life.UNKNOWN)
+    return min(
+        found, key=lambda fate: (order.index(fate.life), fate.life is Life.GONE and not fate.certain), default=None
+    )
