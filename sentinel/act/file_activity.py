@@ -39,7 +39,6 @@ class Signs:
         return (*self.of_journals(attempts, sure_s=sure_s), *(sign for sign in (log, saved) if sign is not None))
 
     def of_journals(self, attempts: Iterable[int], *, sure_s: float) -> tuple[Sign, ...]:
-        """Of each attempt's journal, where there is one."""
         journals = self._state_dir / "attempts"
         found = (self._sign(journals / f"{n:04d}.jsonl", sure_s, attempt=n) for n in attempts)
         return tuple(sign for sign in found if sign is not None)
@@ -132,8 +131,8 @@ def _made_now_unix_s(folder: Path) -> float:
 
 
 class Silence:
-    """Samples carry their trainer's clock, files their server's, and a look this machine's: where one of them is set
-    an hour ahead, a job that is well looks as if it hung. What came from it while it was watched does not."""
+    """Samples carry their trainer's clock, files their server's, and a look this machine's: where one of them is set an
+    hour ahead, a job that is well looks as if it hung. What came from it while it was watched does not."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -152,11 +151,8 @@ class Silence:
 
 
 class FileSilence:
-    """Seconds since files of one kind were written last.
-
-    The filesystem's clock tells it of what was written before the first look, the monotonic clock from then on: this
-    machine's wall clock takes no part.
-    """
+    """Seconds since files of one kind were written last. The filesystem's clock tells it of what was written before the
+    first look, the monotonic clock from then on: this machine's wall clock takes no part."""
 
     def __init__(self, now_there_unix_s: Clock, clock: Clock = time.monotonic) -> None:
         self._now_there_unix_s = now_there_unix_s  # by the clock of the files' own filesystem

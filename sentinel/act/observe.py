@@ -33,10 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified.
-
-    What it keeps does not grow with the run's steps, nor does what a look costs: the journals tell the rest again.
-    """
+    """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified. What
+    it keeps does not grow with the run's steps, nor does what a look costs: the journals tell the rest again."""
 
     def __init__(
         self,
@@ -69,10 +67,8 @@ class Observer:
 
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
-        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
-
-        `room` asks for the free space as well, which is else counted while an incident is open.
-        """
+        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read. `room` asks for
+        the free space as well, which is else counted while an incident is open."""
         began_s, self._asked_for_room = monotonic(), room
         self._following.compare_with(self._references.at(now_unix_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
@@ -106,7 +102,6 @@ class Observer:
             raise JobStillAlive(answers)
 
     def witnesses(self) -> RunState:
-        """What the witnesses say now, and nothing else of the run."""
         return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started)))
 
     def _witnesses(self, jobs: JobsSeen) -> dict[str, Any]:
@@ -119,11 +114,9 @@ class Observer:
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
-        """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)
 
     def script_refusal(self, overrides: Overrides) -> str | None:
-        """Why the job script can't carry these changes, as a sentence; None where it can."""
         try:
             self._near.launcher.preview(self.started, overrides)
         except (ConfigError, ScriptRefused) as error:

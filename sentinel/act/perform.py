@@ -65,7 +65,6 @@ class Ledger:
             self.say(f"{event['incident']}: {line}" if event.get("incident") else line)
 
     def record_all(self, events: Iterable[Event]) -> None:
-        """Events, in their order."""
         for each in events:
             self.record(each)
 
@@ -115,11 +114,9 @@ _MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mea
 
 @dataclass(eq=False)
 class Performer:
-    """`__call__` is a `Perform`. `own` raises LockHeld where another sentinel has the run by now.
-
-    Before anything is moved it is looked once more whether the job is gone, and the run still ours: the plan was made
-    a moment ago, or an hour, where a filesystem hung.
-    """
+    """`__call__` is a `Perform`. `own` raises LockHeld where another sentinel has the run by now. Before anything is
+    moved it is looked once more whether the job is gone, and the run still ours: the plan was made a moment ago, or an
+    hour, where a filesystem hung."""
 
     neighbours: Neighbours
     observer: Observer
@@ -169,10 +166,8 @@ class Performer:
 
 
 def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger) -> None:
-    """Performs the turn's action, recorded before and after, and raises what it raised.
-
-    `newest_attempt` is the last that was known: what a later one does has come after the action, by whatever clock.
-    """
+    """Performs the turn's action, recorded before and after, and raises what it raised. `newest_attempt` is the last
+    that was known: what a later one does has come after the action, by whatever clock."""
     for action in turn.actions:
         if not turn.on_record:
             with os_errors_named("a file of the run"):

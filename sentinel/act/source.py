@@ -18,11 +18,9 @@ class Source(Protocol):
     @property
     def unreadable(self) -> int:
         """Lines or scrapes that could not be taken, so far."""
-        ...
 
     def poll(self) -> list[Record]:
         """What is new since the last poll. OSError when it can't be read, ScrapeError when nobody answers."""
-        ...
 
 
 @runtime_checkable
@@ -31,7 +29,6 @@ class StreamedSource(Protocol):
 
     def new(self) -> Iterator[Record]:
         """What a poll gives, one record at a time."""
-        ...
 
 
 @runtime_checkable
@@ -40,7 +37,6 @@ class RereadSource(StreamedSource, Protocol):
 
     def again(self, attempt: int) -> Iterator[Sample]:
         """The attempt's samples that it has given, from the first one, in order. TemporaryError when it can't now."""
-        ...
 
 
 def read_all(source: Source) -> Iterator[Record]:
@@ -62,11 +58,9 @@ class _Block(NamedTuple):
 
 
 class SampleCache:
-    """A trainer's log is rotated and cut, a Prometheus forgets: neither can be relied on to tell the same again.
-
-    So their samples are kept: compressed, 25 to 100 bytes each where the object takes some 900. Of a source that is
-    itself only asked for its last `lookback_s`, no more than that is kept.
-    """
+    """A trainer's log is rotated and cut, a Prometheus forgets: neither can be relied on to tell the same again. So
+    their samples are kept: compressed, 25 to 100 bytes each where the object takes some 900. Of a source that is itself
+    only asked for its last `lookback_s`, no more than that is kept."""
 
     def __init__(self, source: Source, *, lookback_s: float = math.inf) -> None:
         self._source = source

@@ -20,11 +20,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one run. `tick` is one turn; it returns why the watch is over, or None.
-
-    `settle` carries undos that were cut short to their end; `own` raises LockHeld where another sentinel has the run by
-    now: a look may take an hour, and more.
-    """
+    """Follows one run. `tick` is one turn; it returns why the watch is over, or None. `settle` carries undos that were
+    cut short to their end; `own` raises LockHeld where another sentinel has the run by now: a look may take an hour,
+    and more."""
 
     observer: Observer
     perform: Perform

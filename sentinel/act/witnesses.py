@@ -38,11 +38,9 @@ class Overlap:
         self._seen: dict[int, _Seen] = {}
 
     def sentence(self, history: History) -> str | None:
-        """What a person has to know of it; None when one attempt at most trains.
-
-        Steps that were found since the newest attempt was, and that carry a later time than its start: a clock that is
-        set wrong, or a filesystem that shows an old file's end late, is not enough.
-        """
+        """What a person has to know of it; None when one attempt at most trains. Steps that were found since the newest
+        attempt was, and that carry a later time than its start: a clock that is set wrong, or a filesystem that shows
+        an old file's end late, is not enough."""
         newest, now_s = history.latest, self._clock()
         if newest is None:
             return None
@@ -92,7 +90,6 @@ class Witnessing:
         self._ended: dict[int, tuple[float, int]] = {}
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
-        """The last attempts, the newest last."""
         return tuple(self._seen(history.attempts[number], jobs) for number in sorted(history.attempts)[-_ATTEMPTS:])
 
     def signs(
@@ -119,11 +116,9 @@ class Witnessing:
     def times(
         self, history: History, source_log: Path | None, logs: Sequence[Path], *, now_unix_s: float, enough_s: float
     ) -> dict[str, float | None]:
-        """When the run was heard of last, on the axis of `now`: see judge.verdict.Context.
-
-        The logs and checkpoints are looked at once the readings are silent for `enough_s`. A hook that can't write a
-        sample, since the disk is full, still sets its journal's modification time.
-        """
+        """When the run was heard of last, on the axis of `now`: see judge.verdict.Context. The logs and checkpoints are
+        looked at once the readings are silent for `enough_s`. A hook that can't write a sample, since the disk is full,
+        still sets its journal's modification time."""
         attempt, unheard_s = history.latest, self.unheard_s(history)
         journal = [self._attempts / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
         heard_s = self._of_readings.lasts_s(matching(journal if source_log is None else [source_log]))

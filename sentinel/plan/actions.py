@@ -102,17 +102,14 @@ Action = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | Writ
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """The action as a JSON object with its kind."""
     return {"kind": KINDS[type(action)]} | asdict(action)
 
 
 def span(tags: Sequence[str]) -> str:
-    """The first and the last of the checkpoints."""
     return tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
 
 
 def describe(action: Action) -> str:
-    """The action as a person reads it."""
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"

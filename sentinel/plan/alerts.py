@@ -20,10 +20,8 @@ _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
 def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`).
-
-    While the readings are away nothing is known of the job: its topics stay as they were.
-    """
+    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
+    readings are away nothing is known of the job: its topics stay as they were."""
     kind, within_s = look.verdict.kind, policy.confirm_within_s
     blind = look.verdict.reason if kind is VerdictKind.BLIND else None
     alerts = [
@@ -46,10 +44,8 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
 
 
 def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
-    """The turn with what is due of the alerts, and with its memory of what is wrong.
-
-    What an earlier daemon has told, and the log does not say to be over, goes on.
-    """
+    """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
+    and the log does not say to be over, goes on."""
     troubles = {**troubles_of(look.events), **turn.memory.troubles}
     records, memory = _told(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)

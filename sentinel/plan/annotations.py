@@ -27,7 +27,6 @@ class Annotation:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is found by again: the dashboards ask for the first two."""
         return ("sentinel", f"run:{self.run}", f"incident:{self.incident}", self.kind, f"key:{self.key}")
 
 
@@ -38,11 +37,9 @@ def onset_steps(events: Iterable[Event]) -> frozenset[tuple[int, int]]:
 
 
 def marks(run: str, events: Iterable[Event], when: Mapping[tuple[int, int], float]) -> tuple[Annotation, ...]:
-    """The marks of a run's incidents, in the order of the log; one for each key, which is the last of its kind.
-
-    `when` is {(attempt, global_step): Unix time in seconds}: an onset is known by its step, and makes no mark where
-    that step's time is not known.
-    """
+    """The marks of a run's incidents, in the order of the log; one for each key, which is the last of its kind. `when`
+    is {(attempt, global_step): Unix time in seconds}: an onset is known by its step, and makes no mark where that
+    step's time is not known."""
     made: dict[str, Annotation] = {}
     restarted: dict[str, float] = {}  # {incident: when its newest rollback was applied}
     for event in events:
@@ -98,7 +95,6 @@ class Overlay:
 
     @property
     def tags(self) -> list[str]:
-        """What it is found by in a table of runs."""
         return ["sentinel", self.incident, self.outcome]
 
 

@@ -23,7 +23,6 @@ class Baseline(TrainingSettings):
     by_script: tuple[str, ...] = ()  # fields that the trainer has not reported, and that its job script shows
 
     def without_script(self) -> Baseline:
-        """What the trainer itself has reported."""
         unsaid: dict[str, Any] = dict.fromkeys(self.by_script)
         return replace(self, **unsaid, by_script=()) if unsaid else self
 
@@ -37,7 +36,6 @@ class Baseline(TrainingSettings):
         return TrainingSettings(**kept | {"free": free, "skipped": self.skipped or None})
 
     def to_json(self) -> dict[str, Any]:
-        """As `opened` records it."""
         return fields_of(self)
 
     @classmethod
@@ -69,10 +67,8 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
 
 
 def warmup_end(started: RunStarted) -> int | None:
-    """The step at which the attempt's LR, sequence length, random-LTD and curriculum have come to their ends.
-
-    None where none of them is known in steps.
-    """
+    """The step at which the attempt's LR, sequence length, random-LTD and curriculum have come to their ends. None
+    where none of them is known in steps."""
     settings = reported_settings(started)
     ends = [settings.lr.warmup_end] if settings.lr is not None and settings.lr.unit == "steps" else []
     others = (settings.seqlen, settings.random_ltd, settings.curriculum)

@@ -22,10 +22,8 @@ from sentinel.vocabulary.overrides import Anchor, Overrides
 
 
 def rollback_to(event: Event, saved_steps: Sequence[int], margin_steps: int) -> int | None:
-    """The last saved step at or before onset - margin; 0 is from scratch, None where no rollback is recommended.
-
-    Where nothing is known of what was saved, onset - margin itself: any checkpoint at or before it will do.
-    """
+    """The last saved step at or before onset - margin; 0 is from scratch, None where no rollback is recommended. Where
+    nothing is known of what was saved, onset - margin itself: any checkpoint at or before it will do."""
     if not event.recommend_rollback:
         return None
     limit = max(0, event.onset_step - margin_steps)
@@ -42,13 +40,11 @@ class Target:
 
 
 def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
-    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide.
-
-    near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
-    risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
-    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left
-    out, and named in the reason, is a checkpoint of a step at which the run's own readings were ill.
-    """
+    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide. near:
+    onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its risky
+    time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
+    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left out,
+    and named in the reason, is a checkpoint of a step at which the run's own readings were ill."""
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
     newest = run.checkpoints[-1].global_step if run.checkpoints else 0
@@ -96,11 +92,9 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
 
 
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
-
-    A rung that only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't
-    be carried out is a skip to record; the next rung is decided once it is recorded.
-    """
+    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal. A rung that
+    only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't be carried
+    out is a skip to record; the next rung is decided once it is recorded."""
     if (refused := _nothing_decided_now(run, policy)) is not None:
         return refused
     if incident.tried >= len(policy.ladder):
@@ -141,7 +135,6 @@ def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> P
 
 
 def skipped(rung: Rung, reason: str) -> Plan:
-    """The plan for a rung that can't be carried out: it is recorded as skipped, with the reason, a sentence."""
     skip = Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason)
     return Plan(skip=skip, reason=f"rung {rung.name!r} is skipped: {reason}")
 

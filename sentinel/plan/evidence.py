@@ -89,10 +89,8 @@ class Evidence:
     lr_before: Mapping[int, float] = field(default_factory=dict)  # global_step -> lr of that step before the rollback
 
     def reported(self, name: str) -> Any:
-        """The start report's field; None where it was read from the trainer's arguments alone.
-
-        A checkpoint brings back the optimizer's settings: an argument shows what was asked for, not what is in force.
-        """
+        """The start report's field; None where it was read from the trainer's arguments alone. A checkpoint brings back
+        the optimizer's settings: an argument shows what was asked for, not what is in force."""
         return None if name in (self.started.from_arguments or ()) else getattr(self.started, name)
 
     def learning_rates(self) -> dict[int, float]:
@@ -134,7 +132,6 @@ def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
 
 
 def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
-    """Whether two numbers are equal, to so small a part of the larger."""
     return math.isclose(one, other, rel_tol=tolerance)
 
 
@@ -213,11 +210,9 @@ Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
 
 
 def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
-    """The LR as it is reported, of the first step, and of the steps that were made.
-
-    Where the change was written into a job script, that trainer performs it in its own form: what is `changed` shows
-    in its steps, and the rest stands there as it did.
-    """
+    """The LR as it is reported, of the first step, and of the steps that were made. Where the change was written into a
+    job script, that trainer performs it in its own form: what is `changed` shows in its steps, and the rest stands
+    there as it did."""
     if in_script:
         if changed:
             yield "lr of the first steps", _lr_in_script(lr, evidence)
@@ -236,7 +231,6 @@ def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: boo
 
 
 def seqlen_seen(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
-    """The sequence length, likewise."""
     started = evidence.started
     if not in_script:
         yield "seqlen_schedule", exactly(seqlen.to_json(), started.seqlen_schedule)

@@ -45,7 +45,6 @@ def lost_steps(target_step: int, run: RunState) -> int:
 
 
 def lost_so_far(incidents: Iterable[Incident]) -> int:
-    """Optimizer steps that the incidents' rollbacks have thrown away."""
     return sum(r.lost_steps for i in incidents for r in i.rollbacks)
 
 

@@ -35,10 +35,8 @@ def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
 
 
 def proof_of(event: Event) -> tuple[Proof, tuple[str, ...]]:
-    """What an event of a proof says, and the checks that it leaves in doubt.
-
-    Older logs have `proved` where a change was never reported, as long as the plan had foreseen that.
-    """
+    """What an event of a proof says, and the checks that it leaves in doubt. Older logs have `proved` where a change
+    was never reported, as long as the plan had foreseen that."""
     checks = event.get("checks") or ()
     if event["event"] == "not_proved":
         return Proof.CONTRADICTED, tuple(c["what"] for c in checks if answer_of(c) is Proof.CONTRADICTED)
@@ -188,17 +186,14 @@ class Incident:
 
     @property
     def waiting(self) -> Wait | None:
-        """The wait that is under way, or None."""
         return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
 
     @property
     def tried(self) -> int:
-        """How many rungs of the ladder have had their turn."""
         return len(self.rollbacks) + len(self.waits) + len(self.skips)
 
 
 def incident_id(number: int) -> str:
-    """incident-1 is the run's first."""
     return f"incident-{number}"
 
 
@@ -208,15 +203,12 @@ def rollback_id(incident: str, number: int) -> str:
 
 
 def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
-    """overrides.json as `opened` and `decided` record it."""
     return None if overrides is None else load_object(encode_overrides(overrides))
 
 
 def digest_of(decision: Rollback) -> str:
-    """SHA-256, in hex, of what a person agrees to: rung, target, every override, and what can't be confirmed of it.
-
-    Not of the time of the decision, nor of the steps that are lost meanwhile.
-    """
+    """SHA-256, in hex, of what a person agrees to: rung, target, every override, and what can't be confirmed of it. Not
+    of the time of the decision, nor of the steps that are lost meanwhile."""
     document = {
         "rollback": decision.id,
         "rung": decision.rung,

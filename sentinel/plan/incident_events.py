@@ -83,7 +83,6 @@ def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full
 
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
-    """One of the events above."""
     return {"event": kind, "incident": incident, **facts}
 
 
@@ -111,12 +110,10 @@ def opened(
 
 
 def stopped(incident: str, reason: str) -> Event:
-    """sentinel does not act on the incident any more."""
     return event("stopped", incident, reason=reason)
 
 
 def closed(incident: str, outcome: str, reason: str) -> Event:
-    """The end of an incident."""
     return event("closed", incident, outcome=outcome, reason=reason)
 
 
@@ -143,7 +140,6 @@ def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event
 
 
 def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
-    """What the attempt has shown of each change."""
     kind, told = next(k for k, found in PROOFS.items() if found is outcome(checks)), [c.to_json() for c in checks]
     return event(kind, rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=told)
 

@@ -27,13 +27,11 @@ class Known:
 
 
 def life_of(run: RunState, *, spare: str | None = None) -> Known:
-    """Whether anything of the run may write, but what was started for the rollback `spare`.
-
-    Alive: the launcher sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended,
-    or the process is seen dead on its own machine, or an attempt's files were silent for `run.gone_after_s`. All else
-    is unknown: a fresh file without a visible job, an attempt that grows after its job has ended, and a checkpoint or
-    a log of any age where no attempt is known, since a save can take its time and the journal may lie elsewhere.
-    """
+    """Whether anything of the run may write, but what was started for the rollback `spare`. Alive: the launcher sees
+    it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen dead on
+    its own machine, or an attempt's files were silent for `run.gone_after_s`. All else is unknown: a fresh file without
+    a visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where no attempt
+    is known, since a save can take its time and the journal may lie elsewhere."""
     jobs = run.jobs
     if not jobs.known:
         return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
@@ -68,12 +66,10 @@ def hindered(run: RunState, *, spare: str | None = None) -> str | None:
 
 
 def rollback_of(started: RunStarted, jobs: JobsSeen, incidents: Iterable[Incident]) -> str | None:
-    """The rollback whose job writes now, if the attempt has begun since that was started; None where nobody can say.
-
-    By the attempts' numbers: a log's times are another clock's than the daemon's. An attempt that is numbered anew (a
-    log that was rotated before the daemon was started again) is taken for it where it has no time of its own and
-    resumed from the rollback's own target.
-    """
+    """The rollback whose job writes now, if the attempt has begun since that was started; None where nobody can say. By
+    the attempts' numbers: a log's times are another clock's than the daemon's. An attempt that is numbered anew (a log
+    that was rotated before the daemon was started again) is taken for it where it has no time of its own and resumed
+    from the rollback's own target."""
     labels = {writer.rollback for writer in jobs.writers if not writer.pending}
     label = labels.pop() if len(labels) == 1 else None
     rollback = next((r for i in incidents for r in i.rollbacks if r.id == label), None)
@@ -120,9 +116,7 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
 
 def _unreported(run: RunState, spare: str | None) -> Sign | None:
     """The newest file of a trainer that has never reported itself: after a save its silence is no evidence of its end.
-
-    A log alone may be of a job that ended before its first step: it counts for `gone_after_s`.
-    """
+    A log alone may be of a job that ended before its first step: it counts for `gone_after_s`."""
     last = run.jobs.fates.get(None)
     ours = spare is not None and any(w.rollback == spare for w in run.jobs.writers)
     if run.attempts or ours or (last is not None and last.life is Life.GONE):

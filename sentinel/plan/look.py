@@ -69,7 +69,6 @@ class Look:
 
     @property
     def newest_attempt(self) -> int | None:
-        """Its number; None before the first."""
         return max(self.history.attempts, default=None)
 
 

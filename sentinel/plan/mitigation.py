@@ -39,9 +39,7 @@ def overrides_for(
     onset_past: int | None = None,
 ) -> Overrides:
     """What the trainer is to do differently. ConfigError when the rung needs something that nobody has reported.
-
-    `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there.
-    """
+    `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there."""
     if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
     once = Once(
@@ -89,7 +87,6 @@ def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor:
 
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
-    """What is changed, each as a phrase that a person reads."""
     standing = overrides.standing
     said = [*_once_words(overrides, baseline), *_lr_words(standing.lr, baseline.lr, overrides.anchor.global_step)]
     if standing.total_tokens not in (None, baseline.total_tokens):
@@ -135,7 +132,6 @@ def _lr_words(lr: LrSchedule | None, before: LrSchedule | None, step: int) -> It
 
 
 def added_words(now: Free | None, before: Free | None) -> tuple[str, ...]:
-    """The free-form changes that are new, as a person writes them."""
     now, before = now or Free(), before or Free()
     added = [f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value]
     removed = [f"{flag} removed" for flag in now.removed if flag not in before.removed]
@@ -175,10 +171,8 @@ def _free(rung: Rung, baseline: Baseline) -> Free | None:
 
 
 def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
-    """The LR with the rung's own factors; what a sequence length warmup changes of it comes on top.
-
-    ConfigError where the rung needs what nobody has reported.
-    """
+    """The LR with the rung's own factors; what a sequence length warmup changes of it comes on top. ConfigError where
+    the rung needs what nobody has reported."""
     lr = baseline.lr
     if rung.lr_warmup_factor is None and rung.lr_factor is None:
         return lr
@@ -209,11 +203,9 @@ def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
 
 
 def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: Anchor) -> LrSchedule:
-    """For Megatron, whose LR is peak x consumed / warmup at every start: longer, and from the same beginning.
-
-    Where its decay counts tokens and its warmup samples, the warmup ends with a step: Microsoft's scheduler takes the
-    tokens to decay from when it meets that end exactly, and dies where it does not.
-    """
+    """For Megatron, whose LR is peak x consumed / warmup at every start: longer, and from the same beginning. Where its
+    decay counts tokens and its warmup samples, the warmup ends with a step: Microsoft's scheduler takes the tokens to
+    decay from when it meets that end exactly, and dies where it does not."""
     if counted >= lr.warmup_end:
         raise ConfigError(
             f"Megatron counts the LR warmup from the run's beginning, and one of {lr.warmup} "
@@ -233,10 +225,8 @@ def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
 
 
 def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
-    """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none.
-
-    What the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it.
-    """
+    """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none. What
+    the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it."""
     in_script = run.jobs.rewrites_script
     if run.applies is None and not in_script:
         return None

@@ -136,7 +136,6 @@ class RunState:
     paused: bool = False  # whether a person has said `pause`: watch, speak, do not act
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
-        """The checkpoint of that name, or None."""
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
     def illness_at(self, step: int) -> UnhealthySpan | None:
@@ -150,22 +149,18 @@ class RunState:
 
     @property
     def next_incident(self) -> int:
-        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names.
-
-        The log alone does not tell: it may have been deleted with the state folder, while the attempt that trains
-        still reports the rollback that it was started for.
-        """
+        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names. The
+        log alone does not tell: it may have been deleted with the state folder, while the attempt that trains still
+        reports the rollback that it was started for."""
         rollbacks = self.started_rollbacks | {w.rollback for w in self.jobs.writers if w.rollback}
         named = {*(i.id for i in self.incidents), *self.quarantined, *rollbacks}
         return 1 + max((int(found[1]) for name in named if (found := _INCIDENT.match(name))), default=0)
 
     @property
     def unfinished(self) -> tuple[Incident, ...]:
-        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first.
-
-        A rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has
-        written since is not to be taken back with it.
-        """
+        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first. A
+        rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has written
+        since is not to be taken back with it."""
         seen = self.started_rollbacks | {w.rollback for w in self.jobs.writers}
         half = [i for i in self.incidents if i.undoing or (i.half_done is not None and i.half_done.id not in seen)]
         return tuple(reversed(half))

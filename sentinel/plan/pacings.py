@@ -34,10 +34,8 @@ from sentinel.vocabulary.training_settings import TrainingSettings
 
 
 def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What stands, with the rung's sequence length warmup and all that goes with it.
-
-    ConfigError, here as below, where the rung needs what nobody has reported.
-    """
+    """What stands, with the rung's sequence length warmup and all that goes with it. ConfigError, here as below, where
+    the rung needs what nobody has reported."""
     if rung.seqlen_start is None:
         return standing
     seqlen, shorten = _seqlen(rung, baseline, anchor), rung.seqlen_shorten or baseline.shorten
@@ -97,9 +95,7 @@ def _not_reported(baseline: Baseline) -> list[str]:
 
 def position_at(anchor: Anchor, baseline: Baseline) -> Position:
     """The target's position; what nobody has reported is counted from the schedules, where the LR does not go by it.
-
-    ConfigError where it does, or where the batch and the full length are not known.
-    """
+    ConfigError where it does, or where the batch and the full length are not known."""
     batch, full = baseline.batch_size, baseline.full_seqlen
     samples, tokens = anchor.consumed_samples, anchor.consumed_tokens
     unit = baseline.lr.unit if baseline.lr is not None else "steps"
@@ -146,10 +142,8 @@ def _total_steps(rung: Rung, baseline: Baseline) -> int:
 def batch_size_for(
     rung: Rung, before: BatchSizeSchedule | None, baseline: Baseline, anchor: Anchor
 ) -> BatchSizeSchedule | None:
-    """The batch after the restart; `before` is what stands without the rung's own warmup of it.
-
-    ConfigError also where a sequence length that warms up is in force.
-    """
+    """The batch after the restart; `before` is what stands without the rung's own warmup of it. ConfigError also where
+    a sequence length that warms up is in force."""
     if rung.batch_size_start is None or rung.batch_size_samples is None:
         return before
     if before is None or anchor.consumed_samples is None:

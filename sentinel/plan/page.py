@@ -60,24 +60,20 @@ class Page:
 
     @property
     def status(self) -> str:
-        """As Alertmanager names it."""
         return "resolved" if self.resolved else "firing"
 
     @property
     def title(self) -> str:
-        """One line."""
         about = f"{self.run} {self.incident}" if self.incident else self.run
         return f"[{'resolved' if self.resolved else self.severity}] {about}: {self.summary}"
 
     @property
     def text(self) -> str:
-        """All of it, to be read by a person."""
         details = self.details.items()
         facts = [f"{key}: {value if isinstance(value, str) else dump_json(value)}" for key, value in details]
         return "\n".join([self.title, *facts, f"what to do: {self.runbook}"])
 
     def to_json(self) -> dict[str, Any]:
-        """As receivers get it, and as it waits in an outbox."""
         of_itself = ("severity", "topic", "run", "incident", "summary", "details", "runbook", "time_unix_s")
         return {
             "id": self.id,
@@ -130,10 +126,8 @@ def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
 
 
 def pages(events: Iterable[Event], run: str, *, runbook: str = RUNBOOK) -> Iterator[tuple[int, Page]]:
-    """The pages of a whole incident log, each with the number of its event, from 0.
-
-    Nothing is resolved that nobody was told of, and the end of an incident ends all that was told of it.
-    """
+    """The pages of a whole incident log, each with the number of its event, from 0. Nothing is resolved that nobody was
+    told of, and the end of an incident ends all that was told of it."""
     firing: dict[str, Page] = {}
     for number, event in enumerate(events):
         page = page_for(event, run, runbook=runbook)
@@ -153,7 +147,6 @@ def pages(events: Iterable[Event], run: str, *, runbook: str = RUNBOOK) -> Itera
 
 
 def ended(run: str, reason: str, now_unix_s: float, *, runbook: str = RUNBOOK) -> Page:
-    """The watch itself has ended, for a reason that no incident tells."""
     return _of_ourselves(run, "ended", "critical", f"sentinel watch has ended: {reason}", now_unix_s, runbook)
 
 

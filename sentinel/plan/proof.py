@@ -44,7 +44,6 @@ class Check:
         return self.found if self.found is not None else exactly(self.expected, self.reported).answer
 
     def to_json(self) -> dict[str, Any]:
-        """The check with its answer, for the incident log."""
         told = asdict(self) | {"answer": str(self.answer)}
         del told["found"]
         return told
@@ -57,11 +56,9 @@ def outcome(checks: tuple[Check, ...]) -> Proof:
 
 
 def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = None) -> tuple[Check, ...]:
-    """Everything that the decision fixes, compared with what the attempt says and shows that it runs with.
-
-    An attempt that was restarted after a crash resumes later than the target: then what is checked is what stands, and
-    that the one-shot changes are still on the record. `baseline` is what the run ran with when the incident began.
-    """
+    """Everything that the decision fixes, compared with what the attempt says and shows that it runs with. An attempt
+    that was restarted after a crash resumes later than the target: then what is checked is what stands, and that the
+    one-shot changes are still on the record. `baseline` is what the run ran with when the incident began."""
     overrides, started, before = rollback.overrides, evidence.started, baseline or Baseline()
     at_anchor = (started.resumed_from or 0) <= overrides.anchor.global_step
     named = None if started.rollback else Proof.CONTRADICTED

@@ -56,11 +56,9 @@ def was_stopped_for_hanging(look: Look) -> bool:
 
 
 def fruitless_starts(look: Look) -> int:
-    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided.
-
-    What a trainer saves that was there before is no progress of theirs: an attempt counts for the last start before it.
-    By attempts and the log's order: the trainer's clock and the daemon's may differ by minutes.
-    """
+    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided. What a trainer
+    saves that was there before is no progress of theirs: an attempt counts for the last start before it. By attempts
+    and the log's order: the trainer's clock and the daemon's may differ by minutes."""
     begun_after: list[float] = []
     for event in look.events:
         if event["event"] == "decided":
@@ -74,10 +72,8 @@ def fruitless_starts(look: Look) -> int:
 
 
 def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
-    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
-
-    A crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung.
-    """
+    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole. A
+    crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung."""
     if not (policy.restart_on_hang if hung else policy.restart_on_crash):
         return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
     if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
@@ -107,10 +103,8 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
 
 def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
-
-    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody
-    has looked at.
-    """
+    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody has
+    looked at."""
     if not policy.restart_on_hang:
         return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
     if (refused := _restarts_not(run, policy, restarts_spent)) is not None:

@@ -44,10 +44,8 @@ class Plan:
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
-    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act.
-
-    Empty once the decision's own job runs or has run: what it writes is not to be moved.
-    """
+    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act. Empty once
+    the decision's own job runs or has run: what it writes is not to be moved."""
     ours, incident = decision.id, decision.overrides.incident
     if (why := hindered(run, spare=ours)) is not None:
         return Plan(refusal=why, waits=True)

@@ -48,9 +48,7 @@ def updated(
     troubles: Mapping[str, Trouble], alerts: Iterable[Alert], now_unix_s: float
 ) -> tuple[dict[str, Trouble], tuple[Trouble, ...], tuple[Trouble, ...]]:
     """The troubles as these alerts leave them; those of which a person is to be told now; those told of that are over.
-
-    A topic without an alert stays as it is: nothing is known of it now.
-    """
+    A topic without an alert stays as it is: nothing is known of it now."""
     known, due, over = dict(troubles), list[Trouble](), list[Trouble]()
     for alert in alerts:
         topic, severity, reason = alert.topic, alert.severity, alert.reason
@@ -69,10 +67,8 @@ def updated(
 
 
 def is_due(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
-    """Whether a person is to be told now: it has lasted for `within_s`, and nobody was told yet.
-
-    What was tried again and again is told again every hour; what just lasts (a job that is gone) is told once.
-    """
+    """Whether a person is to be told now: it has lasted for `within_s`, and nobody was told yet. What was tried again
+    and again is told again every hour; what just lasts (a job that is gone) is told once."""
     if trouble.alerted_unix_s is not None:
         return trouble.topic == "struggling" and now_unix_s - trouble.alerted_unix_s >= AGAIN_S
     return now_unix_s - trouble.since_unix_s >= within_s
@@ -92,10 +88,8 @@ def troubles_of(events: Iterable[Event]) -> dict[str, Trouble]:
 
 
 def unsettled(events: Sequence[Event], now_unix_s: float, *, within_s: float) -> bool:
-    """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since.
-
-    Such a turn, in which nothing was tried, is no success yet. After that long without another try it is history.
-    """
+    """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since. Such a
+    turn, in which nothing was tried, is no success yet. After that long without another try it is history."""
     for event in reversed(events):
         if event["event"] in ("done", "applied", "stopped", "closed"):
             return False

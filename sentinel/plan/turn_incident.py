@@ -21,7 +21,6 @@ from sentinel.plan.rollback import Plan, plan_rollback
 
 
 def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
-    """One turn, from wherever the incident stands."""
     if incident.current is None:
         completed = filled(incident.baseline, look.run.jobs.script_baseline)
         if completed == incident.baseline:
@@ -224,10 +223,8 @@ def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
 
 
 def made_since(history: History, started_after: int | None) -> int:
-    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which.
-
-    By attempts, not by times: the trainer's clock and the daemon's may differ by minutes.
-    """
+    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which. By
+    attempts, not by times: the trainer's clock and the daemon's may differ by minutes."""
     if started_after is None:
         return 0
     return sum(attempt.made for number, attempt in history.attempts.items() if number > started_after)
