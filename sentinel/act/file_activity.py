@@ -15,7 +15,6 @@ _CHECKPOINT_FOLDERS = 2
 _CHECKPOINT_DEPTH = 3
 _FILES = 4096  # files of a checkpoint that are looked at, at most: of thousands of shards the others tell the same
 _CLOCK_KNOWN_S = 600.0  # seconds for which the difference between two clocks is taken to be the same
-
 Clock = Callable[[], float]
 
 

@@ -36,9 +36,7 @@ from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
 
 log = logging.getLogger(__name__)
-
 Say = Callable[[str], None]  # shows the person at the terminal one line
-
 _AROUND_ACTIONS = ("intent", "done", "failed")  # events that are not said: the action is described when it begins
 
 
@@ -108,7 +106,6 @@ class Pinning:
 
 # does one action and returns when its effect has been seen; raises a SentinelError when it was not
 Perform = Callable[[Action], None]
-
 _MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mean that an effect is not seen
 
 

@@ -15,7 +15,6 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
 
 _UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is told
-
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 

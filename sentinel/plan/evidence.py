@@ -16,7 +16,6 @@ FIRST_STEPS = 3  # steps of a new attempt that the proof of its changes waits fo
 
 # DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit
 CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
-
 PRINTED = 1e-3  # logs print a learning rate to four digits: a reading may be wrong by this part of itself
 
 # setting -> names of it in the command lines of Megatron-LM, Megatron-DeepSpeed, Hugging Face's TrainingArguments,

@@ -16,7 +16,6 @@ TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
 
 # the pacings of a SeqlenSchedule, by their names
 SeqlenPacing = Literal["fixed_linear", "fixed_root", "fixed_discrete", "mixed", "adaptive", "custom"]
-
 DifficultyKind = Literal["percentile", "value"]  # the kinds of a DifficultySchedule
 
 

@@ -11,7 +11,6 @@ from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, RunState, Sig
 from sentinel.vocabulary.sample import RunStarted
 
 _SETTLE_S = 60.0  # seconds without a sign of life that an end needs which is likely, and not certain
-
 _SETTLE_STEPS = 5  # the same in steps, for a trainer whose steps are long
 
 # a checkpoint's file that is so much newer than the last attempt's journal was written by somebody else

@@ -19,7 +19,6 @@ Severity = Literal["warning", "critical"]
 # train at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's;
 # paging: pages can't be written to the outbox of a channel
 TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown", "paging"]
-
 AGAIN_S = 3600.0  # seconds after which a struggle that lasts is told once more
 
 

@@ -20,7 +20,6 @@ from sentinel.plan.restart import hang_turn, restart_turn
 from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
-
 OLD_AFTER_S = 60.0  # a look that took longer has waited for a filesystem: what it found first may not be so any more
 
 
