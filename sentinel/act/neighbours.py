@@ -65,5 +65,4 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
-    # the log that the readings come from, or a pattern; None where they come from journals
-    source_log: Path | None = None
+    source_log: Path | None = None  # the log that the readings come from, or a pattern; None: journals

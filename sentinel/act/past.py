@@ -20,8 +20,7 @@ from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
-# why the job script can't carry these changes, as a sentence; None where it can
-ScriptRefusal = Callable[[Overrides], str | None]
+ScriptRefusal = Callable[[Overrides], str | None]  # why the job script can't carry the changes; None where it can
 
 
 @dataclass(slots=True)

@@ -104,8 +104,7 @@ class Pinning:
         return None
 
 
-# does one action and returns when its effect has been seen; raises a SentinelError when it was not
-Perform = Callable[[Action], None]
+Perform = Callable[[Action], None]  # returns when the action's effect has been seen; else raises a SentinelError
 _MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mean that an effect is not seen
 
 

@@ -87,11 +87,9 @@ class Coming(Described):
     global_step: int
     lr: float | None  # None: the schedule is not known, or goes by tokens or samples that can't be counted beforehand
     seqlen: int | None  # tokens per sample; None: the validations decide it, or nobody has reported the full length
-    # samples of the step over all ranks, before the trainer rounds them down to whole micro-batches; None where nobody
-    # has reported a batch, or where it can't be counted
+    # samples of the step over all ranks, before they are rounded to micro-batches; None: not reported, or not countable
     global_batch_samples: int | None
-    # tokens of a sample that the dropping layers keep; None where they see all, or the length is not known
-    kept_tokens: int | None
+    kept_tokens: int | None  # tokens of a sample that the dropping layers keep; None: all, or the length is not known
     curriculum: str | None  # the largest difficulties that are drawn from, as `voc up to 31 %`; None without a pacing
 
     def __str__(self) -> str:  # what is not switched on is left out

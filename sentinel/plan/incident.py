@@ -81,13 +81,11 @@ class Rollback:
     taken_back: bool = False  # whether what was done of it has been taken back since
     starts: int = 0  # how often the job's start was intended
     last_start_unix_s: float | None = None
-    # the newest attempt when the job's start was last intended, 0 for none; None where that was not recorded
-    last_start_attempt: int | None = None
+    last_start_attempt: int | None = None  # the newest attempt then, 0 for none; None where it was not recorded
     attempt: int | None = None  # the attempt that was started for it
     proof: Proof | None = None  # whether its changes took effect; None while no attempt has shown
     doubts: tuple[str, ...] = ()  # what is contradicted, or not verified: names of checks
-    # why the restart failed; None while it has not. Only where `proof` is confirmed did the rung not help.
-    failed: str | None = None
+    failed: str | None = None  # why the restart failed; only where `proof` is confirmed did the rung not help
 
     @property
     def proved(self) -> bool | None:
@@ -156,8 +154,7 @@ class Incident:
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
-    # the rollback whose missing effect the incident is about: it waits for a person, and ends with that one's incident
-    ignored: str | None = None
+    ignored: str | None = None  # the rollback whose missing effect it is about: it ends with that one's incident
     overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)

@@ -11,8 +11,7 @@ from typing import Literal
 
 from sentinel.plan.incident import Event
 
-# warning: somebody should know; critical: nothing goes on before a person does something
-Severity = Literal["warning", "critical"]
+Severity = Literal["warning", "critical"]  # critical: nothing goes on before a person does something
 
 # struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
 # start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts
