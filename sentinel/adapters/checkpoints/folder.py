@@ -9,23 +9,21 @@ from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
 from sentinel.adapters.checkpoints.looks import Looks
-from sentinel.adapters.checkpoints.manifest_file import MANIFESTS, ManifestFiles
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
 from sentinel.adapters.checkpoints.room import Room, room_for
-from sentinel.adapters.checkpoints.trackers import Trackers
-from sentinel.adapters.checkpoints.verify import Examined, Sibling, examine
+from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers
+from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, Sibling, examine, read_manifest
 from sentinel.adapters.checkpoints.walk import walk
+from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
-from sentinel.vocabulary.manifest import Manifest
-
-__all__ = ["Checkpoints", "write_manifest"]
+from sentinel.vocabulary.manifest import Manifest, encode_manifest
 
 
 class Checkpoints:
-    """The folder that the trainer saves to. With its run's manifests, a flipped bit is found wherever it is."""
+    """The folder that the trainer saves to. With the run's manifests, a flipped bit is found wherever it is."""
 
     def __init__(self, folder: Path, *, manifests: Path | None = None) -> None:
         """manifests: STATE_DIR/manifests; None is without."""
@@ -33,37 +31,29 @@ class Checkpoints:
         self.pins = Pins(folder)
         self._looks = Looks(folder)
         self._trackers = Trackers(folder, self._named)
-        self._manifests = ManifestFiles(manifests) if manifests else None
+        self._manifests = manifests
         self._quarantine = Quarantine(folder, manifests)
 
     def list(self) -> tuple[Checkpoint, ...]:
         """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
         found = self._named()
         problems = self._looks.problems(found)
-        by_universal = any(named.layout is UNIVERSAL for named in found) and self._resumes_from_universal()
-        for named in found:
-            if named.layout is UNIVERSAL and not by_universal:
-                problems[named.tag] = (
-                    "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-                )
+        if any(named.layout is UNIVERSAL for named in found) and not self._resumes_from_universal():
+            why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
+            problems |= {named.tag: why for named in found if named.layout is UNIVERSAL}
         return tuple(
-            Checkpoint(
-                tag=named.tag,
-                global_step=named.global_step,
-                complete=problems[named.tag] is None,
-                problem=problems[named.tag],
-            )
-            for named in found
+            Checkpoint(tag=n.tag, global_step=n.global_step, complete=problems[n.tag] is None, problem=problems[n.tag])
+            for n in found
         )
 
-    def verify(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Checkpoint:
+    def verify(self, tag: str, *, progress: Progress | None = None) -> Checkpoint:
         """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there.
 
-        By its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
+        Checked by its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
         """
         named = self._find(tag)
         try:
-            examined = self._examine(named, progress=progress, threads=threads)
+            examined = self._examine(named, progress=progress)
         except CheckpointError as error:  # a manifest that can't be read
             examined = Examined(complete=True, problem=str(error))
         return Checkpoint(
@@ -74,28 +64,24 @@ class Checkpoints:
             problem=examined.problem,
         )
 
-    def digest(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Manifest:
+    def digest(self, tag: str, *, progress: Progress | None = None) -> Manifest:
         """The manifest of a checkpoint, read whole. CheckpointError when it is not there, or not whole."""
         named = self._find(tag)
-        examined = self._examine(named, digests=True, progress=progress, threads=threads)
+        examined = self._examine(named, digests=True, progress=progress)
         if examined.problem is not None:
             raise CheckpointError(f"{tag} gets no manifest, because it is not whole: {examined.problem}")
         return Manifest(tag=tag, global_step=named.global_step, files=examined.files)
 
     def room_for_saves(self, saves: int) -> Room | None:
-        """Whether so many more checkpoints of the newest one's size would fit; None while there is none to go by."""
+        """Whether so many more checkpoints of the newest one's size would fit; None while there is no checkpoint."""
         found = self._named()
         if not found:
             return None
         contents = walk(self.folder / found[-1].tag)
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
-    def size_of(self, tag: str) -> int:
-        """Bytes of all files of a checkpoint: what the next save will take. CheckpointError if it is not there."""
-        return walk(self.folder / self._find(tag).tag).size_bytes
-
     def latest(self) -> str | None:
-        """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing says."""
+        """The tag that a restart would resume from; "" when its tracker is torn, None when nothing names one."""
         return self._trackers.latest()
 
     def disagreement(self) -> str | None:
@@ -103,13 +89,13 @@ class Checkpoints:
         return self._trackers.disagreement()
 
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
-        """Makes a restart resume from the tag; the first time in a rollback, keeps what the trackers said.
+        """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.
 
-        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: there the
-        newest folder is resumed from, and what is newer than the tag goes into the quarantine.
+        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: the newest
+        folder is resumed from, and what is newer than the tag goes into the quarantine.
         """
         room = self._quarantine.room(incident, rollback)
-        self._quarantine.keep_trackers(room)
+        keep_trackers(self.folder, room)
         target = recognise(tag) if tag is not None else None
         if tag is not None and target is None:
             raise CheckpointError(f"`latest` can't name {tag!r}: it is not the name of a checkpoint")
@@ -137,21 +123,10 @@ class Checkpoints:
         """Brings back what `quarantine` and `point_latest` of a rollback changed. Overwrites no checkpoint."""
         self._quarantine.bring_back(incident, rollback)
 
-    def _examine(
-        self, named: Named, *, digests: bool = False, progress: Progress | None = None, threads: int | None = None
-    ) -> Examined:
-        known = self._manifests.read(named.tag) if self._manifests else None
-        manifest, written_ns = known or (None, 0)
-        return examine(
-            self.folder,
-            named,
-            sibling=self._sibling(named),
-            manifest=manifest,
-            manifest_mtime_ns=written_ns,
-            digests=digests,
-            progress=progress,
-            threads=threads,
-        )
+    def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
+        manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
+        sibling = self._sibling(named)
+        return examine(self.folder, named, sibling=sibling, manifest=manifest, digests=digests, progress=progress)
 
     def _named(self) -> builtins.list[Named]:
         """Every checkpoint's folder, by step; reads nothing but their names."""
@@ -171,26 +146,25 @@ class Checkpoints:
         return named
 
     def _sibling(self, named: Named) -> Sibling | None:
-        """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
+        """The nearest earlier checkpoint of the same layout, else the nearest later one, if it can be walked."""
         alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
-        for other in (*earlier[-1:], *later[:1]):
-            contents = walk(self.folder / other.tag)
-            if contents.refusal is None:
-                return Sibling(tag=other.tag, contents=contents)
-        return None
+        walked = (Sibling(tag=n.tag, contents=walk(self.folder / n.tag)) for n in (*earlier[-1:], *later[:1]))
+        return next((sibling for sibling in walked if sibling.contents.refusal is None), None)
 
     def _resumes_from_universal(self) -> bool:
-        said = recognise(self._trackers.read("latest") or "")
-        return said is not None and said.layout is UNIVERSAL
+        latest = recognise(self._trackers.read("latest") or "")
+        return latest is not None and latest.layout is UNIVERSAL
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:
     """Reads a checkpoint whole and writes STATE_DIR/manifests/TAG.json; returns where. CheckpointError.
 
-    A checkpoint that disagrees with the manifest it has is not whole: a new one never hides what the old one tells.
+    A checkpoint that disagrees with the manifest it has is not whole: a new one never hides what the old one shows.
     """
     manifests = state_dir / MANIFESTS
     manifest = Checkpoints(folder, manifests=manifests).digest(tag, progress=progress)
-    return ManifestFiles(manifests).write(manifest)
+    make_folders(manifests)
+    write_atomically(path := manifests / f"{manifest.tag}.json", encode_manifest(manifest))
+    return path

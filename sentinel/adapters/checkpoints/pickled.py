@@ -1,9 +1,9 @@
-"""What a pickle says, without executing it: the opcodes are read (`pickletools.genops`), never performed.
+"""What a pickle holds, without executing it: the opcodes are read (`pickletools.genops`), never performed.
 
-A checkpoint is untrusted input, and unpickling runs whatever its author wanted to be run. Two things are worth knowing
-from it nevertheless: which storages a torch file holds and of what type (its persistent ids), and a few plain keys and
-values of its dictionaries. So the stack machine is followed with names in the place of objects: what is not a string, a
-whole number, None, a global's name or a short tuple of these is an unknown, and nothing is ever imported or called.
+A checkpoint is untrusted input, and unpickling runs whatever its author wanted to run. Needed are the storages of a
+torch file and their types (its persistent ids), and a few plain keys and values of its dictionaries. So the stack
+machine is followed with names in the place of objects: what is not a string, a whole number, None, a global's name or a
+short tuple of these is unknown, and nothing is ever imported or called.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LARGEST_BYTES", "Entry", "Global", "Persistent", "PickleError", "read_pickle"]
-
-LARGEST_BYTES = 64 << 20
-"""A rank's own pickle has some hundred kilobytes; what is larger than this is not followed."""
-
-_MOST_OPCODES = 20_000_000
-"""Half a minute of reading."""
+LARGEST_BYTES = 64 << 20  # a rank's own pickle has some hundred kilobytes; what is larger than this is not followed
+_MOST_OPCODES = 20_000_000  # half a minute of reading
+_LONGEST_TUPLE = 8
+_UNKNOWN = object()  # anything that is not followed
+_MARK = object()  # where a tuple's, a list's or a dictionary's items begin
+_PLAIN = frozenset(
+    {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"}
+    | {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "NONE"}
+)
+_TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 
 
 class PickleError(ValueError):
     """A pickle that breaks off, or is not one."""
-
-
-class _Unknown:
-    """Anything that is not followed."""
-
-
-class _Mark:
-    """Where a tuple, a list's or a dictionary's items begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +51,7 @@ class Entry:
 
     key: Any
     value: Any
-    top: bool
-    """Whether the dictionary is the pickled object itself."""
-
-
-_UNKNOWN, _MARK = _Unknown(), _Mark()
-_STRINGS = frozenset(
-    {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"}
-)
-_NUMBERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"})
-_TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
-_LONGEST_TUPLE = 8
+    top: bool  # the dictionary is the pickled object itself
 
 
 def read_pickle(data: bytes) -> Iterator[Persistent | Entry]:
@@ -99,10 +84,8 @@ class _Machine:
             self._stack.append(self._memo[int(argument)])
         elif name == "MARK":
             self._stack.append(_MARK)
-        elif name in _STRINGS or name in _NUMBERS:
+        elif name in _PLAIN:
             self._stack.append(argument)
-        elif name == "NONE":
-            self._stack.append(None)
         elif name == "GLOBAL":
             self._stack.append(Global(*argument.split(" ", 1)) if " " in argument else _UNKNOWN)
         else:

@@ -8,11 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Room", "quota_left", "room_for"]
-
-_QUOTACTL_FD = 443
-"""The system call's number, the same on every architecture that Linux 5.14 and newer runs on but alpha."""
-
+_QUOTACTL_FD = 443  # the system call's number in Linux 5.14 and newer, on every architecture but alpha
 _GET_USER_QUOTA = 0x800007 << 8
 _QUOTA_BLOCK_BYTES = 1024
 
@@ -23,17 +19,9 @@ class Room:
 
     needed_bytes: int
     needed_files: int
-    free_bytes: int
-    """What an ordinary user may still write."""
-
-    free_files: int | None
-    """Inodes; None where the filesystem does not count them."""
-
-    quota_bytes: int | None
-    """What the user's own quota leaves; None where there is none, or none that can be asked for without root."""
-
-    problem: str | None
-    """What it is too little of, as a sentence; None when there is enough."""
+    free_bytes: int  # what an ordinary user may still write
+    quota_bytes: int | None  # what the user's own quota leaves; None where there is none or only root can read it
+    problem: str | None  # what there is too little of, as a sentence
 
 
 class _Quota(ctypes.Structure):
@@ -43,17 +31,13 @@ class _Quota(ctypes.Structure):
         ("hard_limit_blocks", ctypes.c_uint64),
         ("soft_limit_blocks", ctypes.c_uint64),
         ("used_bytes", ctypes.c_uint64),
-        ("hard_limit_files", ctypes.c_uint64),
-        ("soft_limit_files", ctypes.c_uint64),
-        ("used_files", ctypes.c_uint64),
-        ("byte_deadline_s", ctypes.c_uint64),
-        ("file_deadline_s", ctypes.c_uint64),
+        ("files_and_deadlines", ctypes.c_uint64 * 5),
         ("valid", ctypes.c_uint32),
     )
 
 
 def quota_left(folder: Path) -> int | None:
-    """Bytes that the user's quota leaves, as the kernel knows it; None where it does not say.
+    """Bytes that the user's quota leaves, from the kernel; None where there is none.
 
     Network filesystems keep their quotas on the server (Lustre's `lfs quota`, NFS's rquotad): None there. A project's
     quota shows in the free bytes themselves, on ext4 and XFS.
@@ -79,21 +63,17 @@ def room_for(
 ) -> Room:
     """Whether so much can still be written below this folder, now. OSError when it can't be looked at."""
     status = statvfs(folder)
-    free_bytes = status.f_bavail * status.f_frsize
-    free_files = status.f_favail if status.f_files else None
-    quota_bytes = quota(folder)
-    problem = None
+    free_bytes, quota_bytes, problem = status.f_bavail * status.f_frsize, quota(folder), None
     if free_bytes < needed_bytes:
         problem = f"{folder} has {_gb(free_bytes)} free, and {_gb(needed_bytes)} are needed"
     elif quota_bytes is not None and quota_bytes < needed_bytes:
         problem = f"the quota leaves {_gb(quota_bytes)} on {folder}, and {_gb(needed_bytes)} are needed"
-    elif free_files is not None and free_files < needed_files:
-        problem = f"{folder} has room for {free_files} more files, and {needed_files} are needed"
+    elif status.f_files and status.f_favail < needed_files:  # a filesystem without inodes counts no files
+        problem = f"{folder} has room for {status.f_favail} more files, and {needed_files} are needed"
     return Room(
         needed_bytes=needed_bytes,
         needed_files=needed_files,
         free_bytes=free_bytes,
-        free_files=free_files,
         quota_bytes=quota_bytes,
         problem=problem,
     )

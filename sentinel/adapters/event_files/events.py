@@ -91,14 +91,16 @@ def _axes_and_iterations(short: ShortScalars) -> tuple[NDArray[np.uint8], NDArra
     places = np.flatnonzero(short.are)
     tags = _Tags(words, short.tags_at[places], short.tag_bytes[places])
     for prefix, axis in _PREFIXES.items():
-        axes[places[tags.starting(prefix)]] = axis
+        axes[places[tags.having(prefix, at_end=False)]] = axis
     for suffix, axis in _SUFFIXES.items():
-        axes[places[tags.ending(suffix)]] = axis
+        axes[places[tags.having(suffix, at_end=True)]] = axis
     for suffix in _VALUE_IS_ITERATION:
-        found = tags.ending(suffix)
+        found = tags.having(suffix, at_end=True)
         value = words[tags.end[found]]  # its key, and four bytes of a float
-        says = (value & np.uint64(0xFF)) == VALUE_KEY
-        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
+        is_float = (value & np.uint64(0xFF)) == VALUE_KEY
+        floats = ((value[is_float] >> np.uint64(8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+        is_whole = (floats >= 0) & (floats < 2**24) & (floats == np.floor(floats))
+        iterations[places[found[is_float]]] = np.where(is_whole, floats, -1)
     return axes, iterations
 
 
@@ -148,17 +150,11 @@ class _Tags:
         self._start, self._length, self.end = start, length, start + length
         self._first_word, self._last_word = words[start], words[self.end - 8]
 
-    def starting(self, text: str) -> NDArray[np.int64]:
-        """The numbers of the tags that begin with the text, of eight letters at least."""
-        found = np.flatnonzero(self._first_word == _word(text[:8]))
-        return self._same(found, self._start[found], text)
-
-    def ending(self, text: str) -> NDArray[np.int64]:
-        """The numbers of the tags that end with the text, of eight letters at least."""
-        found = np.flatnonzero(self._last_word == _word(text[-8:]))
-        return self._same(found, self.end[found] - len(text), text)
-
-    def _same(self, found: NDArray[np.int64], at: NDArray[np.int64], text: str) -> NDArray[np.int64]:
+    def having(self, text: str, *, at_end: bool) -> NDArray[np.int64]:
+        """The numbers of the tags that begin or end with the text, of eight letters at least."""
+        outer, edge = (self._last_word, text[-8:]) if at_end else (self._first_word, text[:8])
+        found = np.flatnonzero(outer == _word(edge))
+        at = self.end[found] - len(text) if at_end else self._start[found]
         same = self._length[found] >= len(text)
         for place in (*range(0, len(text) - 8, 8), len(text) - 8):
             same &= self._words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
@@ -167,12 +163,6 @@ class _Tags:
 
 def _word(eight_letters: str) -> np.uint64:
     return np.uint64(int.from_bytes(eight_letters.encode(), "little"))
-
-
-def _floats(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The whole numbers that the low four bytes hold as floats; -1 for what is none."""
-    values = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
-    return np.where((values >= 0) & (values < 2**24) & (values == np.floor(values)), values, -1).astype(np.int64)
 
 
 def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,8 +168,7 @@ def _decoded(one: dict[str, Any]) -> Spans:
     return Spans(**(one | {"problem": problem, "reached": reached}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parted:
+class Parted(NamedTuple):
     """What came of parting a file."""
 
     size: int  # bytes of the file when it had been read to its end
@@ -183,8 +182,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
     """
     with path.open("rb") as file, kept.open("wb", _BUFFER_BYTES) as keeps, cut.open("wb", _BUFFER_BYTES) as cuts:
         opened = EventFile(file)
-        problem = None
-        sorting = _Sorting(at, spans)
+        problem, iteration = None, spans.first_iteration or 0
         for stretch in opened.stretches():
             events, problem = read_events(stretch)
             if (bad := stretch.first_bad_checksum()) is not None and bad <= len(events.steps):
@@ -193,7 +191,7 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
                 problem = Problem(at=where, what=what)
             if problem is not None:
                 break
-            stays, goes = sorting.sort(events)
+            stays, goes, iteration = _sides(events, at, iteration)
             _copy(stretch, stays, keeps)
             _copy(stretch, goes, cuts)
         problem = problem or opened.problem
@@ -203,39 +201,24 @@ def part(path: Path, at: Anchor, spans: Spans, kept: Path, cut: Path) -> Parted:
         for written in (keeps, cuts):
             written.flush()
             os.fsync(written.fileno())
-        return Parted(size=file.tell() if problem is None or problem.torn else 0, problem=problem)
+        return Parted(file.tell() if problem is None or problem.torn else 0, problem)
 
 
-class _Sorting:
-    """Which events stay: those at or before the cut on their own axis.
+def _sides(events: Events, at: Anchor, iteration: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
+    """(stays, goes) for each event, and the last iteration: what stays is at or before the cut on its own axis.
 
     Where the cut's value on an axis is not known, an event goes with its own iteration, else with the one written
     before it (at a file's beginning: after it). Events without a tag go to both parts, so that each is a complete file,
     except session starts: they make TensorBoard forget earlier records of their steps.
     """
-
-    def __init__(self, at: Anchor, spans: Spans) -> None:
-        self._at = at
-        self._iteration = spans.first_iteration or 0
-
-    def sort(self, events: Events) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(stays, goes) for each event."""
-        steps, axes = events.steps, events.axes
-        iterations = self._carried(events.iterations)
-        stays = iterations <= self._at.global_step
-        for axis, limit in _limits(self._at).items():
-            if limit is not None:
-                stays = np.where(axes == axis, steps <= limit, stays)
-        stays = np.where(axes == Axis.SESSION, steps <= self._at.global_step, stays)
-        in_both = axes == Axis.NONE
-        return stays | in_both, ~stays | in_both
-
-    def _carried(self, iterations: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Each event's iteration: its own, or that of the last event before it that has one."""
-        known = np.concatenate(([self._iteration], iterations))
-        carried = known[np.maximum.accumulate(np.where(known >= 0, np.arange(len(known)), 0))]
-        self._iteration = int(carried[-1])
-        return carried[1:]
+    known = np.concatenate(([iteration], events.iterations))
+    carried = known[np.maximum.accumulate(np.where(known >= 0, np.arange(len(known)), 0))]
+    stays = carried[1:] <= at.global_step
+    for axis, limit in (_limits(at) | {Axis.SESSION: at.global_step}).items():
+        if limit is not None:
+            stays = np.where(events.axes == axis, events.steps <= limit, stays)
+    in_both = events.axes == Axis.NONE
+    return stays | in_both, ~stays | in_both, int(carried[-1])
 
 
 def _copy(stretch: Stretch, wanted: NDArray[np.bool_], to: BinaryIO) -> None:
