@@ -95,9 +95,8 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             return
-        before = bounded.read_record(
-            listing, lambda data: {_below(name, listing) for name in data["files"]}, QuarantineError
-        )
+        names = bounded.read_record(listing, lambda data: list(data["files"]), QuarantineError)
+        before = {_below(name, listing) for name in names}
         aside = self._aside(rollback)
         for path in [*self._event_files(), *self._matching(_KEPT)]:
             name = self._name(path)
@@ -228,18 +227,15 @@ class _Cutting:
         cut_off = self.aside / f"{name}{_CUT}"
         kept_part, cut_part = (p.with_name(p.name.replace(_LOADED, _PART)) for p in (path, cut_off))
         make_folders(cut_off.parent)
-        parted = part(path, self.at, spans, kept_part, cut_part)
-        torn = parted.problem is not None and parted.problem.torn
-        if parted.problem is not None and not torn:
-            self.report.kept_whole[name] = parted.problem.what
-        elif not spans.is_of(path.stat()):
-            self.report.kept_whole[name] = _GROWS
-        if name in self.report.kept_whole:
+        size, problem = part(path, self.at, spans, kept_part, cut_part)
+        unreadable = None if problem is None or problem.torn else problem.what
+        if unreadable or not spans.is_of(path.stat()):
+            self.report.kept_whole[name] = unreadable or _GROWS
             _put_by(self.room, kept_part, cut_part)
             return
-        if parted.problem is not None:
-            self.report.remarks.append(f"{name} was cut; {parted.problem.what}, which went with what was cut off")
-        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": parted.size}))
+        if problem is not None:
+            self.report.remarks.append(f"{name} was cut; {problem.what}, which went with what was cut off")
+        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": size}))
         for written, place in ((cut_part, cut_off), (kept_part, kept)):
             written.rename(place)
             sync_folder(place.parent)
@@ -273,15 +269,11 @@ def _put_by(room: Path, *parts: Path) -> None:
     """Moves away parts that are not to be used: sentinel's own copies, of which the last one is enough."""
     for written in parts:
         if written.exists():
-            place = room / "unused" / _aside_name(written.name)
-            make_folders(place.parent)
-            written.replace(place)
-            sync_folder(place.parent)
-            sync_folder(written.parent)
+            _move(written, room / "unused" / _aside_name(written.name), overwrite=True)
 
 
-def _move(source: Path, destination: Path) -> None:
-    if destination.exists():
+def _move(source: Path, destination: Path, *, overwrite: bool = False) -> None:
+    if destination.exists() and not overwrite:
         raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
     make_folders(destination.parent)
     source.rename(destination)

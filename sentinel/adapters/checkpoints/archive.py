@@ -189,7 +189,7 @@ def _pickle(archive: zipfile.ZipFile) -> tuple[str, bytes | None]:
 
 
 def _little_endian(archive: zipfile.ZipFile, prefix: str) -> bool:
-    info = archive.NameToInfo.get(f"{prefix}byteorder")
+    info = next((i for i in archive.infolist() if i.filename == f"{prefix}byteorder"), None)
     if info is None:
         return True  # written before torch 2.1
     return info.compress_type == 0 and info.file_size < 16 and _content(archive, info) == b"little"
@@ -227,12 +227,11 @@ class MemberChecks:
     """The checks of one file's members; `feed` takes its bytes from the first to the last."""
 
     def __init__(self, descriptor: int, size: int, members: Iterator[Member], *, crcs: bool) -> None:
-        self._descriptor, self._size, self._crcs = descriptor, size, crcs
-        self._members = members
-        self._ended_at = self._crc = 0
-        self._start: int | None = None
-        self._rest = b""
+        self._descriptor, self._size, self._members, self._crcs = descriptor, size, members, crcs
         self._member: Member | None = None
+        self._start: int | None = None  # of the member's data; None until it is known
+        self._ended_at = self._crc = 0
+        self._rest = b""  # a number that the last piece broke off in
         self._advance()
 
     def feed(self, position: int, view: memoryview) -> None:
@@ -240,11 +239,14 @@ class MemberChecks:
         end = position + len(view)
         while (member := self._member) is not None and member.position < end:
             if self._start is None:
-                self._start = self._data_start(member, position, view)
+                self._start = self._data_start(member)
             stop = self._start + member.size_bytes
             low, high = max(self._start, position), min(stop, end)
-            if low < high:
-                self._check(member, view[low - position : high - position])
+            piece = view[low - position : high - position]
+            if self._crcs and member.crc is not None:
+                self._crc = zlib.crc32(piece, self._crc)
+            if member.floats is not None and self._holds_nan(piece, member.floats):
+                raise UnsoundError(f"{shown(member.name)} ({member.floats}) holds nan")
             if stop > end:
                 return
             if self._crcs and member.crc is not None and self._crc != member.crc:
@@ -258,12 +260,10 @@ class MemberChecks:
         if self._member is not None and self._member.position < self._ended_at:
             raise UnsoundError(f"{shown(self._member.name)} overlaps the member before it")
 
-    def _data_start(self, member: Member, position: int, view: memoryview) -> int:
+    def _data_start(self, member: Member) -> int:
         start = member.position
         if member.zipped:
-            header = bytes(view[start - position : start - position + _LOCAL_HEADER_BYTES])
-            if len(header) < _LOCAL_HEADER_BYTES:
-                header = os.pread(self._descriptor, _LOCAL_HEADER_BYTES, start)
+            header = os.pread(self._descriptor, _LOCAL_HEADER_BYTES, start)
             if len(header) < _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04":
                 raise UnsoundError(f"{shown(member.name)} is not where the archive's directory says")
             start += _LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little")
@@ -271,12 +271,6 @@ class MemberChecks:
         if start + member.size_bytes > self._size:
             raise UnsoundError(f"{shown(member.name)} ends beyond the end of the file")
         return start
-
-    def _check(self, member: Member, piece: memoryview) -> None:
-        if self._crcs and member.crc is not None:
-            self._crc = zlib.crc32(piece, self._crc)
-        if member.floats is not None and self._holds_nan(piece, member.floats):
-            raise UnsoundError(f"{shown(member.name)} ({member.floats}) holds nan")
 
     def _holds_nan(self, piece: memoryview, floats: str) -> bool:
         """The numbers that lie whole in the piece, and the one that the last piece broke off in."""

@@ -31,7 +31,7 @@ class Claim:
         """Why this state folder may not act on these checkpoints, as a sentence; None where it may. Looks only."""
         with os_errors_named(self._path):
             there = _read(self._path)
-            if there is None or _is_same(there, self._facts((_read(self._identity) or {}).get("id"))):
+            if there is None or _is_same(there, self._facts()):
                 return None
         return str(self._refusal(there))
 
@@ -63,13 +63,12 @@ class Claim:
         if _read(self._identity) is None:
             with contextlib.suppress(FileExistsError):
                 _write_first(self._identity, {"id": secrets.token_hex(16)})
-        return self._facts((_read(self._identity) or {}).get("id"))
+        return self._facts()
 
-    def _facts(self, identity: object) -> dict[str, Any]:
-        try:
+    def _facts(self) -> dict[str, Any]:
+        identity, inode = (_read(self._identity) or {}).get("id"), 0
+        with contextlib.suppress(OSError):
             inode = self._state_dir.stat().st_ino
-        except OSError:
-            inode = 0
         where = {"state_dir": str(self._state_dir.resolve()), "host": socket.gethostname(), "inode": inode}
         return {"id": identity, **where}
 

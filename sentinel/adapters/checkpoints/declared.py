@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
     """Compares the files that are there with what the checkpoint declares about itself."""
     try:
         if layout is DEEPSPEED:
-            problem, known = lacks_optimizer_shards(folder, contents.names)
-            return Declared(problem=problem, ranks_known=known)
+            return deepspeed_ranks(folder, contents.names)
         if layout is MEGATRON_LM:
             return _torch_dist(folder, contents) if ".metadata" in contents.names else _megatron_ranks(folder, contents)
         if layout is HUGGING_FACE:
@@ -49,28 +47,25 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
     return Declared()
 
 
-def lacks_optimizer_shards(folder: Path, names: frozenset[str]) -> tuple[str | None, bool]:
-    """(what is missing, whether the checkpoint declares of how many ranks it is), of DeepSpeed's, by its model states.
-
-    They hold dp_world_size, and under ZeRO an `optimizer` of None, because the shards hold it.
-    """
+def deepspeed_ranks(folder: Path, names: frozenset[str]) -> Declared:
+    """DeepSpeed's model states hold dp_world_size, and under ZeRO an `optimizer` of None: the shards hold it."""
     models = sorted(name for name in names if name.endswith("mp_rank_00_model_states.pt") and "layer" not in name)
     values = _values(folder / models[0]) if models else {}
     ranks = values.get("dp_world_size")
     if not isinstance(ranks, int) or not 0 < ranks <= _MOST_RANKS:
-        return None, False
+        return Declared()
     shards = optimizer_shards(names)
     if not shards:
         gone = values.get("optimizer", "inside") is None
-        return ("its optimizer shards are missing, all of them" if gone else None), True
+        return Declared(problem="its optimizer shards are missing, all of them" if gone else None, ranks_known=True)
     there = {(int(m[1]), int(m[2])) for m in shards}
     prefix = "bf16_" if shards[0][0].startswith("bf16_") else ""
-    for model in sorted({m for _, m in there}):
-        for data in range(ranks):
-            if (data, model) not in there:
-                name = f"{prefix}zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
-                return f"it has {len(shards)} optimizer shards for {ranks} data-parallel ranks: {name} is missing", True
-    return None, True
+    for data, model in ((d, m) for m in sorted({m for _, m in there}) for d in range(ranks)):
+        if (data, model) not in there:
+            name = f"{prefix}zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
+            lacks = f"it has {len(shards)} optimizer shards for {ranks} data-parallel ranks: {name} is missing"
+            return Declared(problem=lacks, ranks_known=True)
+    return Declared(ranks_known=True)
 
 
 def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
@@ -81,7 +76,7 @@ def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
     pipeline = next((values[key] for key in _PIPELINE_RANKS if isinstance(values.get(key), int)), None)
     if not isinstance(tensor, int) or not isinstance(pipeline, int) or not 0 < tensor * pipeline <= _MOST_RANKS:
         return Declared()
-    for t, p in product(range(tensor), range(pipeline)):
+    for t, p in ((t, p) for t in range(tensor) for p in range(pipeline)):
         name = f"mp_rank_{t:02d}" + (f"_{p:03d}" if pipeline > 1 else "")
         if name not in contents.folders and not any(n.startswith(f"{name}_") for n in contents.folders):
             return Declared(problem=f"{name} is missing: it was saved by {tensor} x {pipeline} ranks", ranks_known=True)
@@ -152,11 +147,11 @@ def _values(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
         data = pickle_of(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
+    entries = (entry for entry in read_pickle(data or b"") if isinstance(entry, Entry) and isinstance(entry.key, str))
     try:
-        entries = [entry for entry in read_pickle(data or b"") if isinstance(entry, Entry)]
+        return {entry.key: entry.value for entry in entries if anywhere or entry.top}
     except PickleError:
         return {}
-    return {entry.key: entry.value for entry in entries if isinstance(entry.key, str) and (anywhere or entry.top)}
 
 
 def _json(path: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
@@ -29,18 +28,22 @@ class Checkpoints:
         """manifests: STATE_DIR/manifests; None is without."""
         self.folder = folder
         self.pins = Pins(folder)
-        self._looks = Looks(folder)
+        self._looks, self._manifests = Looks(folder), manifests
         self._trackers = Trackers(folder, self._named)
-        self._manifests = manifests
+        self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
+        self.quarantine, self.restore = self._quarantine.take, self._quarantine.bring_back
+        self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
 
     def list(self) -> tuple[Checkpoint, ...]:
         """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
         found = self._named()
         problems = self._looks.problems(found)
-        if any(named.layout is UNIVERSAL for named in found) and not self._resumes_from_universal():
+        universal = [named.tag for named in found if named.layout is UNIVERSAL]
+        latest = recognise(self._trackers.read("latest") or "") if universal else None
+        if latest is None or latest.layout is not UNIVERSAL:
             why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-            problems |= {named.tag: why for named in found if named.layout is UNIVERSAL}
+            problems |= dict.fromkeys(universal, why)
         return tuple(
             Checkpoint(tag=n.tag, global_step=n.global_step, complete=problems[n.tag] is None, problem=problems[n.tag])
             for n in found
@@ -80,14 +83,6 @@ class Checkpoints:
         contents = walk(self.folder / found[-1].tag)
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
-    def latest(self) -> str | None:
-        """The tag that a restart would resume from; "" when its tracker is torn, None when nothing names one."""
-        return self._trackers.latest()
-
-    def disagreement(self) -> str | None:
-        """How `latest` and its kin contradict one another or the folder, as a sentence; None when they do not."""
-        return self._trackers.disagreement()
-
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
         """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.
 
@@ -103,25 +98,6 @@ class Checkpoints:
             newer = [n.tag for n in self._named() if n.layout is HUGGING_FACE and n.global_step > target.global_step]
             self.quarantine(newer, incident=incident, rollback=rollback)
         self._trackers.point(target, global_step, room)
-
-    def quarantine(self, tags: Sequence[str], *, incident: str, rollback: str) -> None:
-        """Moves checkpoints into the quarantine by rename; what is there already counts as moved.
-
-        QuarantineError when something of that name is in both places, or the quarantine is on another filesystem.
-        """
-        self._quarantine.take(tags, incident, rollback)
-
-    def quarantined_incidents(self) -> frozenset[str]:
-        """Names of the folders in the quarantine, one for each incident."""
-        return self._quarantine.incidents()
-
-    def quarantined(self, incident: str, rollback: str) -> tuple[str, ...]:
-        """Tags that this rollback has moved away, by step."""
-        return self._quarantine.tags(incident, rollback)
-
-    def restore(self, incident: str, rollback: str) -> None:
-        """Brings back what `quarantine` and `point_latest` of a rollback changed. Overwrites no checkpoint."""
-        self._quarantine.bring_back(incident, rollback)
 
     def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
         manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
@@ -146,16 +122,12 @@ class Checkpoints:
         return named
 
     def _sibling(self, named: Named) -> Sibling | None:
-        """The nearest earlier checkpoint of the same layout, else the nearest later one, if it can be walked."""
+        """The nearest earlier checkpoint of the same layout that can be walked, else the nearest later one."""
         alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
         walked = (Sibling(tag=n.tag, contents=walk(self.folder / n.tag)) for n in (*earlier[-1:], *later[:1]))
         return next((sibling for sibling in walked if sibling.contents.refusal is None), None)
-
-    def _resumes_from_universal(self) -> bool:
-        latest = recognise(self._trackers.read("latest") or "")
-        return latest is not None and latest.layout is UNIVERSAL
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:

@@ -7,15 +7,16 @@ about an old one costs only time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from sentinel.adapters.checkpoints.archive import UnsoundError
-from sentinel.adapters.checkpoints.declared import lacks_optimizer_shards
+from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named, optimizer_shards
 from sentinel.adapters.checkpoints.walk import shown
 
@@ -25,11 +26,13 @@ _SPOT_CHECKS = 3  # files that are looked for in an old checkpoint
 _DIGITS = re.compile("[0-9]{1,15}")
 
 
-class _Seen(NamedTuple):
+@dataclass(slots=True)
+class _Seen:
     """What listing the top of a checkpoint has shown."""
 
     names: frozenset[str]
     problem: str | None
+    declared: Declared | None = None  # None until it is read
 
 
 class Looks:
@@ -38,7 +41,6 @@ class Looks:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: dict[str, tuple[tuple[int, int], _Seen]] = {}  # by tag, with the folder's inode and mtime
-        self._declared: dict[str, tuple[frozenset[str], tuple[str | None, bool]]] = {}  # by tag, with the names
 
     def problems(self, found: Sequence[Named]) -> dict[str, str | None]:
         """Tag -> why it is not complete, as a sentence; None where nothing speaks against it."""
@@ -57,7 +59,6 @@ class Looks:
             if seen.problem is None:
                 likeness[named.layout] = _ends(seen.names, named.layout)
         self._seen = {tag: seen for tag, seen in self._seen.items() if tag in listed}
-        self._declared = {tag: known for tag, known in self._declared.items() if tag in listed}
         return problems | self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
 
     def _look(self, named: Named) -> _Seen:
@@ -65,8 +66,7 @@ class Looks:
         try:
             status = path.lstat()
             identity = (status.st_ino, status.st_mtime_ns)
-            known = self._seen.get(named.tag)
-            if known is not None and known[0] == identity:
+            if (known := self._seen.get(named.tag)) is not None and known[0] == identity:
                 return known[1]
             seen = _listed(path, status, named.layout)
         except OSError as error:
@@ -76,38 +76,29 @@ class Looks:
         return seen
 
     def _has(self, tag: str, names: tuple[str, ...]) -> bool:
-        path = self._folder / tag
         try:
-            if not stat.S_ISDIR(path.lstat().st_mode):
-                return False
-            return all(_there((path / name).lstat()) for name in names)
+            top, *rest = [(self._folder / tag / name).lstat() for name in ("", *names)]
         except OSError:
             return False
+        there = (stat.S_ISDIR(s.st_mode) or (stat.S_ISREG(s.st_mode) and s.st_size > 0) for s in rest)
+        return stat.S_ISDIR(top.st_mode) and all(there)
 
     def _fewer_shards(self, found: Sequence[Named], listed: dict[str, _Seen]) -> dict[str, str | None]:
         """Of those listed that have fewer optimizer shards than a sibling: what they declare themselves about it."""
-        listings = {n.tag: listed[n.tag].names for n in found if n.tag in listed}
-        counts = {tag: len(optimizer_shards(names)) for tag, names in listings.items()}
+        counts = {n.tag: len(optimizer_shards(listed[n.tag].names)) for n in found if n.tag in listed}
         most = max(counts.values(), default=0)
         problems: dict[str, str | None] = {}
         for tag, count in counts.items():
-            if count >= most or listed[tag].problem is not None:
+            seen = listed[tag]
+            if count >= most or seen.problem is not None:
                 continue
-            lacks, known = self._by_itself(tag, listings[tag])
-            if lacks is None and not known:
-                lacks = f"it has {count} optimizer shards, and its siblings have {most}"
-            problems[tag] = lacks
+            if seen.declared is None:
+                with contextlib.suppress(OSError, UnsoundError):
+                    seen.declared = deepspeed_ranks(self._folder / tag, seen.names)
+            itself = seen.declared or Declared()
+            fewer = None if itself.ranks_known else f"it has {count} optimizer shards, and its siblings have {most}"
+            problems[tag] = itself.problem or fewer
         return problems
-
-    def _by_itself(self, tag: str, names: frozenset[str]) -> tuple[str | None, bool]:
-        if (before := self._declared.get(tag)) is not None and before[0] == names:
-            return before[1]
-        try:
-            found = lacks_optimizer_shards(self._folder / tag, names)
-        except (OSError, UnsoundError):
-            return None, False
-        self._declared[tag] = (names, found)
-        return found
 
 
 def _listed(path: Path, status: os.stat_result, layout: Layout) -> _Seen:
@@ -123,10 +114,6 @@ def _listed(path: Path, status: os.stat_result, layout: Layout) -> _Seen:
         if is_checked and not entry.stat(follow_symlinks=False).st_size:
             return _Seen(names, f"{shown(entry.name)} is empty")
     return _Seen(names, layout.missing(names, False))
-
-
-def _there(status: os.stat_result) -> bool:
-    return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
 
 
 def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, walk
 from sentinel.durable import make_folders, sync_folder
@@ -37,32 +37,23 @@ class Pins:
 
         QuarantineError where the filesystem has no hard links, or another checkpoint is pinned under this tag.
         """
-        source, pinned = self._folder / _checked(tag), self._pinned / tag
-        contents = _walked(source)
-        if os.path.lexists(pinned):
-            if not _same(contents, _walked(pinned)):
-                raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
-            return
-        self._link_whole(source, contents, pinned)
+        pinned = self._pinned / _checked(tag).tag
+        conflict = f"{pinned} is there already, and holds another {tag}: unpin it first"
+        self._link_whole(self._folder / tag, pinned, conflict)
 
     def step_of(self, tag: str) -> int:
         """The optimizer step that a pinned tag stands for. QuarantineError for what is no checkpoint's name."""
-        named = recognise(_checked(tag))
-        return named.global_step if named else 0
+        return _checked(tag).global_step
 
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
-        pinned, destination = self._found(tag), self._folder / tag
-        contents = _walked(pinned)
-        if os.path.lexists(destination):
-            if _same(contents, _walked(destination)):
-                return
-            raise QuarantineError(f"{destination} is there already: the pinned {tag} would overwrite it")
-        self._link_whole(pinned, contents, destination)
+        destination = self._folder / tag
+        conflict = f"{destination} is there already: the pinned {tag} would overwrite it"
+        self._link_whole(self._found(tag), destination, conflict)
 
     def let_go(self, tag: str) -> bool:
         """Removes a pin if every file of it still has another name, so that nothing is lost; else False."""
-        pinned, going = self._pinned / _checked(tag), self._pinned / f".{tag}.going"
+        pinned, going = self._pinned / _checked(tag).tag, self._pinned / f".{tag}.going"
         for folder in (going, pinned):  # the first is there when the removal was cut short
             if folder.is_dir():
                 if any((folder / item.name).stat().st_nlink < 2 for item in _walked(folder).files):
@@ -85,13 +76,18 @@ class Pins:
         return destination
 
     def _found(self, tag: str) -> Path:
-        pinned = self._pinned / _checked(tag)
+        pinned = self._pinned / _checked(tag).tag
         if not pinned.is_dir():
             raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
         return pinned
 
-    def _link_whole(self, source: Path, contents: Contents, destination: Path) -> None:
+    def _link_whole(self, source: Path, destination: Path, conflict: str) -> None:
         """Links under a name that is no checkpoint's, then renames: half of one is never seen."""
+        contents = _walked(source)
+        if os.path.lexists(destination):
+            if _same(contents, _walked(destination)):
+                return
+            raise QuarantineError(conflict)
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
         make_folders(unfinished)
         for folder in sorted(contents.folders):
@@ -131,7 +127,8 @@ def _same(one: Contents, other: Contents) -> bool:
     return {(i.name, i.identity) for i in one.files} == {(i.name, i.identity) for i in other.files}
 
 
-def _checked(tag: str) -> str:
-    if recognise(tag) is None:
+def _checked(tag: str) -> Named:
+    named = recognise(tag)
+    if named is None:
         raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
-    return tag
+    return named

@@ -13,7 +13,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,10 +45,6 @@ class FileRead:
     name: str
     sha256: str | None  # None where no digest was requested, or the file was not read to its end
     problem: str | None
-
-
-class _Stopped(Exception):  # noqa: N818 - another file was found unsound: the rest need not be read
-    pass
 
 
 def read_files(
@@ -94,7 +90,7 @@ class _Reader:
     def __call__(self, item: Item) -> FileRead | None:
         try:
             return FileRead(name=item.name, sha256=self._read(item), problem=None)
-        except _Stopped:
+        except CancelledError:  # another file was found unsound: the rest need not be read
             return None
         except UnsoundError as error:
             problem = str(error)
@@ -105,7 +101,7 @@ class _Reader:
 
     def _read(self, item: Item) -> str | None:
         if self.stop.is_set():
-            raise _Stopped
+            raise CancelledError
         descriptor = open_plain(self.folder / item.name, item)
         try:
             checks = MemberChecks(descriptor, item.size_bytes, self._members(descriptor, item), crcs=self.crcs)
@@ -137,7 +133,7 @@ class _Reader:
         position = turn = 0
         while position < size:
             if self.stop.is_set():
-                raise _Stopped
+                raise CancelledError
             os.posix_fadvise(descriptor, position + _AHEAD_BYTES, length, os.POSIX_FADV_WILLNEED)
             count = os.preadv(descriptor, [buffers[turn]], position)
             if count == 0:

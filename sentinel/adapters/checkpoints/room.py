@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 _QUOTACTL_FD = 443  # the system call's number in Linux 5.14 and newer, on every architecture but alpha
 _GET_USER_QUOTA = 0x800007 << 8
+_QUOTA_BYTES = 72  # struct if_dqblk of <linux/quota.h>: two limits in blocks, the use in bytes, and files and times
 _QUOTA_BLOCK_BYTES = 1024
 
 
@@ -24,33 +26,22 @@ class Room:
     problem: str | None  # what there is too little of, as a sentence
 
 
-class _Quota(ctypes.Structure):
-    """struct if_dqblk of <linux/quota.h>; limits in blocks of 1024 bytes, use in bytes."""
-
-    _fields_ = (
-        ("hard_limit_blocks", ctypes.c_uint64),
-        ("soft_limit_blocks", ctypes.c_uint64),
-        ("used_bytes", ctypes.c_uint64),
-        ("files_and_deadlines", ctypes.c_uint64 * 5),
-        ("valid", ctypes.c_uint32),
-    )
-
-
 def quota_left(folder: Path) -> int | None:
     """Bytes that the user's quota leaves, from the kernel; None where there is none.
 
     Network filesystems keep their quotas on the server (Lustre's `lfs quota`, NFS's rquotad): None there. A project's
     quota shows in the free bytes themselves, on ext4 and XFS.
     """
-    quota = _Quota()
+    quota = ctypes.create_string_buffer(_QUOTA_BYTES)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.syscall(_QUOTACTL_FD, descriptor, _GET_USER_QUOTA, os.geteuid(), ctypes.byref(quota))
+        failed = libc.syscall(_QUOTACTL_FD, descriptor, _GET_USER_QUOTA, os.geteuid(), quota)
     finally:
         os.close(descriptor)
-    limit = min((b for b in (quota.hard_limit_blocks, quota.soft_limit_blocks) if b), default=0) * _QUOTA_BLOCK_BYTES
-    return None if failed or not limit else max(0, limit - quota.used_bytes)
+    hard_limit_blocks, soft_limit_blocks, used_bytes = struct.unpack_from("=3Q", quota)
+    limit = min((blocks for blocks in (hard_limit_blocks, soft_limit_blocks) if blocks), default=0) * _QUOTA_BLOCK_BYTES
+    return None if failed or not limit else max(0, limit - used_bytes)
 
 
 def room_for(
