@@ -6,10 +6,9 @@ folder alone). `folder` puts them behind one class.
 """
 
 from sentinel.adapters.checkpoints.claim import Claim
-from sentinel.adapters.checkpoints.folder import Checkpoints, write_manifest
+from sentinel.adapters.checkpoints.folder import Checkpoints, room_for, write_manifest
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE
-from sentinel.adapters.checkpoints.room import Room, room_for
 from sentinel.adapters.checkpoints.verify import MANIFESTS
 
-__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Claim", "Room", "room_for", "write_manifest"]
+__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Claim", "room_for", "write_manifest"]

@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,18 +69,12 @@ class _Window(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(f"a seek to {base + offset}")
-        self._at = base + offset
-        return self._at
+        at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset
+        if at < 0:
+            raise OSError(f"a seek to {at}")
+        self._at = at
+        return at
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._at)
@@ -132,12 +125,17 @@ def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
         text = os.pread(descriptor, length, 8)
         if (why := json_too_large(text)) is not None:
             raise UnsoundError(f"its header {why}")
-        header = json.loads(text)
-        tensors = sorted(_tensor(name, entry) for name, entry in header.items() if name != "__metadata__")
+        tensors = []
+        for name, entry in json.loads(text).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                if (type(begin), type(end)) != (int, int):
+                    raise TypeError
+                tensors.append((begin, end, name, str(entry["dtype"])))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnsoundError(f"its header is not safetensors': {type(error).__name__}") from error
     at = 0
-    for begin, end, name, kind in tensors:
+    for begin, end, name, kind in sorted(tensors):
         if begin != at or end < begin:
             raise UnsoundError(f"{shown(name)} should begin at {at}, and its header says {begin} to {end}")
         at = end
@@ -200,13 +198,6 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return archive.read(info)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise UnsoundError(f"{shown(info.filename)} can't be read: {error}") from error
-
-
-def _tensor(name: str, entry: dict[str, Any]) -> tuple[int, int, str, str]:
-    begin, end = entry["data_offsets"]
-    if type(begin) is not int or type(end) is not int:
-        raise TypeError
-    return begin, end, name, str(entry["dtype"])
 
 
 def holds_nan(data: memoryview, floats: str) -> bool:

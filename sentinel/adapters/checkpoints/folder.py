@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
@@ -11,7 +15,6 @@ from sentinel.adapters.checkpoints.looks import Looks
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.room import Room, room_for
 from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers
 from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, Sibling, examine, read_manifest
 from sentinel.adapters.checkpoints.walk import walk
@@ -19,6 +22,22 @@ from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
 from sentinel.vocabulary.manifest import Manifest, encode_manifest
+
+_QUOTACTL_FD = 443  # the system call's number in Linux 5.14 and newer, on every architecture but alpha
+_GET_USER_QUOTA = 0x800007 << 8
+_QUOTA_BYTES = 72  # struct if_dqblk of <linux/quota.h>: two limits in blocks, the use in bytes, and files and times
+_QUOTA_BLOCK_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a filesystem has left, and whether that is enough."""
+
+    needed_bytes: int
+    needed_files: int
+    free_bytes: int  # what an ordinary user may still write
+    quota_bytes: int | None  # what the user's own quota leaves; None where there is none or only root can read it
+    problem: str | None  # what there is too little of, as a sentence
 
 
 class Checkpoints:
@@ -40,10 +59,11 @@ class Checkpoints:
         found = self._named()
         problems = self._looks.problems(found)
         universal = [named.tag for named in found if named.layout is UNIVERSAL]
-        latest = recognise(self._trackers.read("latest") or "") if universal else None
-        if latest is None or latest.layout is not UNIVERSAL:
-            why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-            problems |= dict.fromkeys(universal, why)
+        if universal:
+            latest = recognise(self._trackers.read("latest") or "")
+            if latest is None or latest.layout is not UNIVERSAL:
+                why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
+                problems |= dict.fromkeys(universal, why)
         return tuple(
             Checkpoint(tag=n.tag, global_step=n.global_step, complete=problems[n.tag] is None, problem=problems[n.tag])
             for n in found
@@ -140,3 +160,51 @@ def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progres
     make_folders(manifests)
     write_atomically(path := manifests / f"{manifest.tag}.json", encode_manifest(manifest))
     return path
+
+
+def quota_left(folder: Path) -> int | None:
+    """Bytes that the user's quota leaves, from the kernel; None where there is none.
+
+    Network filesystems keep their quotas on the server (Lustre's `lfs quota`, NFS's rquotad): None there. A project's
+    quota shows in the free bytes themselves, on ext4 and XFS.
+    """
+    quota = ctypes.create_string_buffer(_QUOTA_BYTES)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.syscall(_QUOTACTL_FD, descriptor, _GET_USER_QUOTA, os.geteuid(), quota)
+    finally:
+        os.close(descriptor)
+    hard_limit_blocks, soft_limit_blocks, used_bytes = struct.unpack_from("=3Q", quota)
+    limit = min((blocks for blocks in (hard_limit_blocks, soft_limit_blocks) if blocks), default=0) * _QUOTA_BLOCK_BYTES
+    return None if failed or not limit else max(0, limit - used_bytes)
+
+
+def room_for(
+    folder: Path,
+    needed_bytes: int,
+    needed_files: int = 0,
+    *,
+    statvfs: Callable[[Path], os.statvfs_result] = os.statvfs,
+    quota: Callable[[Path], int | None] = quota_left,
+) -> Room:
+    """Whether so much can still be written below this folder, now. OSError when it can't be looked at."""
+    status = statvfs(folder)
+    free_bytes, quota_bytes, problem = status.f_bavail * status.f_frsize, quota(folder), None
+    if free_bytes < needed_bytes:
+        problem = f"{folder} has {_gb(free_bytes)} free, and {_gb(needed_bytes)} are needed"
+    elif quota_bytes is not None and quota_bytes < needed_bytes:
+        problem = f"the quota leaves {_gb(quota_bytes)} on {folder}, and {_gb(needed_bytes)} are needed"
+    elif status.f_files and status.f_favail < needed_files:  # a filesystem without inodes counts no files
+        problem = f"{folder} has room for {status.f_favail} more files, and {needed_files} are needed"
+    return Room(
+        needed_bytes=needed_bytes,
+        needed_files=needed_files,
+        free_bytes=free_bytes,
+        quota_bytes=quota_bytes,
+        problem=problem,
+    )
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

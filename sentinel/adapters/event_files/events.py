@@ -85,18 +85,29 @@ def read_events(stretch: Stretch) -> tuple[Events, Problem | None]:
 
 
 def _axes_and_iterations(short: ShortScalars) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """By the tags of the short scalars; ITERATION and -1 for all other events."""
-    words, count = short.words, len(short.steps)
+    """By the tags of the short scalars, compared eight bytes at a time; ITERATION and -1 for all other events."""
+    words, places, count = short.words, np.flatnonzero(short.are), len(short.steps)
     axes, iterations = np.full(count, Axis.ITERATION, np.uint8), np.full(count, -1, np.int64)
-    places = np.flatnonzero(short.are)
-    tags = _Tags(words, short.tags_at[places], short.tag_bytes[places])
+    starts, lengths = short.tags_at[places], short.tag_bytes[places]
+    ends = starts + lengths
+    first_words, last_words = words[starts], words[ends - 8]
+
+    def having(text: str, *, at_end: bool) -> NDArray[np.int64]:
+        """The numbers of the tags that begin or end with the text, of eight letters at least."""
+        found = np.flatnonzero(last_words == _word(text[-8:]) if at_end else first_words == _word(text[:8]))
+        at = ends[found] - len(text) if at_end else starts[found]
+        same = lengths[found] >= len(text)
+        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
+            same &= words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
+        return found[same]
+
     for prefix, axis in _PREFIXES.items():
-        axes[places[tags.having(prefix, at_end=False)]] = axis
+        axes[places[having(prefix, at_end=False)]] = axis
     for suffix, axis in _SUFFIXES.items():
-        axes[places[tags.having(suffix, at_end=True)]] = axis
+        axes[places[having(suffix, at_end=True)]] = axis
     for suffix in _VALUE_IS_ITERATION:
-        found = tags.having(suffix, at_end=True)
-        value = words[tags.end[found]]  # its key, and four bytes of a float
+        found = having(suffix, at_end=True)
+        value = words[ends[found]]  # its key, and four bytes of a float
         is_float = (value & np.uint64(0xFF)) == VALUE_KEY
         floats = ((value[is_float] >> np.uint64(8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
         is_whole = (floats >= 0) & (floats < 2**24) & (floats == np.floor(floats))
@@ -140,25 +151,6 @@ def short_scalars(stretch: Stretch) -> ShortScalars:
         & (tag_bytes + 2 <= value_bytes)
     )
     return ShortScalars(words=words, are=are, steps=steps, tags_at=summary_at + 6, tag_bytes=tag_bytes)
-
-
-class _Tags:
-    """Where the tags lie in a stretch, to be compared eight bytes at a time."""
-
-    def __init__(self, words: NDArray[np.uint64], start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-        self._words = words
-        self._start, self._length, self.end = start, length, start + length
-        self._first_word, self._last_word = words[start], words[self.end - 8]
-
-    def having(self, text: str, *, at_end: bool) -> NDArray[np.int64]:
-        """The numbers of the tags that begin or end with the text, of eight letters at least."""
-        outer, edge = (self._last_word, text[-8:]) if at_end else (self._first_word, text[:8])
-        found = np.flatnonzero(outer == _word(edge))
-        at = self.end[found] - len(text) if at_end else self._start[found]
-        same = self._length[found] >= len(text)
-        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
-            same &= self._words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
-        return found[same]
 
 
 def _word(eight_letters: str) -> np.uint64:
