@@ -38,8 +38,8 @@ class Pins:
         QuarantineError where the filesystem has no hard links, or another checkpoint is pinned under this tag.
         """
         pinned = self._pinned / _checked(tag).tag
-        conflict = f"{pinned} is there already, and holds another {tag}: unpin it first"
-        self._link_whole(self._folder / tag, pinned, conflict)
+        if not self._linked(self._folder / tag, pinned):
+            raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
 
     def step_of(self, tag: str) -> int:
         """The optimizer step that a pinned tag stands for. QuarantineError for what is no checkpoint's name."""
@@ -48,8 +48,8 @@ class Pins:
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
         destination = self._folder / tag
-        conflict = f"{destination} is there already: the pinned {tag} would overwrite it"
-        self._link_whole(self._found(tag), destination, conflict)
+        if not self._linked(self._found(tag), destination):
+            raise QuarantineError(f"{destination} is there already: the pinned {tag} would overwrite it")
 
     def let_go(self, tag: str) -> bool:
         """Removes a pin if every file of it still has another name, so that nothing is lost; else False."""
@@ -81,13 +81,11 @@ class Pins:
             raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
         return pinned
 
-    def _link_whole(self, source: Path, destination: Path, conflict: str) -> None:
-        """Links under a name that is no checkpoint's, then renames: half of one is never seen."""
+    def _linked(self, source: Path, destination: Path) -> bool:
+        """Links under a name that is no checkpoint's, then renames: half of one is never seen. False for a conflict."""
         contents = _walked(source)
         if os.path.lexists(destination):
-            if _same(contents, _walked(destination)):
-                return
-            raise QuarantineError(conflict)
+            return _same(contents, _walked(destination))
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
         make_folders(unfinished)
         for folder in sorted(contents.folders):
@@ -101,6 +99,7 @@ class Pins:
         rename(unfinished, destination)
         sync_folder(destination.parent)
         sync_folder(self._pinned)
+        return True
 
 
 def _link(source: Path, destination: Path) -> None:
@@ -109,10 +108,10 @@ def _link(source: Path, destination: Path) -> None:
     except FileExistsError:
         return  # a pin that was cut short; `_same` compares the files afterwards
     except OSError as error:
-        what = f"{source} can't be linked to {destination}: {error.strerror}"
         if error.errno in _NO_LINKS:
-            what = f"{source} can't be pinned: its filesystem makes no hard link ({error.strerror})"
-        raise QuarantineError(what) from error
+            why = error.strerror
+            raise QuarantineError(f"{source} can't be pinned: its filesystem makes no hard link ({why})") from error
+        raise QuarantineError(f"{source} can't be linked to {destination}: {error.strerror}") from error
 
 
 def _walked(folder: Path) -> Contents:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.checkpoints.declared import Declared, declared
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards, recognise
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
 from sentinel.adapters.checkpoints.walk import Contents, Item, shown, walk
 from sentinel.vocabulary.errors import CheckpointError, LineError
@@ -37,6 +37,8 @@ class Examined:
 
 def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
     """A checkpoint's manifest, and when it was written (mtime, ns); None where there is none. CheckpointError."""
+    if recognise(tag) is None:
+        raise CheckpointError(f"{tag!r} can't have a manifest: it is not the name of a checkpoint")
     path = manifests / f"{tag}.json"
     try:
         status = path.stat()

@@ -58,8 +58,8 @@ class Stretch:
         data, value = self.data, google_crc32c.value
         spans = np.column_stack((self.starts + HEADER_BYTES, self.ends - _FOOTER_BYTES)).tolist()
         found = np.fromiter((value(data[a:b]) for a, b in spans), np.uint32, len(self.starts))
-        said = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))[self.ends - _FOOTER_BYTES]
-        bad = np.flatnonzero(_masked(found) != said)
+        written = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))[self.ends - _FOOTER_BYTES]
+        bad = np.flatnonzero(_masked(found) != written)
         return int(bad[0]) if len(bad) else None
 
 
@@ -103,8 +103,8 @@ class EventFile:
         return left
 
     def _at_a_header(self, data: bytes) -> Problem | None:
-        length, said = _HEADER.unpack_from(data)
-        if _checksum(data[:8]) != said:
+        length, checksum = _HEADER.unpack_from(data)
+        if _checksum(data[:8]) != checksum:
             zeros = " (zeros: as a crash of the machine leaves it)" if not any(data[:HEADER_BYTES]) else ""
             return Problem(at=self.at, what=f"there is no record at byte {self.at}{zeros}")
         if length > _MAX_RECORD_BYTES:
@@ -140,9 +140,9 @@ def _by_pattern(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]] | No
 def _by_walking(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     starts, ends, at = [], [], 0
     while at + _FRAME_BYTES <= len(data):
-        length, said = _HEADER.unpack_from(data, at)
+        length, checksum = _HEADER.unpack_from(data, at)
         end = at + length + _FRAME_BYTES
-        if end > len(data) or _checksum(data[at : at + 8]) != said:
+        if end > len(data) or _checksum(data[at : at + 8]) != checksum:
             break
         starts.append(at)
         ends.append(end)
