@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "no_loss", "resolve"]
+__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "meaning", "no_loss", "resolve"]
 
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """Fields that a column may be; the left side of `--column loss=train/loss`."""
@@ -67,6 +67,31 @@ _KNOWN = {
 }
 """Field to its names, the preferred one first. Of the steps wandb's `_step` is the last: it counts wandb's calls."""
 
+_FIRST_IN_LINES = {"loss": "lm_loss lm_loss_training reduced_train_loss"}  # before a sum with auxiliary losses
+_LAST_IN_LINES = {
+    "step": "update batch",
+    "loss": "global_avg_loss step_loss train_lm_loss average_loss language_model_loss loss/train/ce_loss crossentropy "
+    "languagecrossentropy metrics/train/languagecrossentropy metrics/train/crossentropy",
+    "grad_norm": "grad",
+    "lr": "lr_decoupledlionw/group0",
+    "seqlen": "actual_seqlen",
+    "global_batch_samples": "bsz trainer/batch_size trainer/global_batch_size",
+    "skipped": "optim/step_skipped",
+    "step_time_s": "current_step_time train_step_timing_in_s elapsed_time_per_iteration elapsed_time_per_iteration_s "
+    "elapsed_time_per_iteration_(s) elapsed_time_per_iteration_ms elapsed_time_per_iteration_(ms)",
+    "consumed_samples": "samples time/sample",
+    "consumed_tokens": "tokens train/tokens num_tokens time/token",
+    "nan_iterations": "number_of_nan_iterations",
+}
+"""The same for what only lines of logs are known to mean by these names."""
+
+_MEANINGS = {
+    name: (ours, rank)
+    for ours in [*_KNOWN, "nan_iterations"]
+    for rank, name in enumerate(
+        dict.fromkeys(f"{_FIRST_IN_LINES.get(ours, '')} {_KNOWN.get(ours, '')} {_LAST_IN_LINES.get(ours, '')}".split())
+    )
+}
 _RUN = " - "  # wandb's chart exports name their columns `RUN - train/loss`,
 _BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
 
@@ -113,6 +138,11 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
         if one is not None:
             naming.columns[ours] = one
     return naming
+
+
+def meaning(name: str) -> tuple[str, int] | None:
+    """The field of a name in a line, and the place of the name among those of the field: the smallest is preferred."""
+    return _MEANINGS.get(_normal(name))
 
 
 def is_of_validation(split: object) -> bool:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from sentinel.sources.line_events import Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
 from sentinel.sources.line_text import number, rank_of, time_of
 from sentinel.sources.loss_words import (
     EVALUATES,
@@ -26,7 +26,6 @@ _LONGEST = 4_000
 """Characters of a line that is looked at: these patterns are tried at every place of it."""
 
 _SAYS_A_LOSS = ("oss", "OSS", "xent")
-_FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 _IN_EPOCHS = "steps are counted anew in each epoch of the log, and over all epochs here"
 _ROUNDED = "steps are rounded to three digits, as the log has them"
 
@@ -61,7 +60,7 @@ class _Epochs:
         return self._before[epoch] + step
 
 
-class Generic:
+class Generic(Decoder):
     """Any line with a step and a loss. Recognised only where no format of its own is."""
 
     def __init__(self) -> None:
@@ -112,7 +111,7 @@ class Generic:
         self._from_zero |= step == 0
         update = self._epochs.over_all(counted, step + self._from_zero)
         if self._from_zero or self._epochs.anew or counted.rounded:
-            self.note = _FROM_ZERO if not self._epochs.anew else _IN_EPOCHS
+            self.note = FROM_ZERO if not self._epochs.anew else _IN_EPOCHS
             self.note = _ROUNDED if counted.rounded else self.note
         fields = {"time_unix_s": time_of(head), **fields_in(rest)}
         return Reading(update, loss, rank_of(head), fields, None if self._epochs.anew else counted.total)

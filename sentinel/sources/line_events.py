@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from sentinel.sources.line_text import time_of, whole
+from sentinel.sources.column_names import meaning
+from sentinel.sources.line_text import number, time_of, whole
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import seconds_problem, whole_problem
 
-__all__ = ["Evaluated", "Event", "ProgramEnded", "ProgramStarted", "Reading", "Saved", "checked", "checkpoint_events"]
+FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class Reading:
     """The process that wrote it; None where the line does not name one."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of Sample by their names, except attempt, global_step, loss and loss_spread."""
+    """Fields of Sample by their names, except attempt, global_step, loss and loss_spread; others are dropped."""
 
     total_steps: int | None = None
     """The M of `N/M`."""
@@ -77,18 +79,36 @@ class Saved:
 class ProgramEnded:
     """The program reports that it has done all its steps."""
 
-    reason: str = "finished"
     time_unix_s: float = math.nan
 
 
 Event = Reading | ProgramStarted | Evaluated | Saved | ProgramEnded
 
 
+class Decoder:
+    """Decodes the lines of one log in one format."""
+
+    note = ""
+    """What a reader of the numbers has to know; a sentence, or empty."""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
+        raise NotImplementedError
+
+    def end(self) -> Sequence[Event]:
+        """What was buffered of a record over several lines."""
+        return ()
+
+
 def checked(event: Event) -> Event:
-    """The event. LineError where one of its counts or its time is impossible."""
+    """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
     if (why := seconds_problem(event.time_unix_s)) is not None:
         raise LineError(f"the time {why}")
     if isinstance(event, Reading):
+        for name in _BESIDE:
+            event.fields.pop(name, None)
+        if "skipped" in event.fields:
+            event.fields["skipped"] = bool(event.fields["skipped"])
         counts = [event.step, *(value for value in event.fields.values() if type(value) is int)]
     elif isinstance(event, ProgramStarted):
         counts = [value for key, value in event.facts.items() if type(value) is int and key != "seed"]
@@ -98,6 +118,60 @@ def checked(event: Event) -> Event:
         if (why := whole_problem(count)) is not None:
             raise LineError(f"a count {why}")
     return event
+
+
+COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
+_LONGEST_NAME = 100
+
+
+def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields among the names of a line; None for a value that is not a number.
+
+    Of several names of one field the preferred one that has a number is taken.
+    """
+    fields: dict[str, Any] = {}
+    ranks: dict[str, int] = {}
+    for name, value in pairs:
+        known = _known(name) if len(name) <= _LONGEST_NAME else None
+        if known is None:
+            continue
+        ours, rank, read = known
+        before = ranks.get(ours, rank)
+        if rank > before and fields[ours] is not None:
+            continue
+        text = value if type(value) is str else repr(value) if type(value) in (int, float) else ""
+        found = read(text)
+        if found is not None or ours not in ranks:
+            fields[ours], ranks[ours] = found, rank
+    return fields
+
+
+@lru_cache(4096)
+def _known(name: str) -> tuple[str, int, Callable[[str], float | None]] | None:
+    """Field, place among its names, and how its value is read."""
+    found = meaning(name)
+    if found is None or found[0] not in _READ_BY:
+        return None
+    ours, rank = found
+    in_ms = ours == "step_time_s" and ("ms" in name or name.rstrip().endswith("iteration"))
+    return ours, rank, _milliseconds if in_ms else _READ_BY[ours]
+
+
+def _seconds(text: str) -> float | None:
+    return number(text.partition("/")[0])  # Primus appends the mean of the last iterations: `5444.9/5450.1`
+
+
+def _milliseconds(text: str) -> float | None:
+    read = _seconds(text)
+    return None if read is None else read / 1000
+
+
+_BESIDE = ("step", "validation_loss", "nan_iterations")  # read of lines, and no field of a sample
+_READ_BY: Mapping[str, Callable[[str], float | None]] = {
+    **dict.fromkeys(COUNTS | {"skipped", "nan_iterations"}, whole),
+    **dict.fromkeys(("loss", "validation_loss", "grad_norm", "lr", "loss_scale", "epoch"), number),
+    "step_time_s": _seconds,
+}
 
 
 _STEP = r"(?:global[_ ]?step|step|iteration|iter|updates?|ba)\s*[:=_@-]?\s*(\d{1,15})"
@@ -111,11 +185,11 @@ def checkpoint_events(line: str) -> Sequence[Event] | None:
     """The checkpoint that was loaded or saved, in a trainer's own words; None where the line is about neither."""
     if ("heckpoint" not in line and "esum" not in line) or len(line) > _LONGEST_SENTENCE:
         return None
-    if (found := _UPDATES.search(line) or _SAVED.search(line)) is not None and "aved" in line:
-        step = whole(found[1])
-        return None if step is None else (Saved(step=step, tag=f"global_step{step}", time_unix_s=time_of(line)),)
-    if (found := _UPDATES.search(line) or _LOADED.search(line)) is not None:
-        step = whole(found[1])
-        start = ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line))
-        return None if step is None else (start,)
-    return None
+    saved = _UPDATES.search(line) or _SAVED.search(line) if "aved" in line else None
+    found = saved or _UPDATES.search(line) or _LOADED.search(line)
+    step = None if found is None else whole(found[1])
+    if step is None:
+        return None
+    if saved is not None:
+        return (Saved(step=step, tag=f"global_step{step}", time_unix_s=time_of(line)),)
+    return (ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line)),)

@@ -75,7 +75,7 @@ class AttemptMerge:
             of = step if event.step is None else event.step
             records.append(Validation(attempt=attempt, global_step=of, time_unix_s=at, loss=event.loss))
         elif isinstance(event, ProgramEnded) and self._attempt:
-            records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason=event.reason))
+            records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason="finished"))
         return records
 
     def complete(self) -> list[Record]:
@@ -85,9 +85,8 @@ class AttemptMerge:
             return []
         loss, spread = _mean_and_spread(self._losses)
         self._past.append((reading.step, reading.loss))
-        return [
-            Sample(attempt=self._attempt, global_step=reading.step, loss=loss, loss_spread=spread, **reading.fields),
-        ]
+        at, step = self._attempt, reading.step
+        return [Sample(attempt=at, global_step=step, loss=loss, loss_spread=spread, **reading.fields)]
 
     def _reading(self, reading: Reading) -> list[Record]:
         current = self.last_step

@@ -159,15 +159,17 @@ def cells_of_arrow(array: Any) -> Cells:
 def cells_of_values(found: Sequence[Any]) -> Cells:
     """The cells of Python values, as JSON or text gives them; None is blank."""
     types = set(map(type, found))
-    numbers = types <= {float, int, type(None)}
+    if types == {type(None)}:
+        return Cells(np.full(len(found), math.nan), np.zeros(len(found), np.bool_))
+    numbers = types <= {float, int, bool, type(None)}
     if numbers or (types <= {float, int, type(None), str} and {x for x in found if type(x) is str} <= _NOT_FINITE):
         try:
             values = np.array(found, np.float64)
         except OverflowError:
             pass
         else:
-            gaps = type(None) in types
-            return Cells(values, np.array([x is not None for x in found]) if gaps else np.ones(len(found), np.bool_))
+            there = [x is not None for x in found] if type(None) in types else np.ones(len(found))
+            return Cells(values, np.array(there, np.bool_))
     values, there, bad = np.full(len(found), math.nan), np.zeros(len(found), np.bool_), {}
     for row, value in enumerate(found):
         try:
