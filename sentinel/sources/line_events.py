@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from sentinel.sources.column_names import meaning
 from sentinel.sources.line_text import number, time_of, whole
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import seconds_problem, whole_problem
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, seconds_problem, whole_problem
 
 FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
@@ -115,13 +114,12 @@ def checked(event: Event) -> Event:
     else:
         counts = [step] if (step := getattr(event, "step", None)) is not None else []
     for count in counts:
-        if (why := whole_problem(count)) is not None:
-            raise LineError(f"a count {why}")
+        if not 0 <= count <= LARGEST_WHOLE:
+            raise LineError(f"a count {whole_problem(count)}")
     return event
 
 
 COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
-_LONGEST_NAME = 100
 
 
 def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,29 +130,37 @@ def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
     for name, value in pairs:
-        known = _known(name) if len(name) <= _LONGEST_NAME else None
+        known = _names[name] if name in _names else _known(name)
         if known is None:
             continue
         ours, rank, read = known
-        before = ranks.get(ours, rank)
-        if rank > before and fields[ours] is not None:
+        if ours in ranks and rank > ranks[ours] and fields[ours] is not None:
             continue
-        text = value if type(value) is str else repr(value) if type(value) in (int, float) else ""
-        found = read(text)
+        if type(value) is not str:
+            value = repr(value) if type(value) in (int, float) else ""  # noqa: PLW2901 - the same value as text
+        found = read(value)
         if found is not None or ours not in ranks:
-            fields[ours], ranks[ours] = found, rank
+            fields[ours] = found
+            ranks[ours] = rank
     return fields
 
 
-@lru_cache(4096)
-def _known(name: str) -> tuple[str, int, Callable[[str], float | None]] | None:
-    """Field, place among its names, and how its value is read."""
-    found = meaning(name)
-    if found is None or found[0] not in _READ_BY:
-        return None
-    ours, rank = found
-    in_ms = ours == "step_time_s" and ("ms" in name or name.rstrip().endswith("iteration"))
-    return ours, rank, _milliseconds if in_ms else _READ_BY[ours]
+Known = tuple[str, int, Callable[[str], float | None]]  # a field, the place among its names, how its value is read
+_names: dict[str, Known | None] = {}  # of those that were met; a dict is faster than a cached function
+_MOST_NAMES, _LONGEST_NAME = 4096, 100
+
+
+def _known(name: str) -> Known | None:
+    ours, rank = meaning(name) or ("", 0)
+    read = _READ_BY.get(ours)
+    if ours == "step_time_s" and ("ms" in name or name.rstrip().endswith("iteration")):
+        read = _milliseconds
+    known = None if read is None else (ours, rank, read)
+    if len(_names) >= _MOST_NAMES:
+        _names.clear()
+    if len(name) <= _LONGEST_NAME:
+        _names[name] = known
+    return known
 
 
 def _seconds(text: str) -> float | None:
