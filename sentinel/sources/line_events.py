@@ -151,7 +151,7 @@ _MOST_NAMES, _LONGEST_NAME = 4096, 100
 
 
 def _known(name: str) -> Known | None:
-    ours, rank = meaning(name) or ("", 0)
+    ours, rank = meaning("_".join(name.replace("_", " ").replace("-", " ").split())) or ("", 0)
     read = _READ_BY.get(ours)
     if ours == "step_time_s" and ("ms" in name or name.rstrip().endswith("iteration")):
         read = _milliseconds

@@ -35,7 +35,9 @@ __all__ = [
     "split_losses",
 ]
 
-Floats, Flags, Whole = NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Whole = NDArray[np.int64]
 Key = tuple[int, int]  # attempt, step
 
 _POSSIBLE = {"time_unix_s": LATEST_UNIX_S} | dict.fromkeys(
