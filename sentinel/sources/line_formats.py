@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from sentinel.sources.dict_lines import Fairseq, HuggingFace, JsonLines, Metaseq
-from sentinel.sources.generic_lines import Generic, NanoGpt
+from sentinel.sources.generic_lines import EVALUATES, Generic, NanoGpt
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
-from sentinel.sources.loss_words import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
 from sentinel.vocabulary.errors import ConfigError
 

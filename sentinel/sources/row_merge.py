@@ -166,9 +166,9 @@ class RowMerge:
         rows = _merged(rows)
         times = rows.values.get("time_unix_s", np.full(len(rows), math.nan))
         for at in np.flatnonzero(rows.where("validation_loss")).tolist():
-            (attempt, step), loss = rows.place(at), float(rows.values["validation_loss"][at])
+            (attempt, step), validated = rows.place(at), float(rows.values["validation_loss"][at])
             at_s = float(times[at]) if rows.where("time_unix_s")[at] else math.nan
-            self._tally.keep(Validation(attempt=attempt, global_step=step, time_unix_s=at_s, loss=loss))
+            self._tally.keep(Validation(attempt=attempt, global_step=step, time_unix_s=at_s, loss=validated))
         measured = rows.where("loss")
         if not measured.any():
             return
