@@ -51,19 +51,13 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    names: list[str]
-    """The columns; of two with the same name the second is given one of its own."""
-
+    names: list[str]  # the columns; of two with the same name the second is given one of its own
     delimiter: str
     quoted: bool
     """Whether cells may be quoted. Where none is, a stray quotation mark does not swallow the lines after it."""
 
-    split: str
-    """The column that names the split of a row, such as `train` and `val`; empty where there is none."""
-
-    end: int
-    """Bytes of the file that lie before the first row; `lines` are their lines."""
-
+    split: str  # the column that names the split of a row, such as `train` and `val`; empty where there is none
+    end: int  # bytes of the file that lie before the first row; `lines` are their lines
     lines: int
     naming: Naming
 

@@ -100,9 +100,7 @@ _BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
 class Naming:
     """The fields among a source's names."""
 
-    columns: dict[str, str] = field(default_factory=dict)
-    """Field to name."""
-
+    columns: dict[str, str] = field(default_factory=dict)  # field to name
     notes: list[str] = field(default_factory=list)
 
 

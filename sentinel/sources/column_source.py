@@ -24,18 +24,14 @@ class Tally:
     """Fields of a sample that are given: the judge's COLUMNS, and of CARRIED what is named before iterating."""
 
     samples: int = 0
-    unreadable: int = 0
-    """Lines, rows or records that could not be read, so far."""
-
+    unreadable: int = 0  # lines, rows or records that could not be read, so far
     first_unreadable: list[tuple[int, str]] = field(default_factory=list)
     """The first of them: number of the line (from 1), and why."""
 
     others: list[Record] = field(default_factory=list)
     """Records that are not samples, so far: validations, checkpoints, starts and ends."""
 
-    notes: list[str] = field(default_factory=list)
-    """What a person should know of how the source was read, as sentences."""
-
+    notes: list[str] = field(default_factory=list)  # what a person should know of how the source was read, as sentences
     others_left_out: int = 0
 
     @property

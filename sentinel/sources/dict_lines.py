@@ -98,8 +98,7 @@ class Metaseq(Fairseq):
 
 
 _TIMES = ("time_unix_s", "timestamp", "_timestamp", "time", "ts")
-_EARLIEST_UNIX_S = 1e9
-"""September 2001: a smaller "time" is a duration."""
+_EARLIEST_UNIX_S = 1e9  # September 2001: a smaller "time" is a duration
 
 
 class JsonLines(Decoder):
@@ -170,8 +169,7 @@ class HuggingFace(Decoder):
         self._epochs = array("d")
         self._count = 0
         self._last = ""
-        self._open = ""
-        """The beginning of a dict that goes on on the next line."""
+        self._open = ""  # the beginning of a dict that goes on on the next line
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of one dict, or of several between the pieces of a progress bar."""

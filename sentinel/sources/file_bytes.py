@@ -24,8 +24,7 @@ class Bytes:
     """A file, read to its end or to the first damage. ConfigError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
-        self.problem: str | None = None
-        """Why the file could not be read to its end."""
+        self.problem: str | None = None  # why the file could not be read to its end
         self._open = ExitStack()
         try:
             self._file = cast("BufferedReader", self._open.enter_context(unpacked(path)))
@@ -84,8 +83,7 @@ class LineSplitter:
         self._rest = b""
         self._dropping = False
         self._number = 1
-        self.cut = 0
-        """Lines that were longer than a mebibyte, and cut."""
+        self.cut = 0  # lines that were longer than a mebibyte, and cut
 
     def feed(self, data: bytes) -> list[tuple[int, str]]:
         """The lines that end in these bytes."""

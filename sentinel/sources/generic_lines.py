@@ -41,8 +41,7 @@ _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
 _LOSS = re.compile(rf"loss(?:/train)?(?:/total)?{_VALUE}")
-_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/train)?(?:/total)?|xent){_VALUE}", re.IGNORECASE)
-"""Several times as slow."""
+_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/train)?(?:/total)?|xent){_VALUE}", re.IGNORECASE)  # several times as slow
 _QUALIFIER = re.compile(r"[\w/.-]*$")
 _WORD_BEFORE = re.compile(r"\b([A-Za-z]\w*) $")
 

@@ -41,64 +41,42 @@ class LinePattern:
     a field of Sample  its value, such as lr
     """
 
-    contains: tuple[str, ...] = ()
-    """Words that each line of readings has; other lines may be about checkpoints."""
-
+    contains: tuple[str, ...] = ()  # words that each line of readings has; other lines may be about checkpoints
     contains_one_of: tuple[str, ...] = ()
     """Words of which each line of readings has at least one; empty for no such condition."""
 
-    lacks: str = "\n"
-    """A word that no line of readings has."""
-
+    lacks: str = "\n"  # a word that no line of readings has
     pairs: re.Pattern[str] | None = None
     """One pair of name and value; all pairs after the step are read, by the names in `column_names`."""
 
-    bars: bool = False
-    """Whether the fields follow the step between bars, as in Megatron's lines."""
-
-    validation: re.Pattern[str] | None = None
-    """A line with a validation loss (group `loss`) of the step before it."""
-
+    bars: bool = False  # whether the fields follow the step between bars, as in Megatron's lines
+    validation: re.Pattern[str] | None = None  # a line with a validation loss (group `loss`) of the step before it
     validation_head: re.Pattern[str] | None = None
     """Matches the text before the step where the loss is a validation loss."""
 
-    starts_at: re.Pattern[str] | None = None
-    """A line with the step at which training starts (group 1)."""
-
+    starts_at: re.Pattern[str] | None = None  # a line with the step at which training starts (group 1)
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
     """Words of which a line about checkpoints has one; empty where such lines are not read."""
 
-    note: str = ""
-    """What a reader of the numbers has to know; a sentence, or empty."""
+    note: str = ""  # what a reader of the numbers has to know; a sentence, or empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPattern:
     """A format that writes a header with the step, then one reading a line, named as in `column_names`."""
 
-    sign: str
-    """What every header contains."""
-
-    header: re.Pattern[str]
-    """Groups `step` and `total`."""
-
-    item: re.Pattern[str]
-    """Groups `name` and `value`."""
-
-    validation: re.Pattern[str]
-    """Names of validation losses."""
+    sign: str  # what every header contains
+    header: re.Pattern[str]  # groups `step` and `total`
+    item: re.Pattern[str]  # groups `name` and `value`
+    validation: re.Pattern[str]  # names of validation losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
     """An entry in the table of formats."""
 
-    name: str
-    """As users write it in the configuration."""
-
-    sample: str
-    """Step 7 with a loss of 2.5, in the trainer's form."""
-
+    name: str  # as users write it in the configuration
+    sample: str  # step 7 with a loss of 2.5, in the trainer's form
     reads: LinePattern | BlockPattern | type[Decoder]
     """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
 
@@ -117,8 +95,7 @@ class _LineDecoder(Decoder):
         self.note = pattern.note
         self._pattern = pattern
         self._from_zero = self._epochs_from_zero = False
-        self._last = (0, 0)
-        """Step and iteration of the last line."""
+        self._last = (0, 0)  # step and iteration of the last line
 
     def decode(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern

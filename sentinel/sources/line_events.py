@@ -20,20 +20,13 @@ FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 her
 class Reading:
     """One step's readings, as one process wrote them."""
 
-    step: int
-    """Completed updates."""
-
-    loss: float
-    """Nats; nan also where the trainer left it out because it was not a number."""
-
-    rank: str | None = None
-    """The process that wrote it; None where the line does not name one."""
-
+    step: int  # completed updates
+    loss: float  # nats; nan also where the trainer left it out because it was not a number
+    rank: str | None = None  # the process that wrote it; None where the line does not name one
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of Sample by their names, except attempt, global_step, loss and loss_spread; others are dropped."""
 
-    total_steps: int | None = None
-    """The M of `N/M`."""
+    total_steps: int | None = None  # the M of `N/M`
 
     @property
     def time_unix_s(self) -> float:
@@ -52,8 +45,7 @@ class ProgramStarted:
     """True: the program has started again. False: a checkpoint was loaded, which may have other reasons."""
 
     time_unix_s: float = math.nan
-    interval: int | None = None
-    """Steps between two lines of readings, where the settings name it."""
+    interval: int | None = None  # steps between two lines of readings, where the settings name it
 
 
 @dataclass(slots=True)
@@ -87,8 +79,7 @@ Event = Reading | ProgramStarted | Evaluated | Saved | ProgramEnded
 class Decoder:
     """Decodes the lines of one log in one format."""
 
-    note = ""
-    """What a reader of the numbers has to know; a sentence, or empty."""
+    note = ""  # what a reader of the numbers has to know; a sentence, or empty
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of the line; None for a line of another program. LineError: a damaged line of this format."""

@@ -24,8 +24,7 @@ _NOT_FINITE = re.compile(
 
 _TIMES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, None: 1.0}
 _MOST = 2**63
-_LONGEST = 64
-"""Characters; a longer run of digits is not a reading."""
+_LONGEST = 64  # characters; a longer run of digits is not a reading
 
 
 def number(text: str) -> float | None:
@@ -76,8 +75,7 @@ _RANK = re.compile(
     r"|\[1,(\d+)\]<|\brank=(\d+)\b|\bRANK[ :](\d+)\]"
     r"|^\s*\[?(\d{1,6})\]?\s*:\s|\b(DP=\d+\|(?:[CPT]P=\d+\|?)+)"
 )
-_PREFIX_LENGTH = 400
-"""Characters; text further right is not a prefix."""
+_PREFIX_LENGTH = 400  # characters; text further right is not a prefix
 
 
 def uncoloured(line: str) -> str:

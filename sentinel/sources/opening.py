@@ -21,8 +21,7 @@ from sentinel.vocabulary.sample import Record, Sample
 
 __all__ = ["in_columns", "one_source", "open_columns", "open_log", "open_sources", "open_table"]
 
-_CHUNK_SAMPLES = 1 << 12
-"""Samples of a log that are in memory at a time."""
+_CHUNK_SAMPLES = 1 << 12  # samples of a log that are in memory at a time
 
 
 def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:

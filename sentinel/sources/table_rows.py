@@ -51,17 +51,12 @@ class Rows:
     """n rows in the order of the source."""
 
     steps: Whole
-    values: dict[str, Floats]
-    """Field to its (n,) values: COLUMNS, CARRIED, skipped, validation_loss."""
-
-    there: dict[str, Flags]
-    """Field to (n,): where there is a reading; for each of `values`."""
-
+    values: dict[str, Floats]  # field to its (n,) values: COLUMNS, CARRIED, skipped, validation_loss
+    there: dict[str, Flags]  # field to (n,): where there is a reading; for each of `values`
     lanes: Whole | None = None
     """(n,) the rank or tag that reported the row, where that is known. Lanes may be out of step with one another."""
 
-    attempts: Whole | None = None
-    """(n,) where the source has them, or once they were found."""
+    attempts: Whole | None = None  # (n,) where the source has them, or once they were found
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -135,11 +130,8 @@ class Cells(NamedTuple):
     """One column's cells."""
 
     values: Floats
-    there: Flags
-    """Where something was logged."""
-
-    bad: Mapping[int, str] = {}
-    """Row to what stands there instead of a number."""
+    there: Flags  # where something was logged
+    bad: Mapping[int, str] = {}  # row to what stands there instead of a number
 
 
 def cells_of_arrow(array: Any) -> Cells:
