@@ -162,8 +162,9 @@ def cells_of_values(found: Sequence[Any]) -> Cells:
         except OverflowError:
             pass
         else:
-            there = [x is not None for x in found] if type(None) in types else [True] * len(found)
-            return Cells(values, np.array(there, np.bool_))
+            if type(None) not in types:
+                return Cells(values, np.ones(len(found), np.bool_))
+            return Cells(values, np.array([x is not None for x in found], np.bool_))
     values, there, bad = np.full(len(found), math.nan), np.zeros(len(found), np.bool_), {}
     for row, value in enumerate(found):
         try:
