@@ -32,8 +32,6 @@ from sentinel.sources.table_rows import BLANK, Cells, cells_of_arrow, split_loss
 from sentinel.sources.table_source import Batch, table_source
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["UnreadableError", "open_csv", "open_parquet"]
-
 _HEAD_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 21
 _SUFFIXES = re.compile(r"\.(csv|tsv)(\.gz)?$", re.IGNORECASE)

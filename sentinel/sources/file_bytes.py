@@ -15,8 +15,6 @@ from typing import Self, cast
 from sentinel.bounded import LINE_BYTES, unpacked
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Bytes", "LineSplitter", "lines_of"]
-
 _READ_BYTES = 1 << 21
 
 

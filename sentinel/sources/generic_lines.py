@@ -16,8 +16,6 @@ from sentinel.sources.line_events import COUNTS, FROM_ZERO, Decoder, Evaluated, 
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.vocabulary.errors import LineError
 
-__all__ = ["EVALUATES", "Generic", "NanoGpt"]
-
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*)?\[{0,2}"
 """What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""

@@ -26,8 +26,6 @@ from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
 
-__all__ = ["open_journal"]
-
 _NAME = re.compile(r"\d{4,}\.jsonl")
 _KINDS = ("sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished")
 _ATTEMPTS = "attempts"

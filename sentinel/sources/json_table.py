@@ -24,8 +24,6 @@ from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import json_too_large
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
 
-__all__ = ["head_of_objects", "open_json_lines", "open_trainer_state"]
-
 _HEAD_BYTES = 1 << 20
 _DEEPEST = 6
 _decode = msgspec.json.Decoder().decode

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-__all__ = ["not_finite", "number", "rank_of", "text_within", "time_of", "uncoloured", "unwrapped", "whole"]
-
 _WORDY = re.compile(r"\s*([-+]?(?:\d[\d,]*)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([KMBGT])?(?:ms|s|%|it|GiB|GB|MB)?\s*")
 _NOT_FINITE = re.compile(
     r"\s*([-+]?)(?:(nan\((?:s?nan|ind|snan|0x[0-9a-f]+)?\)|1\.#(?:[qs]nan|ind)0*)|1\.#inf0*|\u221e)\s*", re.IGNORECASE

@@ -17,8 +17,6 @@ from sentinel.sources.rank_merge import AttemptMerge
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["LineReader", "LogFile", "Trial", "UnreadableLine", "read_log"]
-
 _CHUNK_BYTES = 1 << 18
 _HEAD_LINES = 2_000  # by which a format is recognised; more where they have no readings at all
 _MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26  # of the head: each format is tried on each of its lines

@@ -176,7 +176,7 @@ class GptNeox(Megatron):
 
 def _of_checkpoint(line: str) -> Sequence[Event] | None:
     if (saved := _SAVED.search(line)) is not None and (step := whole(saved[1])) is not None:
-        tag: Any = _TAG.search(saved[2]) if saved[2] else None
+        tag = _TAG.search(saved[2] or "")
         named = tag[0] if tag else f"global_step{step}"
         return (Saved(step=step, tag=named, time_unix_s=time_of(line[: saved.start()])),)
     if (loaded := _LOADED.search(line)) is not None and (step := whole(loaded[1])) is not None:

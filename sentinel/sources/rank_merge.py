@@ -18,8 +18,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
 
-__all__ = ["AttemptMerge", "RankMerge"]
-
 _MOST_RANKS = 1 << 17  # readings of one step that are merged; a log may repeat a step without end
 _LATE_STEPS = 4  # logged steps by which a rank's line may be behind the others without being a restart
 _MOST_AHEAD = 64  # logged steps that the fastest file may be ahead; then the slower files are not waited for any more

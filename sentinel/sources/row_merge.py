@@ -23,8 +23,6 @@ from sentinel.sources.column_source import CHUNK_ROWS, Tally
 from sentinel.sources.table_rows import Key, Rows, Whole
 from sentinel.vocabulary.sample import Validation
 
-__all__ = ["RowMerge", "readings_of"]
-
 
 class _Lanes:
     """Puts rows of several lanes in order; at most two chunks of rows are in memory.

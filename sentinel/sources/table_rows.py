@@ -22,19 +22,6 @@ from sentinel.sources.column_source import Tally
 from sentinel.sources.line_text import not_finite
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 
-__all__ = [
-    "BLANK",
-    "Cells",
-    "Flags",
-    "Floats",
-    "Key",
-    "Rows",
-    "Whole",
-    "cells_of_arrow",
-    "cells_of_values",
-    "split_losses",
-]
-
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Whole = NDArray[np.int64]

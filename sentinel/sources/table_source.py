@@ -19,8 +19,6 @@ from sentinel.sources.row_merge import RowMerge
 from sentinel.sources.table_rows import Cells, Flags, Floats, Rows, Whole, cells_of_values, split_losses
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Batch", "Object", "Objects", "find_more", "keys_of", "object_source", "searched_source", "table_source"]
-
 _LARGEST_STEP = 2**53
 _MOST_KEYS = 200_000  # each is searched for a loss; trainers log about ten thousand, one for each layer and head
 

@@ -24,8 +24,6 @@ from sentinel.sources.table_rows import Rows
 from sentinel.sources.table_source import find_more
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["open_tensorboard"]
-
 _LOADED = "tfevents"
 _BEGUN = re.compile(r"tfevents\.(\d+)")
 _TAKEN = tuple(name for name in FIELDS if name not in ("step", "rank", "attempt"))
