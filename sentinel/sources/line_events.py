@@ -99,13 +99,13 @@ def checked(event: Event) -> Event:
             event.fields.pop(name, None)
         if "skipped" in event.fields:
             event.fields["skipped"] = bool(event.fields["skipped"])
-        counts = [event.step, *(value for value in event.fields.values() if type(value) is int)]
+        counts: Iterable[Any] = (event.step, *event.fields.values())
     elif isinstance(event, ProgramStarted):
-        counts = [value for key, value in event.facts.items() if type(value) is int and key != "seed"]
+        counts = (value for key, value in event.facts.items() if key != "seed")
     else:
-        counts = [step] if (step := getattr(event, "step", None)) is not None else []
+        counts = (getattr(event, "step", None),)
     for count in counts:
-        if not 0 <= count <= LARGEST_WHOLE:
+        if type(count) is int and not 0 <= count <= LARGEST_WHOLE:
             raise LineError(f"a count {whole_problem(count)}")
     return event
 
