@@ -53,7 +53,7 @@ from sentinel.plan.incident import (
 from sentinel.plan.proof import Check, outcome
 from sentinel.vocabulary.errors import IncidentLogError, LineError, SentinelError
 from sentinel.vocabulary.names import checked_name, why_not_a_name
-from sentinel.vocabulary.numbers import dump_json, seconds_problem, to_number
+from sentinel.vocabulary.numbers import dump_json, seconds_problem, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 from sentinel.vocabulary.sample import Sample
 
@@ -270,7 +270,7 @@ def _opened(event: Event) -> Incident:
         **{key: event[key] for key in ("attempt", "alarm_step", "onset_tokens", "reason")},
         **later,
         best_mean=to_number(event["best_mean"], "best_mean"),
-        led_by=tuple(event["led_by"]),
+        led_by=_texts(event["led_by"], "led_by"),
         baseline=Baseline.from_json(event["baseline"]),
         status="stopped" if about else "open",
         note=event["reason"] if about else None,
@@ -285,9 +285,15 @@ def _decided(event: Event, time_unix_s: float) -> Rollback:
         target_tag=None if tag is None else checked_name(tag, "target"),
         target_step=event["target"]["global_step"],
         overrides=decode_overrides(dump_json(event["overrides"])),
-        changes=tuple(event["changes"]),
+        changes=_texts(event["changes"], "changes"),
         decided_unix_s=time_unix_s,
-        unconfirmed=tuple(event.get("unconfirmed", ())),
+        unconfirmed=_texts(event.get("unconfirmed", []), "unconfirmed"),
         **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
         **{key: event[key] for key in later if key in event},
     )
+
+
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise IncidentLogError(f"{name} should be a list of strings, not {shown(values)}")
+    return tuple(values)
