@@ -9,8 +9,7 @@ from sentinel.judge.schedule_changes import Settings
 
 __all__ = ["Baselines"]
 
-_KEPT_SETTINGS = 4
-"""Settings that are kept: a schedule that goes back and forth has two."""
+_KEPT_SETTINGS = 4  # Settings that are kept: a schedule that goes back and forth has two
 
 
 class Baselines:

@@ -9,31 +9,20 @@ from enum import StrEnum
 __all__ = ["Event", "EventKind", "Findings", "spike"]
 
 _REMEMBERED_SPIKES = 64
-
+# (signal, steps before the onset) of each that left its band before the loss did, the earliest first.
 Led = tuple[tuple[str, int], ...]
-"""(signal, steps before the onset) of each that left its band before the loss did, the earliest first."""
 
 
 class EventKind(StrEnum):
     """What an event is."""
 
-    SPIKE = "spike"
-    """The loss left its noise band and came back by itself."""
-
-    DIVERGENCE = "divergence"
-    """It did not come back; a slow climb and a permanent offset too."""
-
-    NAN = "nan"
-    """The weights are not numbers any more."""
-
-    PLATEAU = "plateau"
-    """The loss stopped falling well above where its own trend would have it."""
-
-    STALLED = "stalled"
-    """No samples came for a long time."""
-
+    SPIKE = "spike"  # The loss left its noise band and came back by itself
+    DIVERGENCE = "divergence"  # It did not come back; a slow climb and a permanent offset too
+    NAN = "nan"  # The weights are not numbers any more
+    PLATEAU = "plateau"  # The loss stopped falling well above where its own trend would have it
+    STALLED = "stalled"  # No samples came for a long time
+    # A planned change (sequence length, batch size, learning rate, epoch, restart) moved the loss.
     REGIME_CHANGE = "regime_change"
-    """A planned change (sequence length, batch size, learning rate, epoch, restart) moved the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +30,14 @@ class Event:
     """One finding. Steps are global steps."""
 
     kind: EventKind
-    onset_range: tuple[int, int]
-    """First step of the episode: earliest and latest that the readings allow."""
-
-    verdict_step: int
-    """The step whose sample showed it."""
-
-    end_step: int | None = None
-    """The step by which it was over; None while it lasts."""
-
+    onset_range: tuple[int, int]  # First step of the episode: earliest and latest that the readings allow
+    verdict_step: int  # The step whose sample showed it
+    end_step: int | None = None  # The step by which it was over; None while it lasts
     recommend_rollback: bool = False
+    # Signals that left their bands before the loss did, the earliest first; fields of Sample.
     led_by: tuple[str, ...] = ()
-    """Signals that left their bands before the loss did, the earliest first; fields of Sample."""
-
-    led_by_steps: tuple[int, ...] = ()
-    """How many steps before the onset each of them did."""
-
-    reason: str
-    """A sentence that an on-call person can act on."""
+    led_by_steps: tuple[int, ...] = ()  # How many steps before the onset each of them did
+    reason: str  # A sentence that an on-call person can act on
 
     @property
     def onset_step(self) -> int:
@@ -74,12 +53,10 @@ class Findings:
         self._alarm_at: int | None = None
         self._last_alarm_at: int | None = None
         self._plateau_at: int | None = None
-        self.alarm: Event | None = None
-        """The divergence that lasts, or None."""
+        self.alarm: Event | None = None  # The divergence that lasts, or None
+        # (range of the onset, step by which it was back) of the last spikes that came back by themselves.
         self.healed: deque[tuple[tuple[int, int], int]] = deque(maxlen=_REMEMBERED_SPIKES)
-        """(range of the onset, step by which it was back) of the last spikes that came back by themselves."""
-        self.slowest_healed_steps = 0
-        """What the slowest of all of them took."""
+        self.slowest_healed_steps = 0  # What the slowest of all of them took
 
     def events(self, lasting: Event | None = None) -> tuple[Event, ...]:
         """All of them, by onset, with one that is under way."""

@@ -18,8 +18,7 @@ from sentinel.vocabulary.sample import (
 
 __all__ = ["LAST_SAMPLES", "Attempt", "History"]
 
-LAST_SAMPLES = 512
-"""Samples of the newest attempt that a history keeps at hand where the others can be asked for again."""
+LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand where the others can be asked for again
 
 
 @dataclass(slots=True)
@@ -28,13 +27,9 @@ class Attempt:
 
     number: int
     started: RunStarted | None = None
+    # In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
     samples: list[Sample] = field(default_factory=list)
-    """In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
-    """
-
-    made: int = 0
-    """Samples so far, those included that are not at hand."""
-
+    made: int = 0  # Samples so far, those included that are not at hand
     layers: list[LayerVariance] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)

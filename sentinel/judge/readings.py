@@ -25,6 +25,7 @@ __all__ = [
     "stretches_of",
 ]
 
+# The fields of Sample that the judge reads, beside global_step and skipped.
 COLUMNS = (
     "loss",
     "grad_norm",
@@ -41,41 +42,29 @@ COLUMNS = (
     "global_batch_samples",
     "epoch",
 )
-"""The fields of Sample that the judge reads, beside global_step and skipped."""
-
+# Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse. grad_norm:
+# tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022, Figure 1
+# and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs). loss_spread and
+# grad_norm_spread: one rank's data or hardware, before the mean shows it.
 BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
-"""Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
-
-grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
-Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
-loss_spread and grad_norm_spread: one rank's data or hardware, before the mean shows it.
-"""
-
+# Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate.
 CARRIED = (
     *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
     *("time_unix_s", "momentum_l2", "param_norm"),
 )
-"""Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """n neighbouring samples of one attempt, in the order in which they were made."""
 
-    attempt: int
-    """The life of the training process group that made them."""
-
-    steps: NDArray[np.int64]
-    """(n,) global_step."""
-
+    attempt: int  # The life of the training process group that made them
+    steps: NDArray[np.int64]  # (n,) global_step
+    # Name of COLUMNS, or CARRIED, to its (n,) values, in Sample's units. `loss` is always there; nan is a reading.
     columns: Mapping[str, NDArray[np.float64]]
-    """Name of COLUMNS, or CARRIED, to its (n,) values, in Sample's units. `loss` is always there; nan is a reading."""
-
+    # Name to (n,): where the column holds a reading at all. A column that is not named here has no gaps.
     measured: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Name to (n,): where the column holds a reading at all. A column that is not named here has no gaps."""
-
-    skipped: NDArray[np.bool_] | None = None
-    """(n,) updates that the optimizer skipped; None where none was."""
+    skipped: NDArray[np.bool_] | None = None  # (n,) updates that the optimizer skipped; None where none was
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -140,21 +129,13 @@ class Samples:
     """One sample, or eight plain neighbours. Not frozen: freezing makes each a microsecond slower."""
 
     steps: list[int]
-    losses: list[float]
-    """nats; empty where the loss was not measured."""
-
-    readings: Mapping[str, float | None]
-    """The newest value of each of COLUMNS; None or absent: not measured."""
-
-    signals: Mapping[str, list[float]]
-    """The measured ones of BANDED, by name."""
-
+    losses: list[float]  # nats; empty where the loss was not measured
+    readings: Mapping[str, float | None]  # The newest value of each of COLUMNS; None or absent: not measured
+    signals: Mapping[str, list[float]]  # The measured ones of BANDED, by name
     skipped: bool
-    after: int | None
-    """The step of the sample before; None where these are the first."""
-
+    after: int | None  # The step of the sample before; None where these are the first
+    # Whether these are eight: all measured, finite, not 0.0 and not skipped, and no setting changes among them.
     plain: bool = False
-    """Whether these are eight: all measured, finite, not 0.0 and not skipped, and no setting changes among them."""
 
     @classmethod
     def of(
@@ -166,8 +147,8 @@ class Samples:
         return cls([step], [] if loss is None else [loss], readings, signals, skipped, after)
 
 
+# Columns that mean something when they change.
 _STEADY = ("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "loss_scale")
-"""Columns that mean something when they change."""
 
 
 class Stretch:

@@ -24,22 +24,15 @@ __all__ = [
     "recovery_of",
 ]
 
-WINDOW = 20
-"""Steps of the mean loss that the level before the onset and the level now are compared by."""
-
+WINDOW = 20  # Steps of the mean loss that the level before the onset and the level now are compared by
+# A recovered loss is this share below the best before the onset; less could be the next spike's way in.
 BETTER_BY = 0.05
-"""A recovered loss is this share below the best before the onset; less could be the next spike's way in."""
-
+# On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
+# the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress.
 IMPROVES_BY = 0.01
-"""On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
-the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress."""
-
+# How far above the trend from before the onset (share of the loss) a loss may be and still follow it.
 ON_TREND_WITHIN = 0.005
-"""How far above the trend from before the onset (share of the loss) a loss may be and still follow it."""
-
-
-_VALIDATIONS = 2
-"""Validations past onset and warmup that must each be better."""
+_VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 
 
 class Answer(StrEnum):
@@ -54,23 +47,12 @@ class Answer(StrEnum):
 class Danger:
     """What the restart has to get past."""
 
-    onset_step: int
-    """Late end of the onset."""
-
-    onset_tokens: int | None
-    """consumed_tokens there; None where tokens are not reported."""
-
-    warmup_end_step: int
-    """Where the restart's LR, sequence length, random-LTD and curriculum have come to their ends."""
-
-    best_before: float | None
-    """Best WINDOW-step mean loss before the onset, nats; None when there were too few steps."""
-
-    hold_steps: int
-    """Steps past onset and warmup by which it has to have recovered."""
-
-    total_steps: int | None = None
-    """Where the run ends by itself: a warmup that would last longer counts as over there."""
+    onset_step: int  # Late end of the onset
+    onset_tokens: int | None  # consumed_tokens there; None where tokens are not reported
+    warmup_end_step: int  # Where the restart's LR, sequence length, random-LTD and curriculum have come to their ends
+    best_before: float | None  # Best WINDOW-step mean loss before the onset, nats; None when there were too few steps
+    hold_steps: int  # Steps past onset and warmup by which it has to have recovered
+    total_steps: int | None = None  # Where the run ends by itself: a warmup that would last longer counts as over there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +72,7 @@ class BestMean:
     def __init__(self, window: int, full_seqlen: int | None) -> None:
         self._full_seqlen = full_seqlen
         self._losses: deque[float] = deque(maxlen=window)
-        self.value: float | None = None
-        """None before there is a whole window."""
+        self.value: float | None = None  # None before there is a whole window
 
     def push(self, sample: Sample) -> None:
         """Takes the next sample, if it compares."""
@@ -110,8 +91,7 @@ class OldTrend:
     last_step: int
     mean_log_step: float
     mean_log_loss: float
-    slope: float
-    """Below 0."""
+    slope: float  # Below 0
 
     @classmethod
     def of(cls, before: Iterable[Sample], full_seqlen: int | None) -> OldTrend | None:
@@ -155,14 +135,12 @@ class Restart:
 
     def __init__(self, danger: Danger, full_seqlen: int | None) -> None:
         self.danger = danger
+        # The last step that is not past the danger; consumed_tokens have to be past it too.
         self.past_step = max(danger.onset_step, danger.warmup_end_step)
-        """The last step that is not past the danger; consumed_tokens have to be past it too."""
         if danger.total_steps is not None:
             self.past_step = min(self.past_step, danger.total_steps - 2 * WINDOW)
-        self.past: deque[int] = deque(maxlen=2 * WINDOW)
-        """The last steps past the danger."""
-        self.losses: deque[float] = deque(maxlen=4 * WINDOW)
-        """The last losses that compare, nats."""
+        self.past: deque[int] = deque(maxlen=2 * WINDOW)  # The last steps past the danger
+        self.losses: deque[float] = deque(maxlen=4 * WINDOW)  # The last losses that compare, nats
         self.last_step: int | None = None
         self._best = BestMean(WINDOW, full_seqlen)
         self._full_seqlen = full_seqlen

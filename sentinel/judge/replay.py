@@ -15,8 +15,8 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["Replay"]
 
+# Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands.
 _KEPT_SAMPLES = 1 << 18
-"""Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,7 @@ class Replay:
         self._kept: deque[_Kept] = deque()
         self._gone: list[Event] = []
         self._attempt: int | None = None
-        self.samples = 0
-        """Samples so far, of all attempts."""
+        self.samples = 0  # Samples so far, of all attempts
 
     @property
     def series(self) -> Series:

@@ -10,31 +10,19 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["Change", "Regime", "Settings"]
 
-Settings = tuple[float | None, ...]
-"""Values of the settings that losses compare under; None was never reported."""
-
+Settings = tuple[float | None, ...]  # Values of the settings that losses compare under; None was never reported
 _PLANNED = "a planned change of the run"
-
-_SETTLES_SAMPLES = 64
-"""Samples without a further change after which the new regime is the one that is compared with."""
-
+_SETTLES_SAMPLES = 64  # Samples without a further change after which the new regime is the one that is compared with
+# A learning rate above so many times the lowest since the regime settled is rising; less is rounding in a log.
 _REWARMED = 1.02
-"""A learning rate above so many times the lowest since the regime settled is rising; less is rounding in a log."""
-
-_AS_PRINTED = 1.0005
-"""A learning rate up to so many times another is the same one, printed to four digits."""
-
+_AS_PRINTED = 1.0005  # A learning rate up to so many times another is the same one, printed to four digits
+# Changes by less than this factor are part of a schedule, and no events of their own; so much less of a setting (a
+# length that wavers with its batches) still compares, within the tolerance.
 _LARGE_FACTOR = 1.5
-"""Changes by less than this factor are part of a schedule, and no events of their own; so much less of a
-setting (a length that wavers with its batches) still compares, within the tolerance."""
-
 _LOG_LARGE = math.log(_LARGE_FACTOR)
-
-_TAIL = 0.05
-"""Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
-
+_TAIL = 0.05  # Share of the highest learning rate below which its changes are the tail of a decay: factors grow there
+# How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it.
 _BATCH_TOLERANCE = 0.05
-"""How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +30,12 @@ class Change:
     """One planned change."""
 
     step: int
-    what: str
-    """In words: `the sequence length went from 64 to 128`."""
-
-    is_event: bool
-    """Whether it is an event worth a line."""
-
+    what: str  # In words: `the sequence length went from 64 to 128`
+    is_event: bool  # Whether it is an event worth a line
+    # False where no loss before compares with those after (a much shorter sequence length, other data).
     comparable: bool = True
-    """False where no loss before compares with those after (a much shorter sequence length, other data)."""
-
+    # False where a setting has moved by half since the trend was begun: what was to be expected then is no more.
     same_trend: bool = True
-    """False where a setting has moved by half since the trend was begun: what was to be expected then is no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +45,11 @@ class _Setting:
     column: str
     words: str
     text: Callable[[float], str]
-    default: float | None = None
-    """What a sample without it has; None is what the one before had."""
-
-    at_most: str | None = None
-    """The column that it is a part of: a sample without it has all of that."""
-
+    default: float | None = None  # What a sample without it has; None is what the one before had
+    at_most: str | None = None  # The column that it is a part of: a sample without it has all of that
     less_is_comparable: bool = False
+    # How far the loss may move after it has changed, beside its noise (share of the level).
     tolerance: Callable[[Thresholds], float]
-    """How far the loss may move after it has changed, beside its noise (share of the level)."""
 
 
 _SETTINGS = (
@@ -119,11 +98,10 @@ class Regime:
         self._of_trend: dict[str, float] = {}
         self._largest: dict[str, float] = {}
         self._unsettled = 0
+        # What losses compare under: with the same settings they are of the same kind. What compares both ways (the
+        # batch) is left out.
         self.settings: Settings = ()
-        """What losses compare under: with the same settings they are of the same kind. What compares both ways (the
-        batch) is left out."""
-        self.widened = 0.0
-        """Tolerance in force beside the usual ones (share of the level); 0 in a settled regime."""
+        self.widened = 0.0  # Tolerance in force beside the usual ones (share of the level); 0 in a settled regime
 
     def take(self, step: int, readings: Mapping[str, float | None]) -> Change | None:
         """One sample's readings by their names; None was not measured. Of several changes, the greatest one."""

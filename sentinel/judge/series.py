@@ -47,6 +47,7 @@ class Series:
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
         self._skipped = next(d for d in detectors if isinstance(d, SkippedUpdates))
+        # What the detectors are given.
         self.known = Known(
             thresholds=t,
             regime=self._regime,
@@ -55,11 +56,9 @@ class Series:
             references=references,
             baseline=Baseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
         )
-        """What the detectors are given."""
         self._block: list[tuple[int, float]] = []
         self._lr: float | None = None
-        self.last: Sample | None = None
-        """The newest sample that came by itself; None where they came as columns."""
+        self.last: Sample | None = None  # The newest sample that came by itself; None where they came as columns
         for sample in samples:
             self.push(sample)
 

@@ -15,64 +15,48 @@ from sentinel.vocabulary.sample import Sample
 
 __all__ = ["UnhealthySpan", "UnhealthySpans"]
 
+# Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps, it
+# is four times the median of all that was.
 _HISTORY_BLOCKS = 64
-"""Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps,
-it is four times the median of all that was."""
-
-_LEAST_BLOCKS = 4
-"""Blocks without which no usual value is known."""
-
+_LEAST_BLOCKS = 4  # Blocks without which no usual value is known
+# The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
+# the gradient's noise are higher at a short length.
 _UNLIKE = 10.0
-"""The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
-the gradient's noise are higher at a short length."""
-
+# Samples for which a run that the judge finds healthy may be out of proportion: then the history begins anew.
 _NEW_NORMAL_SAMPLES = 512
-"""Samples for which a run that the judge finds healthy may be out of proportion: then the history begins anew."""
-
-_REMEMBERED = 256
-"""Spans that are kept."""
+_REMEMBERED = 256  # Spans that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signal:
     column: str
     words: str
-    factor: float
-    """Times its usual value at which a reading is extreme."""
-
-    above: float = 0.0
-    """… and at least so far above it, in the signal's unit."""
-
+    factor: float  # Times its usual value at which a reading is extreme
+    above: float = 0.0  # … and at least so far above it, in the signal's unit
+    # Readings in a row that must be: one loss or gradient may be of an odd batch; Adam's variance is no one step's.
     running: int = 1
-    """Readings in a row that must be: one loss or gradient may be of an odd batch; Adam's variance is no one step's."""
 
 
+# Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
+# lies in such a span (`benchmarks/healthy_targets.py`).
 _SIGNALS = (
     _Signal(column="adam_variance_l1", words="the sum of sqrt(v)", factor=10.0),
     _Signal(column="adam_variance_max", words="the largest sqrt(v)", factor=30.0),
     _Signal(column="loss", words="the loss", factor=2.0, above=1.0, running=5),
     _Signal(column="grad_norm", words="the gradient norm", factor=30.0, running=5),
 )
-"""Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
-lies in such a span (`benchmarks/healthy_targets.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnhealthySpan:
     """A stretch of steps at which one signal was extreme."""
 
-    first_step: int
-    """The step after the last reading that was not."""
-
+    first_step: int  # The step after the last reading that was not
     last_step: int
-    words: str
-    """The signal, in words."""
-
-    worst: float
-    """nan where it was not a number."""
-
+    words: str  # The signal, in words
+    worst: float  # nan where it was not a number
+    # What was usual in the run before it; None where that was not known, and the reading was not a number.
     usual: float | None
-    """What was usual in the run before it; None where that was not known, and the reading was not a number."""
 
     @property
     def reason(self) -> str:

@@ -20,9 +20,7 @@ from sentinel.vocabulary.ranges import Range, out_of_range
 __all__ = ["JSON", "Described", "Form", "document", "fields_of", "read"]
 
 T = TypeVar("T")
-Read = Callable[[Any, str], Any]
-"""(value, key) -> the value as its type has it; the key is for the error."""
-
+Read = Callable[[Any, str], Any]  # (value, key) -> the value as its type has it; the key is for the error
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -31,35 +29,23 @@ class Form:
     """How one kind of document spells its values, and which error names a wrong one."""
 
     error: type[SentinelError]
-
-    name: str = "the document"
-    """What an error calls the whole of it."""
-
-    json: bool = True
-    """Whether null stands for None, and "nan" and "inf" for the floats."""
-
-    prints_whole_as_float: bool = False
-    """Whether a whole number may be printed as 2048.0."""
-
+    name: str = "the document"  # What an error calls the whole of it
+    json: bool = True  # Whether null stands for None, and "nan" and "inf" for the floats
+    prints_whole_as_float: bool = False  # Whether a whole number may be printed as 2048.0
+    # Whether unknown keys are passed over: what a newer version wrote; otherwise they are an error.
     ignores_unknown: bool = False
-    """Whether unknown keys are passed over: what a newer version wrote; otherwise they are an error."""
-
+    # Whether a number has to lie in the range beside its type; if not, only in one that no measurement can leave.
     checks_ranges: bool = True
-    """Whether a number has to lie in the range beside its type; if not, only in one that no measurement can leave."""
-
-    whole: Range | None = None
-    """Of whole numbers that have no range of their own."""
-
+    whole: Range | None = None  # Of whole numbers that have no range of their own
+    # Further types that are written as a string -> what an error calls them, and (string, key) -> the value.
     scalars: Mapping[type, tuple[str, Callable[[str, str], Any]]] = field(default_factory=dict)
-    """Further types that are written as a string -> what an error calls them, and (string, key) -> the value."""
 
     def called(self, where: str) -> str:
         """The object at this place, in an error; "" is all of it."""
         return (where if self.json else f"[{where}]") if where else self.name
 
 
-JSON = Form(error=ConfigError, prints_whole_as_float=True)
-"""A JSON object of ours, where an unknown key is an error."""
+JSON = Form(error=ConfigError, prints_whole_as_float=True)  # A JSON object of ours, where an unknown key is an error
 
 
 def read(cls: type[T], data: Any, where: str = "", form: Form = JSON) -> T:
@@ -241,8 +227,7 @@ def _by_itself(cls: Any, form: Form) -> Read:
     return look
 
 
-_BITS = 64
-"""Of a whole number in a configuration: the largest that any key could mean has fewer."""
+_BITS = 64  # Of a whole number in a configuration: the largest that any key could mean has fewer
 
 
 def _scalar(hint: Any, form: Form) -> Read:

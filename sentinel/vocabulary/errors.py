@@ -111,8 +111,8 @@ class PagerError(TemporaryError):
 
     def __init__(self, said: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(said)
+        # Seconds that the pager asks to be left alone for; None where it asks for nothing.
         self.retry_after_s = retry_after_s
-        """Seconds that the pager asks to be left alone for; None where it asks for nothing."""
 
 
 class ScrapeError(TemporaryError):
@@ -176,8 +176,7 @@ class ScriptRefused(PermanentError):  # noqa: N818 - reads as what it says
     def __init__(self, line_number: int | None, reason: str) -> None:
         where = "the job script" if line_number is None else f"line {line_number} of the job script"
         super().__init__(f"{where} can't be changed safely: {reason}")
-        self.line_number = line_number
-        """Counted from 1; None where no single line is to blame."""
+        self.line_number = line_number  # Counted from 1; None where no single line is to blame
         self.reason = reason
 
 

@@ -8,23 +8,18 @@ from dataclasses import dataclass
 
 __all__ = ["LONGEST", "Exemplar", "exemplar"]
 
+# Characters of an exemplar's labels, names and values together; Prometheus takes none that is longer. Source:
+# OpenMetrics 1.0, "Exemplars".
 LONGEST = 128
-"""Characters of an exemplar's labels, names and values together; Prometheus takes none that is longer.
-
-Source: OpenMetrics 1.0, "Exemplars".
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
     """Of one series of a counter. Its value is 1, what the thing has added to the counter, as in other exporters."""
 
-    labels: Mapping[str, str]
-    """What would be too much for the labels of a series: the step, the incident."""
-
+    labels: Mapping[str, str]  # What would be too much for the labels of a series: the step, the incident
+    # When it happened; None where that is not known, and whoever scrapes takes the scrape's time.
     time_unix_s: float | None
-    """When it happened; None where that is not known, and whoever scrapes takes the scrape's time."""
-
     value: float = 1.0
 
 

@@ -15,9 +15,7 @@ from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["SCHEMA", "Digested", "Manifest", "decode_manifest", "encode_manifest", "first_difference"]
 
-SCHEMA = 1
-"""Version of a manifest's file."""
-
+SCHEMA = 1  # Version of a manifest's file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -25,24 +23,18 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 class Digested:
     """One file of a checkpoint."""
 
-    name: str
-    """Its path below the checkpoint's folder, with slashes."""
-
+    name: str  # Its path below the checkpoint's folder, with slashes
     size_bytes: int
-    sha256: str
-    """64 digits of lower-case hexadecimal, over the whole file."""
+    sha256: str  # 64 digits of lower-case hexadecimal, over the whole file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A whole checkpoint, as it was when this was written."""
 
-    tag: str
-    """The folder's name, e.g. global_step3000."""
-
+    tag: str  # The folder's name, e.g. global_step3000.
     global_step: int
-    files: tuple[Digested, ...]
-    """Ordered by name; every file of the checkpoint."""
+    files: tuple[Digested, ...]  # Ordered by name; every file of the checkpoint
 
 
 def encode_manifest(manifest: Manifest) -> str:

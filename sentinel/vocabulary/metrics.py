@@ -43,17 +43,10 @@ class Exported:
 class Shown:
     """One series of a daemon's metric, with its value."""
 
-    name: str
-    """Of DAEMON_METRICS."""
-
-    value: float
-    """In the metric's unit; nan and inf are readings."""
-
-    labels: tuple[str, ...]
-    """Values of the metric's labels, in their order."""
-
-    exemplar: Exemplar | None = None
-    """Of a counter: the last thing that it has counted."""
+    name: str  # Of DAEMON_METRICS
+    value: float  # In the metric's unit; nan and inf are readings
+    labels: tuple[str, ...]  # Values of the metric's labels, in their order
+    exemplar: Exemplar | None = None  # Of a counter: the last thing that it has counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +55,10 @@ class SampleMetric:
 
     field: str
     help: str
+    # Whether its largest value of the last steps is shown as well: a spike between two scrapes shows there.
     in_window: bool = False
-    """Whether its largest value of the last steps is shown as well: a spike between two scrapes shows there."""
-
+    # Whether it is measured only every few steps; in between the last one that was measured is shown.
     at_intervals: bool = False
-    """Whether it is measured only every few steps; in between the last one that was measured is shown."""
 
     @property
     def name(self) -> str:
@@ -83,9 +75,7 @@ class LayerMetric:
     """A gauge with a series for each layer. Its name is not the whole model's: a sum over one name adds no total to
     its parts."""
 
-    field: str
-    """Of LayerVariance: one number for each of its layers."""
-
+    field: str  # Of LayerVariance: one number for each of its layers
     help: str
 
     @property
@@ -98,7 +88,7 @@ HOOK_ERRORS = Exported(
     help="Errors inside the hook that were kept from the training loop.",
     kind="counter",
 )
-
+# What an attempt has counted up, in the order of trainer_hooks.export.step_collector.Counts.
 COUNTERS: tuple[Exported, ...] = tuple(
     Exported(name=PREFIX + name, help=text, kind="counter")
     for name, text in (
@@ -108,8 +98,7 @@ COUNTERS: tuple[Exported, ...] = tuple(
         ("skipped_steps_total", "Steps whose update the optimizer skipped (overflow)."),
     )
 )
-"""What an attempt has counted up, in the order of trainer_hooks.export.step_collector.Counts."""
-
+# What /metrics of a trainer shows; all from one step, but for what is measured at intervals. None is left out.
 SAMPLE_METRICS: tuple[SampleMetric, ...] = (
     SampleMetric(field="global_step", help="Completed optimizer updates."),
     SampleMetric(
@@ -175,18 +164,13 @@ SAMPLE_METRICS: tuple[SampleMetric, ...] = (
     SampleMetric(field="consumed_samples", help="Samples consumed by the run."),
     SampleMetric(field="consumed_tokens", help="Tokens consumed by the run."),
 )
-"""What /metrics of a trainer shows; all from one step, but for what is measured at intervals. None is left out."""
-
 WINDOW_MAXIMA: tuple[SampleMetric, ...] = tuple(metric for metric in SAMPLE_METRICS if metric.in_window)
-
 INTERVAL_METRICS: tuple[SampleMetric, ...] = tuple(metric for metric in SAMPLE_METRICS if metric.at_intervals)
-
 WINDOW = Exported(
     name=PREFIX + "window_seconds",
     help="How far back the window maxima reach, in seconds: a scrape at least this often misses none.",
     kind="gauge",
 )
-
 LAYER_METRICS: tuple[LayerMetric, ...] = (
     LayerMetric(
         field="adam_variance_l1",
@@ -197,7 +181,6 @@ LAYER_METRICS: tuple[LayerMetric, ...] = (
         help="Max over the layer's parameters of sqrt(v), at the last step that it was measured.",
     ),
 )
-
 LAYER_STEP = Exported(
     name=PREFIX + "layer_global_step", help="The step after which the layers were measured.", kind="gauge"
 )
@@ -281,9 +264,9 @@ def _daemons() -> tuple[Exported, ...]:
     )
 
 
+# What /metrics of `sentinel watch` shows. What outlives an attempt (incidents, actions, budgets, the loop) has the
+# label `run` alone: a counter that began anew with each attempt would hide its own increase.
 DAEMON_METRICS: tuple[Exported, ...] = _daemons()
-"""What /metrics of `sentinel watch` shows. What outlives an attempt (incidents, actions, budgets, the loop) has the
-label `run` alone: a counter that began anew with each attempt would hide its own increase."""
 
 
 def every_name() -> frozenset[str]:

@@ -28,12 +28,9 @@ __all__ = [
     "whole_problem",
 ]
 
+# Of what is counted: steps, tokens, samples. A float, and so any reader of JSON, holds it to the last digit.
 LARGEST_WHOLE = 2**53
-"""Of what is counted: steps, tokens, samples. A float, and so any reader of JSON, holds it to the last digit."""
-
-LATEST_UNIX_S = 1e11
-"""The year 5138: a time beyond it was not written in seconds."""
-
+LATEST_UNIX_S = 1e11  # The year 5138: a time beyond it was not written in seconds
 _LONGEST_SHOWN = 100
 _MOST_VALUES = 2_000_000
 _FEW_CHARACTERS = 1 << 20
@@ -50,8 +47,7 @@ def json_too_large(text: str | bytes, most: int = 12_000_000) -> str | None:
     return f"holds more than {most:,} values" if sum(map(text.count, marks)) > most else None
 
 
-NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""How JSON spells the floats that are not finite."""
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # How JSON spells the floats that are not finite
 
 
 def to_json(value: Any) -> Any:

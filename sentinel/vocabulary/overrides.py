@@ -31,24 +31,18 @@ __all__ = [
     "words_of",
 ]
 
+# Version of overrides.json; a trainer that does not know it refuses to start rather than ignore it. It is raised when a
+# key changes its meaning. A new key needs none: who does not know it refuses it by its name, and a file without it is
+# still read by a trainer that was frozen before it was thought of.
 SCHEMA = 1
-"""Version of overrides.json; a trainer that does not know it refuses to start rather than ignore it.
-
-It is raised when a key changes its meaning. A new key needs none: who does not know it refuses it by its name, and a
-file without it is still read by a trainer that was frozen before it was thought of.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
     """Where the restart resumes: the target's position."""
 
-    global_step: int
-    """0 is from scratch."""
-
-    consumed_samples: int | None = None
-    """None where the daemon does not know it; the checkpoint does."""
-
+    global_step: int  # 0 is from scratch
+    consumed_samples: int | None = None  # None where the daemon does not know it; the checkpoint does
     consumed_tokens: int | None = None
 
 
@@ -56,21 +50,15 @@ class Anchor:
 class Once:
     """Changes that are made a single time, at the anchor."""
 
-    id: str
-    """Recorded in the client state once applied."""
-
+    id: str  # Recorded in the client state once applied
+    # Permutes the data that is not yet consumed; None leaves the order.
     seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
-    """Permutes the data that is not yet consumed; None leaves the order."""
-
+    # Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
     skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
-    """Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
-    """
-
+    # Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay.
     reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
-    """Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay."""
-
+    # The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it.
     loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale", option="--initial-loss-scale")] = None
-    """The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +66,9 @@ class Overrides:
     """One decision, whole."""
 
     incident: str
-    rollback: str
-    """Which restart of the incident this is; unique over the run's life."""
-
+    rollback: str  # Which restart of the incident this is; unique over the run's life
     anchor: Anchor
-    standing: TrainingSettings
-    """Changes that hold from the anchor on, at every start; only fields of `STANDING`."""
-
+    standing: TrainingSettings  # Changes that hold from the anchor on, at every start; only fields of `STANDING`
     once: Once | None = None
 
     def __post_init__(self) -> None:
@@ -92,14 +76,11 @@ class Overrides:
             checked_name(getattr(self, what), what)
 
 
+# The settings that `standing` can change.
 STANDING = tuple(name for name, setting in settings_of().items() if setting.standing)
-"""The settings that `standing` can change."""
-
+# All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists. Not
+# `skipped`: it keeps out what an earlier `skip_samples` left out.
 CHANGES = (*(name for name in STANDING if name != "skipped"), *(f.name for f in fields(Once) if f.name != "id"))
-"""All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists.
-
-Not `skipped`: it keeps out what an earlier `skip_samples` left out.
-"""
 
 
 def words_of(key: str) -> str:

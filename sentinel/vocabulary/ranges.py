@@ -33,15 +33,10 @@ class Range:
     above: float | None = None
     most: float | None = None
     below: float | None = None
-
-    nan: bool = False
-    """Whether nan is in it."""
-
+    nan: bool = False  # Whether nan is in it
+    # Whether no measurement can lie outside: a record that does is unreadable, where another is only unwise.
     physical: bool = False
-    """Whether no measurement can lie outside: a record that does is unreadable, where another is only unwise."""
-
-    words: str = ""
-    """What errors call it, where the ends by themselves are hard to read."""
+    words: str = ""  # What errors call it, where the ends by themselves are hard to read
 
     def __contains__(self, number: float) -> bool:
         """Whether the number lies in it."""
@@ -73,13 +68,12 @@ POSITIVE = Range(above=0, below=math.inf)
 POSITIVE_OR_INF = Range(above=0)
 SHARE = Range(least=0, below=1)
 COUNT = Range(least=0, most=LARGEST_WHOLE, physical=True, words="from 0 to 2^53")
+# Of a seed, which counts nothing.
 SIXTY_FOUR_BITS = Range(least=-(2**63), below=2**64, physical=True, words="a whole number of 64 bits")
-"""Of a seed, which counts nothing."""
-
+# A time; nan where the source has no clock.
 UnixSeconds = Annotated[
     float, Range(least=0, below=LATEST_UNIX_S, nan=True, physical=True, words="in seconds since 1970")
 ]
-"""A time; nan where the source has no clock."""
 
 
 def ranges_of(cls: type[Any]) -> dict[str, Range]:

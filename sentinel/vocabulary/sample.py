@@ -34,84 +34,47 @@ __all__ = [
 class Sample:
     """One optimizer step, as the trainer reported it. None is "not measured"; nan is "measured, and that bad"."""
 
-    attempt: int
-    """The life of the training process group that took this step; 1 is the first."""
-
-    global_step: int
-    """Completed optimizer updates, this one included (DeepSpeed's counter)."""
-
+    attempt: int  # The life of the training process group that took this step; 1 is the first
+    global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
+    # When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps).
     time_unix_s: UnixSeconds
-    """When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps)."""
-
-    loss: float
-    """Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf."""
-
+    loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
+    # loss / the smallest loss of all previous steps at this seqlen; 1.0 at the first, inf when loss is not finite.
     loss_ratio: float | None = None
-    """loss / the smallest loss of all previous steps at this seqlen; 1.0 at the first, inf when loss is not finite."""
-
+    # Sum over all parameters of sqrt(v), v = Adam's exp_avg_sq, each parameter once. nan when any v is nan.
     adam_variance_l1: float | None = None
-    """Sum over all parameters of sqrt(v), v = Adam's exp_avg_sq, each parameter once. nan when any v is nan."""
-
+    # max over all parameters of sqrt(v); MAX over every rank. nan when any v is nan.
     adam_variance_max: float | None = None
-    """max over all parameters of sqrt(v); MAX over every rank. nan when any v is nan."""
-
-    grad_norm: float | None = None
-    """Global L2 norm of the gradient before clipping. nan or inf when the gradient is."""
-
+    grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
+    # Root mean square over all parameters of the change that this update made, before it is scaled by lr.
     update_norm: float | None = None
-    """Root mean square over all parameters of the change that this update made, before it is scaled by lr."""
-
+    # L2 norm of Adam's first moment (exp_avg), each parameter once. nan when any of it is.
     momentum_l2: float | None = None
-    """L2 norm of Adam's first moment (exp_avg), each parameter once. nan when any of it is."""
-
+    # L2 norm of the parameters that Adam updates (the fp32 ones where there are two kinds), each once.
     param_norm: float | None = None
-    """L2 norm of the parameters that Adam updates (the fp32 ones where there are two kinds), each once."""
-
+    # Largest minus smallest loss over the ranks that reported this step, nats; None where only one did.
     loss_spread: float | None = None
-    """Largest minus smallest loss over the ranks that reported this step, nats; None where only one did."""
-
+    # Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
+    # root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains.
     grad_norm_spread: float | None = None
-    """Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
-    root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains."""
-
-    loss_scale: float | None = None
-    """The loss scale of fp16 training; None where there is none."""
-
-    lr: float | None = None
-    """Learning rate that this step was taken with."""
-
-    seqlen: int | None = None
-    """Tokens per sample in this step; below the full length while it warms up."""
-
+    loss_scale: float | None = None  # The loss scale of fp16 training; None where there is none
+    lr: float | None = None  # Learning rate that this step was taken with
+    seqlen: int | None = None  # Tokens per sample in this step; below the full length while it warms up
+    # Random-LTD: tokens of a sample that each middle layer sees in this step; None where all layers see all.
     kept_tokens: int | None = None
-    """Random-LTD: tokens of a sample that each middle layer sees in this step; None where all layers see all."""
-
+    # Share of the training samples that the curriculum admits to this step, above 0 and at most 1; None is all.
     curriculum_share: float | None = None
-    """Share of the training samples that the curriculum admits to this step, above 0 and at most 1; None is all."""
-
-    lr_warmup_steps: int | None = None
-    """Length of the LR warmup that is in force, in steps from its anchor."""
-
-    skipped: bool = False
-    """True when the optimizer skipped the update (overflow): the weights are as they were."""
-
-    step_time_s: float | None = None
-    """Wall time since the previous step ended; None at an attempt's first step."""
-
+    lr_warmup_steps: int | None = None  # Length of the LR warmup that is in force, in steps from its anchor
+    skipped: bool = False  # True when the optimizer skipped the update (overflow): the weights are as they were
+    step_time_s: float | None = None  # Wall time since the previous step ended; None at an attempt's first step
+    # Tokens of this step over step_time_s, all ranks together; None where either is not known.
     tokens_per_s: float | None = None
-    """Tokens of this step over step_time_s, all ranks together; None where either is not known."""
-
-    global_batch_samples: int | None = None
-    """Samples in this step, over all ranks and micro-batches."""
-
+    global_batch_samples: int | None = None  # Samples in this step, over all ranks and micro-batches
+    # Where the data order stands: samples consumed by the run, this step and the skipped ones included.
     consumed_samples: int | None = None
-    """Where the data order stands: samples consumed by the run, this step and the skipped ones included."""
-
+    # Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up.
     consumed_tokens: int | None = None
-    """Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up."""
-
-    epoch: float | None = None
-    """Passes over the data so far, fractions included, as the trainer counts them."""
+    epoch: float | None = None  # Passes over the data so far, fractions included, as the trainer counts them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +84,12 @@ class LayerVariance:
     attempt: int
     global_step: int
     time_unix_s: UnixSeconds
+    # The embedding, each block by its path in the model, the head; the same ones at every step of an attempt.
     layers: tuple[str, ...]
-    """The embedding, each block by its path in the model, the head; the same ones at every step of an attempt."""
-
+    # Of each layer: sum over its parameters of sqrt(v). nan when any v of it is nan.
     adam_variance_l1: tuple[float, ...]
-    """Of each layer: sum over its parameters of sqrt(v). nan when any v of it is nan."""
-
+    # Of each layer: max over its parameters of sqrt(v). nan when any v of it is nan.
     adam_variance_max: tuple[float, ...]
-    """Of each layer: max over its parameters of sqrt(v). nan when any v of it is nan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +127,6 @@ class RunFinished:
 
 Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
 T = TypeVar("T", bound=Record)
-
 _KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,

@@ -20,14 +20,10 @@ class SkippedRange(Described):
     are meant are those of the order that `reseeds` describes.
     """
 
-    begin: int
-    """Position in the run's data order: consumed_samples before the first sample that is left out."""
-
-    end: int
-    """Position after the last one."""
-
+    begin: int  # Position in the run's data order: consumed_samples before the first sample that is left out
+    end: int  # Position after the last one
+    # (position, seed) pairs that make the order; () for a trainer whose order never changes.
     reseeds: tuple[tuple[int, Annotated[int, SIXTY_FOUR_BITS]], ...] = ()
-    """(position, seed) pairs that make the order; () for a trainer whose order never changes."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end:

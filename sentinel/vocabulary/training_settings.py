@@ -34,27 +34,16 @@ T = TypeVar("T", bound="TrainingSettings")
 class Setting:
     """How a field of the training settings is called, reported, proved and encoded."""
 
-    words: str
-    """What a person calls it."""
-
-    reported_as: str = ""
-    """The field of `run_started`, where it has another name."""
-
+    words: str  # What a person calls it
+    reported_as: str = ""  # The field of `run_started`, where it has another name
+    # How a restart's value is compared with what the attempt shows. number: to 1 part in 10^9, by what was measured;
+    # exact: the same JSON; schedule: the same JSON, and its values at the steps that were made; None: not by itself.
     proof: Literal["number", "exact", "schedule"] | None = None
-    """How a restart's value is compared with what the attempt shows. number: to 1 part in 10^9, by what was measured;
-    exact: the same JSON; schedule: the same JSON, and its values at the steps that were made; None: not by itself."""
-
-    standing: bool = False
-    """Whether `standing` of overrides.json can change it."""
-
+    standing: bool = False  # Whether `standing` of overrides.json can change it
+    # Whether loading a checkpoint brings an older value back: that it was passed does not show that it is in force.
     restored: bool = False
-    """Whether loading a checkpoint brings an older value back: that it was passed does not show that it is in force."""
-
-    option: str = ""
-    """Megatron's option for it, where its value can be written as it is."""
-
-    default: float | None = None
-    """Megatron's own value, where its job script gives none."""
+    option: str = ""  # Megatron's option for it, where its value can be written as it is
+    default: float | None = None  # Megatron's own value, where its job script gives none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,29 +91,17 @@ class OptimizerSettings:
 class SharedSettings(OptimizerSettings):
     """What `run_started` reports under the same name as it is known here."""
 
-    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None
-    """The seed that orders the data."""
-
-    full_seqlen: int | None = None
-    """Full sequence length, tokens per sample: what a validation loss is measured at."""
-
-    total_steps: int | None = None
-    """The step at which the run ends by itself."""
-
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None  # The seed that orders the data
+    full_seqlen: int | None = None  # Full sequence length, tokens per sample: what a validation loss is measured at
+    total_steps: int | None = None  # The step at which the run ends by itself
+    # The effective tokens at which the run ends by itself; where steps are given too, at the first of both.
     total_tokens: Annotated[int | None, Setting(words="end by tokens", standing=True)] = None
-    """The effective tokens at which the run ends by itself; where steps are given too, at the first of both."""
-
-    precision: str | None = None
-    """What the model computes in: fp32, bf16 or fp16."""
-
-    parameters: float | None = None
-    """Parameters of the whole model."""
-
+    precision: str | None = None  # What the model computes in: fp32, bf16 or fp16
+    parameters: float | None = None  # Parameters of the whole model
+    # fp16: the loss scale that the first step is taken with.
     loss_scale: Annotated[float | None, Setting(words="loss scale", restored=True)] = None
-    """fp16: the loss scale that the first step is taken with."""
-
+    # The steps after which Adam's moments and step count were set to 0, over the run's life.
     moments_reset_steps: tuple[int, ...] | None = None
-    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,35 +131,30 @@ class TrainingSettings(SharedSettings):
         LrSchedule | None,
         Setting(words="LR schedule", reported_as="lr_schedule", proof="schedule", standing=True, restored=True),
     ] = None
-
+    # Of any pacing; one that does not warm up where SLW is off.
     seqlen: Annotated[
         SeqlenSchedule | None,
         Setting(words="sequence length", reported_as="seqlen_schedule", proof="schedule", standing=True),
     ] = None
-    """Of any pacing; one that does not warm up where SLW is off."""
-
+    # How a batch gets shorter while the sequence length warms up.
     shorten: Annotated[
         Shortening | None,
         Setting(words="batch shortening", reported_as="seqlen_shortening", proof="exact", standing=True),
     ] = None
-    """How a batch gets shorter while the sequence length warms up."""
-
     batch_size: Annotated[
         BatchSizeSchedule | None,
         Setting(words="global batch", reported_as="batch_size_schedule", proof="exact", standing=True),
     ] = None
-
     random_ltd: Annotated[
         RandomLtdSchedule | None,
         Setting(words="random-LTD", reported_as="random_ltd_schedule", proof="exact", standing=True),
     ] = None
-
+    # The metrics that pace the data; one without metrics ends it, or says that nothing paces the data.
     curriculum: Annotated[
         CurriculumSchedule | None,
         Setting(words="curriculum", reported_as="curriculum_schedule", proof="exact", standing=True),
     ] = None
-    """The metrics that pace the data; one without metrics ends it, or says that nothing paces the data."""
-
+    # Largest global L2 norm of the gradient; above it, it is scaled down. 0 does not clip.
     clip_grad: Annotated[
         float | None,
         AT_LEAST_0,
@@ -196,19 +168,14 @@ class TrainingSettings(SharedSettings):
             default=1.0,
         ),
     ] = None
-    """Largest global L2 norm of the gradient; above it, it is scaled down. 0 does not clip."""
-
-    total_samples: int | None = None
-    """Samples at which the run ends by itself."""
-
+    total_samples: int | None = None  # Samples at which the run ends by itself
+    # Samples that were left out of the data; they stay out, also when the run is rolled back to before them.
     skipped: Annotated[
         tuple[SkippedRange, ...] | None,
         Setting(words="ranges skipped earlier", reported_as="skipped_ranges", standing=True),
     ] = None
-    """Samples that were left out of the data; they stay out, also when the run is rolled back to before them."""
-
+    # Changes that have no field here.
     free: Annotated[Free | None, Setting(words="free-form changes", standing=True)] = None
-    """Changes that have no field here."""
 
 
 @lru_cache(maxsize=8)

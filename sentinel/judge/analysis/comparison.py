@@ -9,9 +9,7 @@ from sentinel.judge.reference import Reference
 
 __all__ = ["Compared", "Comparison", "compare"]
 
-_A_LEAD = 0.005
-"""Share of the loss below which nobody leads: what the judge, too, calls no offset."""
-
+_A_LEAD = 0.005  # Share of the loss below which nobody leads: what the judge, too, calls no offset
 _PER_DECADE = (1, 2, 3, 5, 7)
 
 
@@ -19,17 +17,10 @@ _PER_DECADE = (1, 2, 3, 5, 7)
 class Compared:
     """The runs at one place."""
 
-    at: int
-    """The global step, or the consumed tokens."""
-
-    losses: tuple[float | None, ...]
-    """Smoothed, nats, in the order of the runs; None where a run says nothing."""
-
-    ratios: tuple[float | None, ...]
-    """Each run's loss over the first run's; None where either says nothing."""
-
-    leader: str | None
-    """The run with the smallest loss; None where the next one is within half a percent."""
+    at: int  # The global step, or the consumed tokens
+    losses: tuple[float | None, ...]  # Smoothed, nats, in the order of the runs; None where a run says nothing
+    ratios: tuple[float | None, ...]  # Each run's loss over the first run's; None where either says nothing
+    leader: str | None  # The run with the smallest loss; None where the next one is within half a percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +29,8 @@ class Comparison:
 
     runs: tuple[str, ...]
     rows: tuple[Compared, ...]
-    leader: str | None
-    """Who leads at the last place at which all runs can be compared; None where nobody does."""
-
-    leads_since: int | None
-    """The first of the places from which on it has led at each."""
+    leader: str | None  # Who leads at the last place at which all runs can be compared; None where nobody does
+    leads_since: int | None  # The first of the places from which on it has led at each
 
 
 def compare(runs: Sequence[Reference]) -> Comparison:

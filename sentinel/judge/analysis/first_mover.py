@@ -22,9 +22,8 @@ __all__ = [
     "first_moved_of_samples",
 ]
 
-WINDOW_STEPS = 100
-"""How far before the onset a departure is looked for."""
-
+WINDOW_STEPS = 100  # How far before the onset a departure is looked for
+# What is looked at, where measured; fields of Sample. The loss too, for comparison.
 SIGNALS = (
     "adam_variance_l1",
     "adam_variance_max",
@@ -36,23 +35,12 @@ SIGNALS = (
     "lr",
     "loss",
 )
-"""What is looked at, where measured; fields of Sample. The loss too, for comparison."""
-
-_QUIET_WINDOWS = 5
-"""The quiet stretch before the window is this many times as long."""
-
-_REHEARSALS = 5
-"""How many windows before the window the same question is asked of."""
-
-_CHANCE = 0.01
-"""Single exceedances to be expected by chance over the window, per signal, both sides together."""
-
+_QUIET_WINDOWS = 5  # The quiet stretch before the window is this many times as long
+_REHEARSALS = 5  # How many windows before the window the same question is asked of
+_CHANCE = 0.01  # Single exceedances to be expected by chance over the window, per signal, both sides together
+# A departure is at least this share of the level: what is smooth to the last digit always leaves its noise.
 _FLOOR = 0.03
-"""A departure is at least this share of the level: what is smooth to the last digit always leaves its noise."""
-
-_MARGIN = 2.0
-"""How much farther than ever before: getting there again is no news."""
-
+_MARGIN = 2.0  # How much farther than ever before: getting there again is no news
 _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
 _MAD_TO_SIGMA = 1.4826
@@ -65,22 +53,17 @@ class Departure:
     signal: str
     first_step: int
     steps_before_onset: int
+    # How far it got until the onset, in deviations of its noise, below 0 downwards; inf where it was not a number.
     deviations: float
-    """How far it got until the onset, in deviations of its noise, below 0 downwards; inf where it was not a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstMoved:
     """The ranking, and what it says nothing about."""
 
-    departures: tuple[Departure, ...]
-    """The earliest first; of the same step, the farthest."""
-
-    stayed: tuple[str, ...]
-    """Signals that did not leave their bands up to the onset."""
-
-    unjudged: tuple[str, ...]
-    """Signals with too few quiet readings to have a band, or none near the onset."""
+    departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
+    stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
+    unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
 
 
 def first_moved_of_samples(

@@ -17,6 +17,7 @@ from sentinel.judge.detectors.zero_loss import ZeroLoss
 
 __all__ = ["DETECTORS"]
 
+# In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it.
 DETECTORS: tuple[type[Detector], ...] = (
     SkippedUpdates,
     LeadingSignals,
@@ -30,4 +31,3 @@ DETECTORS: tuple[type[Detector], ...] = (
     Plateau,
     RisingAtEnd,
 )
-"""In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it."""

@@ -8,11 +8,8 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["BadResume"]
 
-_MATURE_STEPS = 1000
-"""Steps after which a model that knows no more than a uniform guess is not one at its beginning."""
-
-_FIRST_SAMPLES = 3
-"""Losses that must all be as bad as a guess: one could be a batch of another kind."""
+_MATURE_STEPS = 1000  # Steps after which a model that knows no more than a uniform guess is not one at its beginning
+_FIRST_SAMPLES = 3  # Losses that must all be as bad as a guess: one could be a batch of another kind
 
 
 class BadResume(Detector):

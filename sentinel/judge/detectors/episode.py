@@ -11,25 +11,15 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["Episode"]
 
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
-
+_MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
+# Standard errors that a loss must stand above its level, as many as the deviations that a band is wide.
 _SIGNIFICANT = 6.0
-"""Standard errors that a loss must stand above its level, as many as the deviations that a band is wide."""
-
+# … when it has stood for three patiences: where noise wanders six may never come, and chance does not last so long.
 _SIGNIFICANT_AT_LAST = 4.0
-"""… when it has stood for three patiences: where noise wanders six may never come, and chance does not last so long."""
-
-_RECOVERING_FACTOR = 3
-"""Patiences that an episode is given whose loss is on its way back."""
-
-
-_STANDING_SAMPLES = 3
-"""Last losses that must each be above the level for it to stand there."""
-
-
+_RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
+_STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
+# Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready.
 _SAMPLES_TO_DOUBT_BAND = 16
-"""Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,43 +27,21 @@ class Episode:
     """What is known of it so far. The level, the noise and the edge are those from before it, frozen."""
 
     onset_range: tuple[int, int]
-    level: float
-    """nats."""
-
-    sigma: float
-    """Robust standard deviation of one loss, nats."""
-
-    upper: float
-    """The band's edge, nats."""
-
-    provisional: bool
-    """Whether the band was: too little was seen before the onset to trust its level to a fraction."""
-
-    before: int
-    """Losses that the level was taken from, at most 32."""
-
-    independence: float
-    """Independent losses that one of them is worth, at most 1; see NoiseBand."""
-
+    level: float  # nats
+    sigma: float  # Robust standard deviation of one loss, nats
+    upper: float  # The band's edge, nats
+    provisional: bool  # Whether the band was: too little was seen before the onset to trust its level to a fraction
+    before: int  # Losses that the level was taken from, at most 32
+    independence: float  # Independent losses that one of them is worth, at most 1; see NoiseBand
     peak: float = -math.inf
-    samples: int = 0
-    """Finite losses since the onset."""
-
-    outside: int = 0
-    """Those of them that were above the edge."""
-
-    back_step: int | None = None
-    """First step after the last one that was above the edge; None while the newest is."""
-
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))
-    """The last finite losses since the onset."""
-
+    samples: int = 0  # Finite losses since the onset
+    outside: int = 0  # Those of them that were above the edge
+    back_step: int | None = None  # First step after the last one that was above the edge; None while the newest is
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # The last finite losses since the onset
+    # More of them: as many as the level was taken from.
     longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))
-    """More of them: as many as the level was taken from."""
-
+    # (step, median of the recent losses), every fourth sample: whether it is on its way back.
     marks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=256))
-    """(step, median of the recent losses), every fourth sample: whether it is on its way back."""
-
     differences: deque[float] = field(default_factory=lambda: deque(maxlen=16))
 
     def push(self, step: int, loss: float) -> None:

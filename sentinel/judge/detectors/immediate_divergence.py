@@ -8,8 +8,7 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["ImmediateDivergence"]
 
-_FAR_SAMPLES = 2
-"""Losses in a row that must be far above the level: one could be a single broken batch."""
+_FAR_SAMPLES = 2  # Losses in a row that must be far above the level: one could be a single broken batch
 
 
 class ImmediateDivergence(Detector):

@@ -11,11 +11,9 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["LeadingSignals"]
 
+# Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
+# tr8-104B's was falling for 2,300 steps before its loss blew up.
 _COLLAPSE_HALVINGS = 3
-"""Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
-
-tr8-104B's was falling for 2,300 steps before its loss blew up.
-"""
 
 
 class LeadingSignals(Detector):
@@ -27,8 +25,8 @@ class LeadingSignals(Detector):
         self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
         self._departed: dict[str, tuple[int, int, int, float]] = {}
         self._scale: float | None = None
+        # The step since which the loss scale falls, and by how many halvings so far; None where it does not.
         self._fall: tuple[int, float] | None = None
-        """The step since which the loss scale falls, and by how many halvings so far; None where it does not."""
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         """Whether every signal is inside a settled band."""

@@ -13,8 +13,7 @@ from sentinel.vocabulary.scraped import ScrapedSample
 
 __all__ = ["LeftBand"]
 
-_LEVEL_SAMPLES = 32
-"""Losses that a settled band's level comes from."""
+_LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 
 
 class LeftBand(Detector):

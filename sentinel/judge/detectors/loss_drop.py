@@ -8,8 +8,8 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["LossDrop"]
 
+# Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples, once begun.
 _SUDDEN = 0.15
-"""Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples, once begun."""
 
 
 class LossDrop(Detector):

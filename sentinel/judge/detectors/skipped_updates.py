@@ -20,8 +20,7 @@ class SkippedUpdates(Detector):
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.skipped_run_steps
         self._scale: float | None = None
-        self.run = 0
-        """Updates skipped in a row, up to now."""
+        self.run = 0  # Updates skipped in a row, up to now
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         """Skipped: the sample says so, or its loss is not a number (or missing) and the loss scale fell."""

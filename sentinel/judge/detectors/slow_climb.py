@@ -14,62 +14,34 @@ from sentinel.judge.thresholds import Thresholds
 
 __all__ = ["SlowClimb"]
 
-_FINEST = 4 * BLOCK
-"""Samples of the finest scale's blocks: below it the noise band sees a rise sooner."""
-
-_GROWTH = 4
-"""Each scale's blocks are so many of the one's before: a mean of four has half the noise."""
-
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
-
-_SCALES = 8
-"""32 … 524,288 samples."""
-
-_BLOCKS_ABOVE = 3
-"""Blocks in a row that must stand above: a climb has been seen three times."""
-
-_LAGS = (1, 4)
-"""Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends."""
-
-_NOISE_BLOCKS = 24
-"""Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning."""
-
+_FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
+_GROWTH = 4  # Each scale's blocks are so many of the one's before: a mean of four has half the noise
+_MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
+_SCALES = 8  # 32 … 524,288 samples
+_BLOCKS_ABOVE = 3  # Blocks in a row that must stand above: a climb has been seen three times
+_LAGS = (1, 4)  # Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends
+_NOISE_BLOCKS = 24  # Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning
+# Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
+# nothing is called too early.
 _ENOUGH_BLOCKS = 12
-"""Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
-nothing is called too early."""
-
-
 _NORMAL = NormalDist()
-
+# Share of the patience that the blocks above must span: three of 32 samples are 95 steps from first to last.
 _NEARLY = 0.9
-"""Share of the patience that the blocks above must span: three of 32 samples are 95 steps from first to last."""
-
+# Share of the largest excess that the newest block must have: less is on its way back, and is waited for.
 _STILL_THERE = 0.7
-"""Share of the largest excess that the newest block must have: less is on its way back, and is waited for."""
-
-_RECOVERING_FACTOR = 3
-"""Patiences that a climb is given whose blocks are on their way back."""
+_RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on their way back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
     """The finding: since when, above what, by how much."""
 
+    # Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended.
     onset_range: tuple[int, int]
-    """Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended."""
-
-    best: float
-    """The best mean of two neighbouring blocks before, nats."""
-
-    mean: float
-    """The lowest mean of the blocks that stand above it, nats."""
-
-    sigma: float
-    """Robust standard deviation of a block's mean, nats."""
-
-    samples: int
-    """Of one block."""
+    best: float  # The best mean of two neighbouring blocks before, nats
+    mean: float  # The lowest mean of the blocks that stand above it, nats
+    sigma: float  # Robust standard deviation of a block's mean, nats
+    samples: int  # Of one block
 
 
 class SlowClimb(Detector):
@@ -166,8 +138,7 @@ def _onset_of(climb: _Climb, known: Known) -> tuple[int, int]:
     return min(spikes, default=climb.onset_range)
 
 
-_Mean = tuple[float, int, int]
-"""Mean or median in nats, first step, last step."""
+_Mean = tuple[float, int, int]  # Mean or median in nats, first step, last step
 
 
 def _mean(blocks: Sequence[_Mean]) -> float:

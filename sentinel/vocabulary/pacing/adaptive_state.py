@@ -16,17 +16,13 @@ __all__ = ["AdaptiveState"]
 class AdaptiveState(Described):
     """What the validations since the anchor have decided."""
 
-    length: Annotated[int, COUNT]
-    """Tokens per sample from here on."""
-
+    length: Annotated[int, COUNT]  # Tokens per sample from here on
+    # The lowest validation perplexity since the anchor, exp of the loss in nats; inf before the first finite one.
     best_perplexity: Annotated[float, POSITIVE_OR_INF]
-    """The lowest validation perplexity since the anchor, exp of the loss in nats; inf before the first finite one."""
-
+    # The completed step of the last validation that was counted: one that is repeated after a resume counts once.
     validated_step: Annotated[int, COUNT]
-    """The completed step of the last validation that was counted: one that is repeated after a resume counts once."""
-
+    # The anchor of the schedule that it belongs to: a schedule that has been re-anchored begins anew.
     anchor_step: Annotated[int, COUNT]
-    """The anchor of the schedule that it belongs to: a schedule that has been re-anchored begins anew."""
 
     def to_json(self) -> dict[str, Any]:
         return dict(to_json(fields_of(self)))

@@ -23,20 +23,11 @@ class BatchSizeSchedule(Described):
     anchor added.
     """
 
-    start: int
-    """b_s, samples per step over all ranks at the anchor."""
-
-    full: int
-    """b_e, samples per step once warmed up: the run's global batch."""
-
-    increment: int
-    """i, samples per step that are added at a time; full - start is a multiple of it."""
-
-    ramp_samples: int
-    """S, samples from start to full; 0 is the full batch from the first step (no warmup)."""
-
-    anchor_samples: int = 0
-    """a, consumed_samples where the warmup counts from."""
+    start: int  # b_s, samples per step over all ranks at the anchor
+    full: int  # b_e, samples per step once warmed up: the run's global batch
+    increment: int  # i, samples per step that are added at a time; full - start is a multiple of it
+    ramp_samples: int  # S, samples from start to full; 0 is the full batch from the first step (no warmup)
+    anchor_samples: int = 0  # a, consumed_samples where the warmup counts from
 
     def __post_init__(self) -> None:
         if not 1 <= self.start <= self.full:
@@ -94,8 +85,8 @@ def refuse_beside_slw(seqlen: SeqlenSchedule | None, batch_size: BatchSizeSchedu
         raise ConfigError(SLW_AND_BATCH)
 
 
+# Why they are refused together; a sentence.
 SLW_AND_BATCH = (
     "sequence length warmup and batch-size warmup both take tokens out of a batch, so leave one out: "
     "of the two the sequence length is what gives stability"
 )
-"""Why they are refused together; a sentence."""

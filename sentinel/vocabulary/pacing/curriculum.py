@@ -18,8 +18,7 @@ class MetricSchedule(Described):
     """One metric of a curriculum."""
 
     difficulty: DifficultySchedule
-    index: str
-    """The folder of its two indexes (sample -> value, value -> samples), as the trainer sees it."""
+    index: str  # The folder of its two indexes (sample -> value, value -> samples), as the trainer sees it
 
     def __post_init__(self) -> None:
         if not self.index:
@@ -30,8 +29,8 @@ class MetricSchedule(Described):
 class CurriculumSchedule:
     """The metrics that pace the data together: a sample is drawn where it is easy enough by each."""
 
+    # By the metric's name, as its index was built (voc, seqreo, … or the user's own); none is no curriculum.
     metrics: Mapping[str, MetricSchedule]
-    """By the metric's name, as its index was built (voc, seqreo, … or the user's own); none is no curriculum."""
 
     def anchored_at(self, step: int) -> CurriculumSchedule:
         """The same curriculum, each metric counted from this completed step."""

@@ -22,12 +22,12 @@ from sentinel.vocabulary.pacing.shortening import Shortening
 
 __all__ = ["DataEfficiency", "IndexedMetric", "curriculum_learning", "data_efficiency"]
 
+# Metrics that are the sequence length and need no index -> how a batch gets shorter.
 _SEQLEN_METRICS: Mapping[str, Shortening] = {
     "seqlen": "truncate",
     "seqlen_truncate": "truncate",
     "seqlen_reshape": "reshape",
 }
-"""Metrics that are the sequence length and need no index -> how a batch gets shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +35,24 @@ class IndexedMetric:
     """A metric that orders the samples."""
 
     difficulty: DifficultySchedule
-    index_to_sample_path: str | None
-    """DeepSpeed's index value -> samples; None for a single cluster, which needs none."""
-
+    index_to_sample_path: str | None  # DeepSpeed's index value -> samples; None for a single cluster, which needs none
+    # DeepSpeed's index of the values themselves; None where percentiles alone are asked for.
     index_to_metric_path: str | None
-    """DeepSpeed's index of the values themselves; None where percentiles alone are asked for."""
-
-    clustering_type: str
-    """schedule_based, or single_cluster: all samples, whatever their difficulty."""
+    clustering_type: str  # schedule_based, or single_cluster: all samples, whatever their difficulty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataEfficiency:
     """What a `data_efficiency` block switches on."""
 
-    seed: int = 1234
-    """Orders the samples that are easy enough."""
-
+    seed: int = 1234  # Orders the samples that are easy enough
     num_epochs: int = 1000
     seqlen: SeqlenSchedule | None = None
+    # How a batch gets shorter: truncate, reshape where the metric is seqlen_reshape; None without a seqlen metric.
     shorten: Shortening | None = None
-    """How a batch gets shorter: truncate, reshape where the metric is seqlen_reshape; None without a seqlen metric."""
-
+    # All metrics but the sequence length, by name; a sample is drawn where it is easy enough by each.
     metrics: Mapping[str, IndexedMetric] = field(default_factory=dict)
-    """All metrics but the sequence length, by name; a sample is drawn where it is easy enough by each."""
-
-    data_cluster_path: str | None = None
-    """Where DeepSpeed's sampler keeps its clusters."""
-
+    data_cluster_path: str | None = None  # Where DeepSpeed's sampler keeps its clusters
     random_ltd: RandomLtdSchedule | None = None
 
 
@@ -162,13 +152,13 @@ def _seqlen(told: Block, where: str) -> SeqlenSchedule:
         raise ConfigError(f"{where}: {error}") from error
 
 
+# schedule_type -> the keys of its schedule_config; `function` is our own: DeepSpeed is handed the callable.
 _SCHEDULE_KEYS = {
     "fixed_linear": ("total_curriculum_step", "difficulty_step"),
     "fixed_root": ("total_curriculum_step", "difficulty_step", "root_degree"),
     "fixed_discrete": ("difficulty", "max_step"),
     "custom": ("function", "difficulty_step"),
 }
-"""schedule_type -> the keys of its schedule_config; `function` is our own: DeepSpeed is handed the callable."""
 
 
 def _pace(told: Block, schedule: str, where: str) -> dict[str, Any]:
@@ -212,8 +202,6 @@ _RANDOM_LTD = (
     "global_batch_size",
     "micro_batch_size",
 )
-
-
 _LAYER_TOKEN_LR = ("enabled", "total_layer_tokens", "warmup_type", "warmup_layer_tokens")
 
 

@@ -27,32 +27,17 @@ class DifficultySchedule(Described):
     Source: Li et al. 2022, section 4.1 (arXiv:2212.03597), which prints (t / T)^2 for the square root.
     """
 
+    # "value": difficulties are the metric's own numbers. "percentile": shares of the samples by rank, 1 to 100 %.
     kind: str
-    """"value": difficulties are the metric's own numbers. "percentile": shares of the samples by rank, 1 to 100 %."""
-
-    start: int
-    """d_s, the largest difficulty at the anchor."""
-
-    full: int
-    """d_e, the largest difficulty that there is; 100 for percentiles."""
-
-    total_steps: int = 0
-    """T, optimizer steps from start to full; 0 draws from all from the first step."""
-
-    root_degree: float = 1.0
-    """r, dimensionless: 1 is linear, 2 the square root."""
-
-    multiple: int = 1
-    """Difficulties are rounded down to a multiple of this: DeepSpeed's difficulty_step."""
-
-    anchor_step: int = 0
-    """a, the completed step that it counts from."""
-
+    start: int  # d_s, the largest difficulty at the anchor
+    full: int  # d_e, the largest difficulty that there is; 100 for percentiles
+    total_steps: int = 0  # T, optimizer steps from start to full; 0 draws from all from the first step
+    root_degree: float = 1.0  # r, dimensionless: 1 is linear, 2 the square root
+    multiple: int = 1  # Difficulties are rounded down to a multiple of this: DeepSpeed's difficulty_step
+    anchor_step: int = 0  # a, the completed step that it counts from
+    # Listed stages in place of the formula (DeepSpeed's fixed_discrete), taken as they are; () is the formula.
     difficulties: tuple[int, ...] = ()
-    """Listed stages in place of the formula (DeepSpeed's fixed_discrete), taken as they are; () is the formula."""
-
-    max_steps: tuple[int, ...] = ()
-    """The last step of each listed stage but the last, in steps since the anchor."""
+    max_steps: tuple[int, ...] = ()  # The last step of each listed stage but the last, in steps since the anchor
 
     def __post_init__(self) -> None:
         if self.kind not in ("value", "percentile"):

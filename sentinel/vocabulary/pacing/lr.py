@@ -36,29 +36,16 @@ class LrSchedule(Described):
     decay over the remaining 297K steps"; Megatron-LM's OptimizerParamScheduler.
     """
 
-    peak: float
-    """Learning rate at the end of the warmup, before decay."""
-
-    warmup: int
-    """W, length of the warmup in `unit`s; 0 is none."""
-
+    peak: float  # Learning rate at the end of the warmup, before decay
+    warmup: int  # W, length of the warmup in `unit`s; 0 is none
+    # Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay at all.
     decay_end: int
-    """Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay at all."""
-
+    # Where the decay begins, in decay units from the run's beginning: where the run's first warmup ends.
     decay_start: int = 0
-    """Where the decay begins, in decay units from the run's beginning: where the run's first warmup ends."""
-
-    minimum: float = 0.0
-    """Learning rate at and after `decay_end`."""
-
-    anchor: int = 0
-    """a, in `unit`s: where the warmup counts from."""
-
-    unit: str = "steps"
-    """"steps", "tokens", or "samples", as Megatron's scheduler counts."""
-
-    decay_unit: str | None = None
-    """The same for the decay; None is `unit`, and is left out of JSON."""
+    minimum: float = 0.0  # Learning rate at and after `decay_end`
+    anchor: int = 0  # a, in `unit`s: where the warmup counts from
+    unit: str = "steps"  # "steps", "tokens", or "samples", as Megatron's scheduler counts
+    decay_unit: str | None = None  # The same for the decay; None is `unit`, and is left out of JSON
 
     def __post_init__(self) -> None:
         for unit in (self.unit, self.decay_unit or self.unit):

@@ -24,23 +24,12 @@ class RandomLtdSchedule(Described):
     Source: Yao et al. 2022 (arXiv:2211.11586); Li et al. 2022, section 3.2 (arXiv:2212.03597).
     """
 
-    start: int
-    """r_s, tokens per sample kept at the anchor."""
-
-    full: int
-    """e, tokens per sample: the full sequence length."""
-
-    total_steps: int
-    """T, optimizer steps until nothing is dropped; 0 drops nothing at all."""
-
-    anchor_step: int = 0
-    """a, the completed step that it counts from."""
-
-    multiple: int = 16
-    """Rounded down to a multiple of this: DeepSpeed's seq_per_step."""
-
-    layers: tuple[int, ...] | None = None
-    """Which layers drop, counted from 0; None is all but the first and the last."""
+    start: int  # r_s, tokens per sample kept at the anchor
+    full: int  # e, tokens per sample: the full sequence length
+    total_steps: int  # T, optimizer steps until nothing is dropped; 0 drops nothing at all
+    anchor_step: int = 0  # a, the completed step that it counts from
+    multiple: int = 16  # Rounded down to a multiple of this: DeepSpeed's seq_per_step
+    layers: tuple[int, ...] | None = None  # Which layers drop, counted from 0; None is all but the first and the last
 
     def __post_init__(self) -> None:
         if not 1 <= self.start <= self.full:

@@ -13,8 +13,7 @@ from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
 
 __all__ = ["SeqlenSchedule"]
 
-_PACINGS: dict[str, type[SeqlenSchedule]] = {}
-"""Pacing -> its schedule; the package imports them all."""
+_PACINGS: dict[str, type[SeqlenSchedule]] = {}  # Pacing -> its schedule; the package imports them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,20 +26,12 @@ class SeqlenSchedule(ABC):
     Source: Li, Zhang & He 2022, section 4 (arXiv:2108.06084), with the anchor added.
     """
 
-    pacing: ClassVar[str]
-    """What JSON calls it: the key "pacing", which is left out for fixed_linear."""
-
-    start: int
-    """s, tokens per sample at the anchor."""
-
-    full: int
-    """e, tokens per sample once warmed up."""
-
-    anchor_step: int = 0
-    """a, the completed step that the warmup counts from."""
-
+    pacing: ClassVar[str]  # What JSON calls it: the key "pacing", which is left out for fixed_linear
+    start: int  # s, tokens per sample at the anchor
+    full: int  # e, tokens per sample once warmed up
+    anchor_step: int = 0  # a, the completed step that the warmup counts from
+    # Lengths are rounded down to a multiple of this, DeepSpeed's difficulty_step: 8 suits fp16, 16 int8.
     multiple: int = 8
-    """Lengths are rounded down to a multiple of this, DeepSpeed's difficulty_step: 8 suits fp16, 16 int8."""
 
     def __init_subclass__(cls) -> None:
         _PACINGS[cls.pacing] = cls

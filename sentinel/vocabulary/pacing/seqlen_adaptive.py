@@ -26,12 +26,8 @@ class Adaptive(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "adaptive"
-
-    tolerance: float = 1.3
-    """Largest perplexity at which it goes on, as a multiple of the best so far; at least 1."""
-
-    multiples_per_validation: int = 1
-    """n: how many multiples a validation lengthens by."""
+    tolerance: float = 1.3  # Largest perplexity at which it goes on, as a multiple of the best so far; at least 1
+    multiples_per_validation: int = 1  # n: how many multiples a validation lengthens by
 
     def _check(self) -> None:
         if not (1 <= self.tolerance < math.inf):
@@ -92,12 +88,9 @@ class Custom(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "custom"
-
-    function: str
-    """`module:function`, importable in the trainer."""
-
+    function: str  # `module:function`, importable in the trainer
+    # The function itself, where the trainer has found it; never in JSON.
     resolved: Callable[[int], int] | None = field(default=None, compare=False, repr=False)
-    """The function itself, where the trainer has found it; never in JSON."""
 
     def _check(self) -> None:
         module, colon, name = self.function.partition(":")

@@ -25,9 +25,7 @@ class FixedLinear(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "fixed_linear"
-
-    total_steps: int
-    """T, optimizer steps from start to full; 0 is full length from the first step (no warmup)."""
+    total_steps: int  # T, optimizer steps from start to full; 0 is full length from the first step (no warmup)
 
     def _check(self) -> None:
         _not_negative(self.total_steps)
@@ -54,12 +52,8 @@ class FixedRoot(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "fixed_root"
-
-    total_steps: int
-    """T, optimizer steps from start to full; 0 is full length from the first step (no warmup)."""
-
-    root_degree: float = 2.0
-    """r, dimensionless: 1 is linear, 2 the square root, 3 the cube root."""
+    total_steps: int  # T, optimizer steps from start to full; 0 is full length from the first step (no warmup)
+    root_degree: float = 2.0  # r, dimensionless: 1 is linear, 2 the square root, 3 the cube root
 
     def _check(self) -> None:
         _not_negative(self.total_steps)
@@ -90,12 +84,10 @@ class FixedDiscrete(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "fixed_discrete"
-
+    # Tokens per sample of each stage, from start up to full, none shorter than the one before.
     difficulties: tuple[int, ...]
-    """Tokens per sample of each stage, from start up to full, none shorter than the one before."""
-
+    # The last step of each stage but the last, in optimizer steps since the anchor; one fewer than difficulties.
     max_steps: tuple[int, ...]
-    """The last step of each stage but the last, in optimizer steps since the anchor; one fewer than difficulties."""
 
     def _check(self) -> None:
         check_stages(self.difficulties, self.max_steps, self.start, self.full)
@@ -122,15 +114,10 @@ class Mixed(SeqlenSchedule):
     """
 
     pacing: ClassVar[str] = "mixed"
-
-    short_steps: int = 900
-    """Steps at the start length, first in each round."""
-
-    full_steps: int = 100
-    """Steps at the full length, after them."""
-
+    short_steps: int = 900  # Steps at the start length, first in each round
+    full_steps: int = 100  # Steps at the full length, after them
+    # Steps since the anchor in which the rounds are repeated; then all is full length. 0 is none, None for ever.
     total_steps: int | None = None
-    """Steps since the anchor in which the rounds are repeated; then all is full length. 0 is none, None for ever."""
 
     def _check(self) -> None:
         if self.short_steps < 1 or self.full_steps < 1:

@@ -14,43 +14,24 @@ from sentinel.vocabulary.pacing.track import Position, Track
 
 __all__ = ["BILLION", "SlwChanges", "SlwRun", "slw_changes", "start_for_size", "warmup_tokens"]
 
-BILLION = 1e9
-"""Parameters from which on a model is one of billions."""
+BILLION = 1e9  # Parameters from which on a model is one of billions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwRun:
     """A run as it is without this warmup, and where it is switched on."""
 
-    full_seqlen: int
-    """Tokens per sample at the full length."""
-
-    batch: BatchSizeSchedule
-    """Samples per step; it may warm up."""
-
-    at: Position = field(default_factory=Position)
-    """Where the warmup is switched on: the position resumed from."""
-
-    seqlen: SeqlenSchedule | None = None
-    """The lengths as the run has them; None is the full length at every step."""
-
-    shorten: Shortening = "truncate"
-    """How the run shortens its batches."""
-
-    lr: LrSchedule | None = None
-    """None where it is not known, and is not changed."""
-
-    total_steps: int | None = None
-    """Where the run ends by its optimizer steps."""
-
-    total_samples: int | None = None
-    """Where it ends by its samples."""
-
-    total_tokens: int | None = None
-    """Where it ends by its tokens. All None: not known, and not changed."""
-
+    full_seqlen: int  # Tokens per sample at the full length
+    batch: BatchSizeSchedule  # Samples per step; it may warm up
+    at: Position = field(default_factory=Position)  # Where the warmup is switched on: the position resumed from
+    seqlen: SeqlenSchedule | None = None  # The lengths as the run has them; None is the full length at every step
+    shorten: Shortening = "truncate"  # How the run shortens its batches
+    lr: LrSchedule | None = None  # None where it is not known, and is not changed
+    total_steps: int | None = None  # Where the run ends by its optimizer steps
+    total_samples: int | None = None  # Where it ends by its samples
+    total_tokens: int | None = None  # Where it ends by its tokens. All None: not known, and not changed.
+    # What an LR warmup in tokens is to count instead; None leaves it in tokens, as in the papers' GPT-3 recipes.
     counts: Literal["steps", "samples"] | None = None
-    """What an LR warmup in tokens is to count instead; None leaves it in tokens, as in the papers' GPT-3 recipes."""
 
     @property
     def track(self) -> Track:
@@ -62,17 +43,11 @@ class SlwRun:
 class SlwChanges:
     """The five changes."""
 
-    schedule: SeqlenSchedule
-    """The warmup itself (2.1)."""
-
-    batch: BatchSizeSchedule
-    """The batch is the full one from here on: no batch-size warmup beside it (2.2)."""
-
+    schedule: SeqlenSchedule  # The warmup itself (2.1)
+    batch: BatchSizeSchedule  # The batch is the full one from here on: no batch-size warmup beside it (2.2)
+    # The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known.
     total_tokens: int | None
-    """The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known."""
-
-    lr: LrSchedule | None
-    """The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)."""
+    lr: LrSchedule | None  # The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)
 
 
 def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwChanges:

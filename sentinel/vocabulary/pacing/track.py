@@ -13,22 +13,17 @@ from sentinel.vocabulary.pacing.shortening import Shortening
 
 __all__ = ["Position", "Track", "trained_tokens"]
 
+# Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed.
 _MOST_STEPS = 5_000_000
-"""Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """Between two steps of a run: what is completed and consumed there."""
 
-    step: int = 0
-    """Completed optimizer steps."""
-
-    samples: int = 0
-    """Samples consumed, over all ranks."""
-
-    tokens: int = 0
-    """Tokens consumed, over all ranks."""
+    step: int = 0  # Completed optimizer steps
+    samples: int = 0  # Samples consumed, over all ranks
+    tokens: int = 0  # Tokens consumed, over all ranks
 
 
 def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int:
@@ -44,20 +39,14 @@ class Track:
     effective ones: averaged over the layers, less what is dropped.
     """
 
-    full: int
-    """Tokens per sample at the full length."""
-
+    full: int  # Tokens per sample at the full length
     batch: BatchSizeSchedule
-    seqlen: SeqlenSchedule | None = None
-    """None is the full length at every step."""
-
+    seqlen: SeqlenSchedule | None = None  # None is the full length at every step
     shorten: Shortening = "truncate"
     random_ltd: RandomLtdSchedule | None = None
-    layers: int = 1
-    """Layers of the model; matters under random-LTD alone."""
-
+    layers: int = 1  # Layers of the model; matters under random-LTD alone
+    # What a length counts as that is not known beforehand (adaptive and custom pacings): a lower or an upper bound.
     unforeseen: Literal["start", "full"] = "start"
-    """What a length counts as that is not known beforehand (adaptive and custom pacings): a lower or an upper bound."""
 
     def tokens_per_sample(self, step: int) -> int:
         """Tokens that the update that makes `step` trains on, of each sample of the data; random-LTD is left out."""

@@ -14,11 +14,9 @@ __all__ = ["Axis"]
 class Axis:
     """Where each sample lies."""
 
-    cells: NDArray[np.int64]
-    """(n,) strictly increasing, from 0."""
-
+    cells: NDArray[np.int64]  # (n,) strictly increasing, from 0
+    # Steps from one cell to the next: the most frequent distance of neighbouring samples (a log's interval).
     interval_steps: int
-    """Steps from one cell to the next: the most frequent distance of neighbouring samples (a log's interval)."""
 
     @classmethod
     def of(cls, steps: NDArray[np.int64], lags: int) -> Axis:

@@ -14,11 +14,9 @@ from sentinel.vocabulary.sample import LayerVariance, Sample
 
 __all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns", "ratios"]
 
+# Signals that are correlated where they are measured and vary; fields of Sample.
 ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
-"""Signals that are correlated where they are measured and vary; fields of Sample."""
-
 _NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")
-
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 Steps = NDArray[np.int64]

@@ -11,18 +11,14 @@ from sentinel.judge.analysis.correlation.lagged import autocorrelation
 
 __all__ = ["autoregression", "prewhitened"]
 
+# Samples that share one drift and one scale; longer than a spike, shorter than a learning rate's schedule.
 _BLOCK_SAMPLES = 64
-"""Samples that share one drift and one scale; longer than a spike, shorter than a learning rate's schedule."""
-
+# How much of the burst's size before it each step keeps: a burst is one event, however many steps it lasts.
 _MEMORY = 0.9
-"""How much of the burst's size before it each step keeps: a burst is one event, however many steps it lasts."""
-
+# Robust deviations beyond which a change counts as no larger: two outliers that meet are one coincidence, and with some
+# 400 lags to search they nearly always meet at one.
 _REACH = 4.0
-"""Robust deviations beyond which a change counts as no larger: two outliers that meet are one coincidence, and with
-some 400 lags to search they nearly always meet at one."""
-
-_MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)."""
+_MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
 
 
 def prewhitened(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,8 +16,7 @@ from scipy import special
 
 __all__ = ["CoMoments", "StreamingPearson", "p_values"]
 
-MIN_PAIRS = 3
-"""Fewer pairs than this have a coefficient that says nothing."""
+MIN_PAIRS = 3  # Fewer pairs than this have a coefficient that says nothing
 
 
 class CoMoments(NamedTuple):
@@ -67,8 +66,7 @@ class StreamingPearson:
     def __init__(self) -> None:
         self._moments = CoMoments()
         self._origin = (0.0, 0.0)
-        self.left_out = 0
-        """Pairs in which a value was nan or inf."""
+        self.left_out = 0  # Pairs in which a value was nan or inf
 
     @classmethod
     def of(cls, x: Sequence[float] | NDArray[np.float64], y: Sequence[float] | NDArray[np.float64]) -> StreamingPearson:

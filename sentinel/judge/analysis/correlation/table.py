@@ -18,12 +18,9 @@ from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, StreamingPe
 
 __all__ = ["LAGS", "SIGNALS", "Correlation", "Correlations", "LagProfile", "correlations", "holm"]
 
+# What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table.
 SIGNALS = ("adam_variance_l1", "adam_variance_max")
-"""What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table."""
-
-LAGS = 200
-"""Samples on either side that lagged coefficients reach; no further than a quarter of the series."""
-
+LAGS = 200  # Samples on either side that lagged coefficients reach; no further than a quarter of the series
 Method = Literal["plain", "prewhitened"]
 
 
@@ -32,27 +29,16 @@ class Correlation:
     """One signal against the loss ratio, at one lag."""
 
     signal: str
-    lag: int
-    """Steps that the signal is taken earlier than the loss ratio; below 0 it is taken later."""
-
-    pearson_r: float
-    """Coefficient in -1 … 1; nan when either series is constant or too short."""
-
-    p_value: float
-    """Two-sided, for independent samples, as the paper reports it. Training series are not independent."""
-
-    n: int
-    """Pairs of finite values."""
-
-    n_effective: float
-    """Independent pairs that the n are worth, given the autocorrelation of both series."""
-
+    lag: int  # Steps that the signal is taken earlier than the loss ratio; below 0 it is taken later
+    pearson_r: float  # Coefficient in -1 … 1; nan when either series is constant or too short
+    p_value: float  # Two-sided, for independent samples, as the paper reports it. Training series are not independent.
+    n: int  # Pairs of finite values
+    n_effective: float  # Independent pairs that the n are worth, given the autocorrelation of both series
+    # Two-sided, for n_effective pairs, corrected (Holm) for all tests of this method: over the signals, and over the
+    # lags where lags were searched. Only a prewhitened one says anything about series that have a trend.
     p_value_adjusted: float
-    """Two-sided, for n_effective pairs, corrected (Holm) for all tests of this method: over the signals, and over the
-    lags where lags were searched. Only a prewhitened one says anything about series that have a trend."""
-
+    # plain: the readings as they are; prewhitened: what of each is not told by its own past (`prewhitened`).
     method: Method = "plain"
-    """plain: the readings as they are; prewhitened: what of each is not told by its own past (`prewhitened`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +46,7 @@ class LagProfile:
     """One signal against the loss ratio at all lags, both prewhitened. The arrays are (lags,) each."""
 
     signal: str
-    lags: NDArray[np.int64]
-    """In steps; positive where the signal is taken earlier than the loss ratio."""
-
+    lags: NDArray[np.int64]  # In steps; positive where the signal is taken earlier than the loss ratio
     r: NDArray[np.float64]
     n: NDArray[np.int64]
     n_effective: NDArray[np.float64]
@@ -97,12 +81,9 @@ class LagProfile:
 class Correlations:
     """The table, with what it left out."""
 
+    # First each signal plain at lag 0, then each prewhitened at lag 0, then each prewhitened at its best lag.
     rows: tuple[Correlation, ...]
-    """First each signal plain at lag 0, then each prewhitened at lag 0, then each prewhitened at its best lag."""
-
-    infinite_ratios: int
-    """Steps left out because their loss ratio is inf: the loss was not finite."""
-
+    infinite_ratios: int  # Steps left out because their loss ratio is inf: the loss was not finite
     profiles: tuple[LagProfile, ...] = ()
 
 
@@ -167,12 +148,9 @@ class _Ratio:
 
     axis: Axis
     values: NDArray[np.float64]
-    memory: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """`autocorrelation` up to n/5."""
-    whitened: NDArray[np.float64]
-    """`prewhitened`, without the first, which never has a predecessor."""
-    whitened_memory: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Its autocorrelation, up to twice LAGS."""
+    memory: tuple[NDArray[np.float64], NDArray[np.float64]]  # `autocorrelation` up to n/5
+    whitened: NDArray[np.float64]  # `prewhitened`, without the first, which never has a predecessor
+    whitened_memory: tuple[NDArray[np.float64], NDArray[np.float64]]  # Its autocorrelation, up to twice LAGS
 
     @classmethod
     def of(cls, axis: Axis, ratio: NDArray[np.float64]) -> _Ratio:
