@@ -7,8 +7,6 @@ from collections import OrderedDict
 from sentinel.judge.detectors.detector import Baseline
 from sentinel.judge.schedule_changes import Settings
 
-__all__ = ["Baselines"]
-
 _KEPT_SETTINGS = 4  # Settings that are kept: a schedule that goes back and forth has two
 
 

@@ -6,8 +6,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Event", "EventKind", "Findings", "spike"]
-
 _REMEMBERED_SPIKES = 64
 # (signal, steps before the onset) of each that left its band before the loss did, the earliest first.
 Led = tuple[tuple[str, int], ...]

@@ -16,8 +16,6 @@ from sentinel.vocabulary.sample import (
     Validation,
 )
 
-__all__ = ["LAST_SAMPLES", "Attempt", "History"]
-
 LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand where the others can be asked for again
 
 

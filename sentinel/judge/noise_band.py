@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-__all__ = ["BLOCK", "NoiseBand", "median", "robust_sigma", "wandering_sigma"]
-
 BLOCK = 8  # Samples that are taken in together: a band moves once in so many. Their median has half the noise of one.
 _MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
 _LEVEL_BLOCKS = 4  # Blocks that a level is taken from: 32 samples, short, since an early loss falls fast

@@ -13,18 +13,6 @@ from numpy.typing import NDArray
 from sentinel.judge.noise_band import BLOCK
 from sentinel.vocabulary.sample import Sample
 
-__all__ = [
-    "BANDED",
-    "CARRIED",
-    "COLUMNS",
-    "Readings",
-    "Samples",
-    "Stretch",
-    "descent",
-    "ends_of_descent",
-    "stretches_of",
-]
-
 # The fields of Sample that the judge reads, beside global_step and skipped.
 COLUMNS = (
     "loss",

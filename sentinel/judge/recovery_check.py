@@ -12,18 +12,6 @@ from enum import StrEnum
 from sentinel.judge.series import Series
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = [
-    "WINDOW",
-    "Answer",
-    "BestMean",
-    "Danger",
-    "OldTrend",
-    "Recovery",
-    "Restart",
-    "comparable",
-    "recovery_of",
-]
-
 WINDOW = 20  # Steps of the mean loss that the level before the onset and the level now are compared by
 # A recovered loss is this share below the best before the onset; less could be the next spike's way in.
 BETTER_BY = 0.05

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-__all__ = ["Reference"]
-
 
 class Reference:
     """Another run's loss over its steps, to be compared with at the same step."""

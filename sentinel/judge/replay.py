@@ -13,8 +13,6 @@ from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Replay"]
-
 # Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands.
 _KEPT_SAMPLES = 1 << 18
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Change", "Regime", "Settings"]
-
 Settings = tuple[float | None, ...]  # Values of the settings that losses compare under; None was never reported
 _PLANNED = "a planned change of the run"
 _SETTLES_SAMPLES = 64  # Samples without a further change after which the new regime is the one that is compared with

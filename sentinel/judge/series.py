@@ -21,8 +21,6 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["Series"]
-
 
 class Series:
     """Takes the samples of one line of descent, in order. `judge` says what they mean, `events` what happened.

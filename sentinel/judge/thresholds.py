@@ -7,8 +7,6 @@ from typing import Annotated
 
 from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
 
-__all__ = ["Thresholds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:

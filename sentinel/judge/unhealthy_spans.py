@@ -13,8 +13,6 @@ from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["UnhealthySpan", "UnhealthySpans"]
-
 # Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps, it
 # is four times the median of all that was.
 _HISTORY_BLOCKS = 64

@@ -9,8 +9,6 @@ from enum import StrEnum
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Context", "Verdict", "VerdictKind", "judge", "judge_past"]
-
 
 class VerdictKind(StrEnum):
     """The words of the verdict. Only DIVERGED leads to a rollback."""

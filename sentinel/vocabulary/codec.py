@@ -17,8 +17,6 @@ from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import NOT_FINITE, shown
 from sentinel.vocabulary.ranges import Range, out_of_range
 
-__all__ = ["JSON", "Described", "Form", "document", "fields_of", "read"]
-
 T = TypeVar("T")
 Read = Callable[[Any, str], Any]  # (value, key) -> the value as its type has it; the key is for the error
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}

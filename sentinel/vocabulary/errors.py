@@ -29,33 +29,6 @@ A line of a journal that can't be read is a `LineError`: it is counted and shown
 
 from __future__ import annotations
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "FilesystemRefused",
-    "FilesystemUnavailable",
-    "GrafanaUnavailable",
-    "IncidentLogError",
-    "JobStillAlive",
-    "LineError",
-    "LockHeld",
-    "NotOurCheckpoints",
-    "NotOurJob",
-    "OverridesError",
-    "PagerError",
-    "PermanentError",
-    "QuarantineError",
-    "ScrapeError",
-    "ScriptRefused",
-    "SentinelError",
-    "SlurmNotReady",
-    "SlurmRefused",
-    "SlurmUnavailable",
-    "TemporaryError",
-    "exit_code_of",
-]
-
 
 class SentinelError(Exception):
     """Anything that sentinel itself says no to. Its text is a sentence for the person who reads it."""

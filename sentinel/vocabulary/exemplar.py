@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["LONGEST", "Exemplar", "exemplar"]
-
 # Characters of an exemplar's labels, names and values together; Prometheus takes none that is longer. Source:
 # OpenMetrics 1.0, "Exemplars".
 LONGEST = 128

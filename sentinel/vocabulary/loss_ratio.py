@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["LossMinimum", "loss_ratio"]
-
 
 def loss_ratio(loss: float, previous_minimum: float | None) -> float:
     """This step's loss over the smallest loss of all previous steps, dimensionless; below 1 at a new minimum.

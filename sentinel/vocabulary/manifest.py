@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["SCHEMA", "Digested", "Manifest", "decode_manifest", "encode_manifest", "first_difference"]
-
 SCHEMA = 1  # Version of a manifest's file
 _SHA256 = re.compile("[0-9a-f]{64}")
 

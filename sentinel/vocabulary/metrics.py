@@ -7,25 +7,6 @@ from typing import Literal
 
 from sentinel.vocabulary.exemplar import Exemplar
 
-__all__ = [
-    "COUNTERS",
-    "DAEMON_METRICS",
-    "HOOK_ERRORS",
-    "INTERVAL_METRICS",
-    "LAYER_METRICS",
-    "LAYER_STEP",
-    "PREFIX",
-    "SAMPLE_METRICS",
-    "WINDOW",
-    "WINDOW_MAXIMA",
-    "Exported",
-    "LayerMetric",
-    "SampleMetric",
-    "Shown",
-    "all_metrics",
-    "every_name",
-]
-
 PREFIX = "sentinel_"
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["LONGEST_NAME_BYTES", "checked_name", "checked_path_text", "why_not_a_name"]
-
 LONGEST_NAME_BYTES = 128  # In UTF-8. A file's name may have 255 bytes, and what is written beside one adds to its name.
 _LONGEST_PATH_BYTES = 4095
 _LONGEST_COMPONENT_BYTES = 255

@@ -14,20 +14,6 @@ from typing import Any
 
 from sentinel.vocabulary.errors import LineError
 
-__all__ = [
-    "LARGEST_WHOLE",
-    "LATEST_UNIX_S",
-    "NOT_FINITE",
-    "dump_json",
-    "json_too_large",
-    "load_object",
-    "seconds_problem",
-    "shown",
-    "to_json",
-    "to_number",
-    "whole_problem",
-]
-
 # Of what is counted: steps, tokens, samples. A float, and so any reader of JSON, holds it to the last digit.
 LARGEST_WHOLE = 2**53
 LATEST_UNIX_S = 1e11  # The year 5138: a time beyond it was not written in seconds

@@ -9,21 +9,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S, shown
 
-__all__ = [
-    "AT_LEAST_0",
-    "AT_LEAST_1",
-    "COUNT",
-    "POSITIVE",
-    "POSITIVE_OR_INF",
-    "SHARE",
-    "SIXTY_FOUR_BITS",
-    "Range",
-    "UnixSeconds",
-    "out_of_range",
-    "outside",
-    "ranges_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:

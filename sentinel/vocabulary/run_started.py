@@ -10,8 +10,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.ranges import UnixSeconds
 from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettings, settings_of
 
-__all__ = ["AS_REPORTED", "RunStarted", "reported_settings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(SharedSettings):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["ScrapedSample"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapedSample(Sample):

@@ -9,8 +9,6 @@ from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.ranges import SIXTY_FOUR_BITS
 
-__all__ = ["SkippedRange"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRange(Described):

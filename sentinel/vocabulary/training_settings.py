@@ -25,8 +25,6 @@ from sentinel.vocabulary.pacing import (
 from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
 from sentinel.vocabulary.skipping import SkippedRange
 
-__all__ = ["Free", "OptimizerSettings", "Setting", "SharedSettings", "TrainingSettings", "difference", "settings_of"]
-
 T = TypeVar("T", bound="TrainingSettings")
 
 

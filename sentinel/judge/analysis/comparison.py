@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sentinel.judge.reference import Reference
 
-__all__ = ["Compared", "Comparison", "compare"]
-
 _A_LEAD = 0.005  # Share of the loss below which nobody leads: what the judge, too, calls no offset
 _PER_DECADE = (1, 2, 3, 5, 7)
 

@@ -13,15 +13,6 @@ from scipy import special
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import Sample
 
-__all__ = [
-    "WINDOW_STEPS",
-    "Departure",
-    "FirstMoved",
-    "first_moved",
-    "first_moved_of_readings",
-    "first_moved_of_samples",
-]
-
 WINDOW_STEPS = 100  # How far before the onset a departure is looked for
 # What is looked at, where measured; fields of Sample. The loss too, for comparison.
 SIGNALS = (

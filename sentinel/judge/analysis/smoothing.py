@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from sentinel.judge.readings import Readings
 from sentinel.judge.reference import Reference
 
-__all__ = ["SAMPLES_PER_POINT", "smoothed"]
-
 SAMPLES_PER_POINT = 64  # Samples whose mean is one point: a single loss is noise
 # Twice as many samples make a point wherever there would be more: months of training are a few hundred kilobytes.
 _MOST_POINTS = 4096

@@ -6,8 +6,6 @@ from sentinel.judge.detectors.detector import Block, Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["BadResume"]
-
 _MATURE_STEPS = 1000  # Steps after which a model that knows no more than a uniform guess is not one at its beginning
 _FIRST_SAMPLES = 3  # Losses that must all be as bad as a guess: one could be a batch of another kind
 

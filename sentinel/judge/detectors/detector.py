@@ -20,8 +20,6 @@ from sentinel.vocabulary.scraped import ScrapedSample
 if TYPE_CHECKING:
     from sentinel.judge.detectors.leading_signals import LeadingSignals
 
-__all__ = ["Baseline", "Block", "Detector", "Finding", "Known", "Reset"]
-
 _RECENT_SAMPLES = 64  # Losses that an onset is looked for in, backwards
 
 

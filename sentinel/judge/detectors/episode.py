@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from sentinel.judge.noise_band import median, robust_sigma
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Episode"]
-
 _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
 # Standard errors that a loss must stand above its level, as many as the deviations that a band is wide.
 _SIGNIFICANT = 6.0

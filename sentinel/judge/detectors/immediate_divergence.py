@@ -6,8 +6,6 @@ from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["ImmediateDivergence"]
-
 _FAR_SAMPLES = 2  # Losses in a row that must be far above the level: one could be a single broken batch
 
 

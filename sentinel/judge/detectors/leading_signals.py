@@ -9,8 +9,6 @@ from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.readings import BANDED, Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["LeadingSignals"]
-
 # Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
 # tr8-104B's was falling for 2,300 steps before its loss blew up.
 _COLLAPSE_HALVINGS = 3

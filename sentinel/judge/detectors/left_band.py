@@ -11,8 +11,6 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["LeftBand"]
-
 _LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 
 

@@ -10,8 +10,6 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["NotFinite"]
-
 
 class NotFinite(Detector):
     """Distinguishes a nan that reached the weights from one that did not.

@@ -11,8 +11,6 @@ from sentinel.judge.events import EventKind
 from sentinel.judge.reference import Reference
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Plateau"]
-
 _PER_OCTAVE = 4  # Means kept for each doubling of the steps: a trend of months is a few dozen numbers
 _FITTED = 8  # Means that a trend is drawn through: two doublings, up to one doubling ago
 _ABOVE_TREND = 0.10  # Share above its own extrapolation at which a loss that stands still is a plateau

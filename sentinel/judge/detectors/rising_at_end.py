@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 
-__all__ = ["RisingAtEnd"]
-
 _SAMPLES = 5
 # What is called rising: so many losses in a row, and so many times the first. Of five independent losses, one order in
 # 120 is this.

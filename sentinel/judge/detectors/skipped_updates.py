@@ -9,8 +9,6 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["SkippedUpdates"]
-
 
 class SkippedUpdates(Detector):
     """Counts skipped updates, whether the trainer reports them or only its loss scale shows them."""

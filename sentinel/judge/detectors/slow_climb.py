@@ -12,8 +12,6 @@ from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, R
 from sentinel.judge.noise_band import BLOCK, wandering_sigma
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["SlowClimb"]
-
 _FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
 _GROWTH = 4  # Each scale's blocks are so many of the one's before: a mean of four has half the noise
 _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)

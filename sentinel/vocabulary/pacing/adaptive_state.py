@@ -9,8 +9,6 @@ from sentinel.vocabulary.codec import Described, fields_of
 from sentinel.vocabulary.numbers import to_json
 from sentinel.vocabulary.ranges import COUNT, POSITIVE_OR_INF
 
-__all__ = ["AdaptiveState"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveState(Described):

@@ -9,8 +9,6 @@ from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 
-__all__ = ["SLW_AND_BATCH", "BatchSizeSchedule", "refuse_beside_slw"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizeSchedule(Described):

@@ -10,8 +10,6 @@ from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
 
-__all__ = ["CurriculumSchedule", "MetricSchedule"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSchedule(Described):

@@ -20,8 +20,6 @@ from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 from sentinel.vocabulary.pacing.shortening import Shortening
 
-__all__ = ["DataEfficiency", "IndexedMetric", "curriculum_learning", "data_efficiency"]
-
 # Metrics that are the sequence length and need no index -> how a batch gets shorter.
 _SEQLEN_METRICS: Mapping[str, Shortening] = {
     "seqlen": "truncate",

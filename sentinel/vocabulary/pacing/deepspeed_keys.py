@@ -7,8 +7,6 @@ from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Block", "block", "switched_on", "text", "whole", "wholes"]
-
 Block = Mapping[str, Any]
 
 

@@ -11,8 +11,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.formulas import root, rounded, staged
 from sentinel.vocabulary.pacing.seqlen_fixed import check_stages
 
-__all__ = ["DifficultySchedule"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySchedule(Described):

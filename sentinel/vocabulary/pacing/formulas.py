@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["root", "rounded", "staged"]
-
 
 def root(elapsed: int, total: int, *, start: int, full: int, degree: float = 1.0) -> int:
     """s + (e - s) * min((t / T)^(1/r), 1), rounded down; s before the beginning, e where T is 0.

@@ -13,8 +13,6 @@ from typing import Any
 from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["LrSchedule"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LrSchedule(Described):

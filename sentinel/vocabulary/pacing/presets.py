@@ -15,8 +15,6 @@ from sentinel.vocabulary.pacing.lr import LrSchedule
 from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen_fixed import FixedLinear
 
-__all__ = ["bert_rarity", "bert_rarity_by_value", "bert_seqlen", "gpt_random_ltd", "gpt_rarity", "gpt_seqlen", "lr"]
-
 _GPT_STEPS = 286_102
 _GPT_CURRICULUM = 110_000 / _GPT_STEPS
 _GPT_LTD = 200_000 / _GPT_STEPS

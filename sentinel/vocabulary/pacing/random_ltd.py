@@ -9,8 +9,6 @@ from sentinel.vocabulary.codec import Described
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.formulas import root, rounded
 
-__all__ = ["RandomLtdSchedule"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomLtdSchedule(Described):

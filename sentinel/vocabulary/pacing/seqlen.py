@@ -11,8 +11,6 @@ from sentinel.vocabulary.codec import fields_of, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
 
-__all__ = ["SeqlenSchedule"]
-
 _PACINGS: dict[str, type[SeqlenSchedule]] = {}  # Pacing -> its schedule; the package imports them all
 
 

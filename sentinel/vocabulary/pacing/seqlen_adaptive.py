@@ -11,8 +11,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 
-__all__ = ["Adaptive", "Custom"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(SeqlenSchedule):

@@ -11,8 +11,6 @@ from sentinel.vocabulary.pacing.adaptive_state import AdaptiveState
 from sentinel.vocabulary.pacing.formulas import root, rounded, staged
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 
-__all__ = ["FixedDiscrete", "FixedLinear", "FixedRoot", "Mixed", "check_stages", "staircase"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedLinear(SeqlenSchedule):

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Shortening", "shortening"]
-
 # truncate: the first tokens of each sample, the rest is lost (seqtru). reshape: more, shorter samples of the same
 # tokens (seqres), and what does not fill one is lost. *_keep: the same, and what would be lost is recorded and trained
 # on later.

@@ -12,8 +12,6 @@ from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 from sentinel.vocabulary.pacing.shortening import Shortening
 from sentinel.vocabulary.pacing.track import Position, Track
 
-__all__ = ["BILLION", "SlwChanges", "SlwRun", "slw_changes", "start_for_size", "warmup_tokens"]
-
 BILLION = 1e9  # Parameters from which on a model is one of billions
 
 

@@ -11,8 +11,6 @@ from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 from sentinel.vocabulary.pacing.shortening import Shortening
 
-__all__ = ["Position", "Track", "trained_tokens"]
-
 # Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed.
 _MOST_STEPS = 5_000_000
 

@@ -12,8 +12,6 @@ from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlation
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns", "ratios"]
-
 # Signals that are correlated where they are measured and vary; fields of Sample.
 ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
 _NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")

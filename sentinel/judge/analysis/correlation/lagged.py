@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-__all__ = ["autocorrelation", "cross_correlation", "n_effective", "worth"]
-
 
 def cross_correlation(
     x: NDArray[np.float64], y: NDArray[np.float64], lags: int

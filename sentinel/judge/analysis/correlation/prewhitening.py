@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.lagged import autocorrelation
 
-__all__ = ["autoregression", "prewhitened"]
-
 # Samples that share one drift and one scale; longer than a spike, shorter than a learning rate's schedule.
 _BLOCK_SAMPLES = 64
 # How much of the burst's size before it each step keeps: a burst is one event, however many steps it lasts.

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-__all__ = ["CoMoments", "StreamingPearson", "p_values"]
-
 MIN_PAIRS = 3  # Fewer pairs than this have a coefficient that says nothing
 
 

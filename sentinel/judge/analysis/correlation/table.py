@@ -16,8 +16,6 @@ from sentinel.judge.analysis.correlation.lagged import autocorrelation, cross_co
 from sentinel.judge.analysis.correlation.prewhitening import prewhitened
 from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, StreamingPearson, p_values
 
-__all__ = ["LAGS", "SIGNALS", "Correlation", "Correlations", "LagProfile", "correlations", "holm"]
-
 # What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table.
 SIGNALS = ("adam_variance_l1", "adam_variance_max")
 LAGS = 200  # Samples on either side that lagged coefficients reach; no further than a quarter of the series
