@@ -17,8 +17,7 @@ from sentinel.cli.output import check_picture, print_json, to_stderr
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sentinel.judge.analysis.comparison import Comparison
-    from sentinel.judge.reference import Reference
+    from sentinel.judge.reference import Comparison, Reference
 
 __all__ = ["compare"]
 
@@ -67,8 +66,8 @@ def compare(
 def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> tuple[Reference, list[str]]:
     """The run's smoothed loss, and the notes of its reader."""
     from sentinel.daemon.sources import source_named
-    from sentinel.judge.analysis.smoothing import smoothed
     from sentinel.judge.readings import COLUMNS
+    from sentinel.judge.reference import smoothed
 
     source = source_named(name, columns, config_dir)
     source.fields = (*COLUMNS, "consumed_tokens")

@@ -16,7 +16,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.slw_tuning import Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
 __all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
 

@@ -17,8 +17,7 @@ from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.price import lost_so_far
 from sentinel.plan.proof_value import Proof
 from sentinel.plan.trouble import AGAIN_S, unsettled
-from sentinel.vocabulary.exemplar import Exemplar, exemplar
-from sentinel.vocabulary.metrics import PREFIX, Shown
+from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 
 __all__ = ["MITIGATIONS", "OUTCOMES", "Turns", "exposed", "of_daemon"]
 

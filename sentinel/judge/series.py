@@ -18,8 +18,7 @@ from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
 from sentinel.judge.reference import Reference
 from sentinel.judge.schedule_changes import Change, Regime
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.sample import Sample
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 
 class Series:

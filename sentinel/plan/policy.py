@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range
 
 __all__ = ["Mode", "Policy"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_1, Range, outside
+from sentinel.vocabulary.numbers import AT_LEAST_1, Range, outside
 
 __all__ = ["Tuning"]
 

@@ -14,8 +14,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from sentinel.vocabulary.errors import ConfigError, SentinelError
-from sentinel.vocabulary.numbers import NOT_FINITE, shown
-from sentinel.vocabulary.ranges import Range, out_of_range
+from sentinel.vocabulary.numbers import NOT_FINITE, Range, out_of_range, shown
 
 T = TypeVar("T")
 Read = Callable[[Any, str], Any]  # (value, key) -> the value as its type has it; the key is for the error

@@ -13,8 +13,7 @@ from typing import Annotated
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.ranges import COUNT, POSITIVE, SIXTY_FOUR_BITS
+from sentinel.vocabulary.numbers import COUNT, POSITIVE, SIXTY_FOUR_BITS, dump_json, load_object
 from sentinel.vocabulary.training_settings import Free, Setting, TrainingSettings, settings_of
 
 __all__ = [

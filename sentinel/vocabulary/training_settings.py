@@ -1,9 +1,4 @@
-"""What a run trains with: reported by an attempt, changed by a rung and by overrides.json, compared by a proof.
-
-Each field says beside its type how it is called, reported, compared and, where it can be changed, encoded. A new
-setting of the optimizer is one entry in `OptimizerSettings`: with it come the key of `[[policy.ladder]]`, of
-overrides.json, of the journal's `run_started`, its difference, its proof and its option in a job script.
-"""
+"""What a run trains with: reported by an attempt, changed by a rung and by overrides.json, compared by a proof."""
 
 from __future__ import annotations
 
@@ -14,6 +9,8 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from sentinel.vocabulary.codec import Described, fields_of
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
 from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
@@ -22,8 +19,25 @@ from sentinel.vocabulary.pacing import (
     SeqlenSchedule,
     Shortening,
 )
-from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
-from sentinel.vocabulary.skipping import SkippedRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRange(Described):
+    """The samples at the positions from `begin` up to, not including, `end` of the order that held when it was made.
+
+    A later reseed, or a rollback to before the range, changes which samples stand at those positions. The samples that
+    are meant are those of the order that `reseeds` describes.
+    """
+
+    begin: int  # Position in the run's data order: consumed_samples before the first sample that is left out
+    end: int  # Position after the last one
+    # (position, seed) pairs that make the order; () for a trainer whose order never changes.
+    reseeds: tuple[tuple[int, Annotated[int, SIXTY_FOUR_BITS]], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end:
+            raise ConfigError(f"a skipped range should begin at 0 or later and hold a sample: {self.begin}-{self.end}")
+
 
 T = TypeVar("T", bound="TrainingSettings")
 

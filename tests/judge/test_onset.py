@@ -20,8 +20,7 @@ from sentinel.plan.decision import decide
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
 from sentinel.plan.target import choose_target
-from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)

@@ -22,7 +22,7 @@ from sentinel.vocabulary.pacing import (
     curriculum_learning,
     data_efficiency,
 )
-from sentinel.vocabulary.pacing.deepspeed_keys import text, whole, wholes
+from sentinel.vocabulary.pacing.deepspeed import text, whole, wholes
 
 TUTORIAL = {
     "enabled": True,

@@ -15,7 +15,7 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.reference import Reference
 from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
 if TYPE_CHECKING:
     from sentinel.judge.detectors.leading_signals import LeadingSignals

@@ -9,7 +9,7 @@ from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
 _LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 

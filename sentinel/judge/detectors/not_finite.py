@@ -8,7 +8,7 @@ from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
 
 class NotFinite(Detector):

@@ -7,7 +7,7 @@ import math
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
 
 class SkippedUpdates(Detector):

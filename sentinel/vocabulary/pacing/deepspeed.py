@@ -1,24 +1,64 @@
-"""DeepSpeed's two JSON blocks as schedules: `curriculum_learning` at the top, and `data_efficiency`.
-
-The first was taken out in DeepSpeed 0.19.8, which raises on it; the second it takes. What is read here is what those
-versions read, key by key; a key that they would pass over in silence is refused.
-
-Source: deepspeed/runtime/data_pipeline/constants.py and config.py of 0.19.8, its curriculum tutorial, and its
-documentation of the data efficiency library.
-"""
+"""DeepSpeed's two JSON blocks as schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.deepspeed_keys import Block, block, switched_on, text, whole, wholes
-from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
-from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
+from sentinel.vocabulary.pacing.data_efficiency import DifficultySchedule, RandomLtdSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
-from sentinel.vocabulary.pacing.shortening import Shortening
+from sentinel.vocabulary.pacing.track import Shortening
+
+Block = Mapping[str, Any]
+
+
+def block(parent: Block, key: str, known: Collection[str], *, where: str = "") -> Block:
+    """The object under this key, which has none but the known keys; an empty one where there is none."""
+    value, name = parent.get(key, {}), f"{where}.{key}" if where else key
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} should be an object, not {value!r}")
+    if unknown := value.keys() - set(known):
+        raise ConfigError(f"{name} has no key {min(unknown)!r}; the right ones are {', '.join(sorted(known))}")
+    return value
+
+
+def switched_on(data: Block, where: str) -> bool:
+    """Its `enabled`; off where it is left out, as in DeepSpeed."""
+    value = data.get("enabled", False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}.enabled should be true or false, not {value!r}")
+    return value
+
+
+def whole(data: Block, key: str, where: str) -> int:
+    """The whole number under this key, which has to be there."""
+    value = data.get(key)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        said = f"not {value!r}" if key in data else "and is missing"
+        raise ConfigError(f"{where}.{key} should be a whole number, {said}")
+    return value
+
+
+def wholes(data: Block, key: str, where: str) -> tuple[int, ...]:
+    """The list of whole numbers under this key, which has to be there."""
+    value = data.get(key)
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ConfigError(f"{where}.{key} should be a list of whole numbers, not {value!r}")
+    return tuple(value)
+
+
+def text(data: Block, key: str, where: str, known: Collection[str] = ()) -> str:
+    """The string under this key, one of the known ones where there are any."""
+    value = data.get(key)
+    if not isinstance(value, str) or not value or (known and value not in known):
+        wanted = f"one of {', '.join(known)}" if known else "a string"
+        raise ConfigError(f"{where}.{key} should be {wanted}, not {value!r}")
+    return value
+
 
 # Metrics that are the sequence length and need no index -> how a batch gets shorter.
 _SEQLEN_METRICS: Mapping[str, Shortening] = {

@@ -10,9 +10,8 @@ Source: Li et al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.
 from __future__ import annotations
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
-from sentinel.vocabulary.pacing.lr import LrSchedule
-from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
+from sentinel.vocabulary.pacing.data_efficiency import DifficultySchedule, RandomLtdSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import LrSchedule
 from sentinel.vocabulary.pacing.seqlen_fixed import FixedLinear
 
 _GPT_STEPS = 286_102

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
-from sentinel.vocabulary.pacing.lr import LrSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import BatchSizeSchedule, LrSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
-from sentinel.vocabulary.pacing.shortening import Shortening
-from sentinel.vocabulary.pacing.track import Position, Track
+from sentinel.vocabulary.pacing.track import Position, Shortening, Track
 
 BILLION = 1e9  # Parameters from which on a model is one of billions
 

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
-from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
+from sentinel.vocabulary.pacing.data_efficiency import RandomLtdSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import BatchSizeSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
-from sentinel.vocabulary.pacing.shortening import Shortening
+
+# truncate: the first tokens of each sample, the rest is lost (seqtru). reshape: more, shorter samples of the same
+# tokens (seqres), and what does not fill one is lost. *_keep: the same, and what would be lost is recorded and trained
+# on later.
+Shortening = Literal["truncate", "reshape", "truncate_keep", "reshape_keep"]
+
+
+def shortening(told: object) -> Shortening | None:
+    """What JSON named; None for none. ConfigError lists the right ones."""
+    for known in get_args(Shortening):
+        if told == known:
+            return known  # type: ignore[no-any-return]
+    if told is None:
+        return None
+    raise ConfigError(f"batches are shortened by one of {', '.join(get_args(Shortening))}, not by {told!r}")
+
 
 # Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed.
 _MOST_STEPS = 5_000_000

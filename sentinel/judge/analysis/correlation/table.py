@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sentinel.judge.analysis.correlation.axis import Axis
-from sentinel.judge.analysis.correlation.lagged import autocorrelation, cross_correlation, worth
-from sentinel.judge.analysis.correlation.prewhitening import prewhitened
+from sentinel.judge.analysis.correlation.lagged import Axis, autocorrelation, cross_correlation, prewhitened, worth
 from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, StreamingPearson, p_values
 
 # What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table.

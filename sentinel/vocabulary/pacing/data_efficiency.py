@@ -1,0 +1,191 @@
+"""What DeepSpeed calls data efficiency: curricula by metrics, and random layerwise token dropping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sentinel.vocabulary.codec import Described, read
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing.seqlen_fixed import check_stages, root, rounded, staged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifficultySchedule(Described):
+    """The largest difficulty that a step may draw, by the metric's value or by its percentile.
+
+    d_t = d_s + (d_e - d_s) * min(((t - a) / T)^(1/r), 1), rounded down to a multiple, never below d_s.
+
+    Linear (r = 1) suits the sequence length. Metrics that draw from a part of the data until the end (vocabulary
+    rarity, reordering) take the square root (r = 2), which leaves the easy samples sooner. Equal to DeepSpeed's
+    schedulers at the same step where start and full are multiples.
+
+    Source: Li et al. 2022, section 4.1 (arXiv:2212.03597), which prints (t / T)^2 for the square root.
+    """
+
+    # "value": difficulties are the metric's own numbers. "percentile": shares of the samples by rank, 1 to 100 %.
+    kind: str
+    start: int  # d_s, the largest difficulty at the anchor
+    full: int  # d_e, the largest difficulty that there is; 100 for percentiles
+    total_steps: int = 0  # T, optimizer steps from start to full; 0 draws from all from the first step
+    root_degree: float = 1.0  # r, dimensionless: 1 is linear, 2 the square root
+    multiple: int = 1  # Difficulties are rounded down to a multiple of this: DeepSpeed's difficulty_step
+    anchor_step: int = 0  # a, the completed step that it counts from
+    # Listed stages in place of the formula (DeepSpeed's fixed_discrete), taken as they are; () is the formula.
+    difficulties: tuple[int, ...] = ()
+    max_steps: tuple[int, ...] = ()  # The last step of each listed stage but the last, in steps since the anchor
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("value", "percentile"):
+            raise ConfigError(f'a difficulty is a "value" or a "percentile", not {self.kind!r}')
+        if not 0 <= self.start <= self.full:
+            raise ConfigError(f"difficulty start should lie between 0 and the full one, {self.full}, not {self.start}")
+        if self.kind == "percentile" and not 1 <= self.start <= self.full <= 100:
+            raise ConfigError(f"percentiles lie between 1 and 100, and not {self.start} and {self.full}")
+        if self.total_steps < 0 or self.multiple < 1 or not 0 < self.root_degree < math.inf:
+            raise ConfigError("difficulty total_steps is at least 0, multiple at least 1, root_degree above 0")
+        if self.difficulties or self.max_steps:
+            check_stages(self.difficulties, self.max_steps, self.start, self.full)
+            if self.total_steps:
+                raise ConfigError("difficulty total_steps and listed difficulties say the same thing; leave one out")
+
+    def difficulty(self, step: int) -> int:
+        """The largest difficulty of the samples of the update that makes `step`."""
+        elapsed = step - self.anchor_step
+        if self.difficulties:
+            return staged(elapsed, self.difficulties, self.max_steps)
+        found = root(elapsed, self.total_steps, start=self.start, full=self.full, degree=self.root_degree)
+        return found if found == self.full else rounded(found, self.multiple, least=self.start)
+
+    @property
+    def end_step(self) -> int:
+        """The first step from which on the difficulty stays as it is."""
+        if self.difficulties:
+            return self.anchor_step + (self.max_steps[-1] + 1 if self.max_steps else 0)
+        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
+
+    @property
+    def unit(self) -> str:
+        """What a person reads behind a difficulty: percentiles are told as such."""
+        return " %" if self.kind == "percentile" else ""
+
+    def anchored_at(self, step: int) -> Self:
+        """The same schedule, counted from this completed step."""
+        return replace(self, anchor_step=step)
+
+    def __str__(self) -> str:
+        """As a person reads it, in a plan."""
+        return f"{self.start}{self.unit} -> {self.full}{self.unit} up to step {self.end_step} from {self.anchor_step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSchedule(Described):
+    """One metric of a curriculum."""
+
+    difficulty: DifficultySchedule
+    index: str  # The folder of its two indexes (sample -> value, value -> samples), as the trainer sees it
+
+    def __post_init__(self) -> None:
+        if not self.index:
+            raise ConfigError("a curriculum metric's index is a folder, not an empty text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumSchedule:
+    """The metrics that pace the data together: a sample is drawn where it is easy enough by each."""
+
+    # By the metric's name, as its index was built (voc, seqreo, … or the user's own); none is no curriculum.
+    metrics: Mapping[str, MetricSchedule]
+
+    def anchored_at(self, step: int) -> CurriculumSchedule:
+        """The same curriculum, each metric counted from this completed step."""
+        moved = {n: replace(m, difficulty=m.difficulty.anchored_at(step)) for n, m in self.metrics.items()}
+        return CurriculumSchedule(metrics=moved)
+
+    @property
+    def end_step(self) -> int:
+        """The first step from which on all difficulties stay as they are."""
+        return max((metric.difficulty.end_step for metric in self.metrics.values()), default=0)
+
+    def at(self, step: int) -> str:
+        """Up to where the update that makes `step` draws, as a person reads it: `voc up to 31 %`."""
+        found = {name: metric.difficulty for name, metric in self.metrics.items()}
+        return ", ".join(f"{name} up to {d.difficulty(step)}{d.unit}" for name, d in found.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Metric by metric."""
+        return {name: metric.to_json() for name, metric in self.metrics.items()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> CurriculumSchedule:
+        """What to_json gave. ConfigError names the metric that is wrong."""
+        return read(cls, {"metrics": data}, "curriculum")
+
+    def __str__(self) -> str:
+        """As a person reads it, in a plan."""
+        return "; ".join(f"{name} {metric.difficulty}" for name, metric in self.metrics.items()) or "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomLtdSchedule(Described):
+    """Tokens of each sample that a dropping layer keeps, linear in steps from an anchor.
+
+    r_t = r_s + (e - r_s) * min((t - a) / T, 1), rounded down to a multiple, never below r_s, never above the step's
+    sequence length.
+
+    DeepSpeed's RandomLTDScheduler counts the steps before this one: it keeps at step t what is kept here at t - 1.
+
+    Source: Yao et al. 2022 (arXiv:2211.11586); Li et al. 2022, section 3.2 (arXiv:2212.03597).
+    """
+
+    start: int  # r_s, tokens per sample kept at the anchor
+    full: int  # e, tokens per sample: the full sequence length
+    total_steps: int  # T, optimizer steps until nothing is dropped; 0 drops nothing at all
+    anchor_step: int = 0  # a, the completed step that it counts from
+    multiple: int = 16  # Rounded down to a multiple of this: DeepSpeed's seq_per_step
+    layers: tuple[int, ...] | None = None  # Which layers drop, counted from 0; None is all but the first and the last
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.start <= self.full:
+            raise ConfigError(
+                f"random-LTD start should lie between 1 and the full length {self.full}, not {self.start}: "
+                "there is nothing to drop above it"
+            )
+        if self.total_steps < 0 or self.multiple < 1:
+            raise ConfigError("random-LTD total_steps may not be negative, and multiple not below 1")
+        if self.layers is not None and (
+            list(self.layers) != sorted(set(self.layers)) or any(layer < 0 for layer in self.layers)
+        ):
+            raise ConfigError(f"random-LTD layers should be numbers from 0, each once and rising: {list(self.layers)}")
+
+    def kept_tokens(self, step: int, seqlen: int | None = None) -> int:
+        """Tokens per sample kept in the update that makes `step`, of `seqlen` that there are (None is the full length).
+
+        Where it equals the sequence length nothing is dropped.
+        """
+        kept = root(step - self.anchor_step, self.total_steps, start=self.start, full=self.full)
+        if kept < self.full:
+            kept = rounded(kept, self.multiple, least=self.start)
+        return kept if seqlen is None else min(kept, seqlen)
+
+    @property
+    def end_step(self) -> int:
+        """The first step that drops nothing."""
+        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
+
+    @property
+    def drops(self) -> bool:
+        """Whether any step drops tokens; a run without random-LTD may report a schedule that does not."""
+        return self.end_step > self.anchor_step
+
+    def anchored_at(self, step: int) -> Self:
+        """The same schedule, counted from this completed step."""
+        return replace(self, anchor_step=step)
+
+    def __str__(self) -> str:
+        """As a person reads it, in a plan."""
+        if not self.drops:
+            return "all tokens"
+        return f"{self.start} -> {self.full} tokens over {self.total_steps} steps from {self.anchor_step}"
