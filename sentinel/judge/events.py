@@ -12,8 +12,6 @@ Led = tuple[tuple[str, int], ...]
 
 
 class EventKind(StrEnum):
-    """What an event is."""
-
     SPIKE = "spike"  # The loss left its noise band and came back by itself
     DIVERGENCE = "divergence"  # It did not come back; a slow climb and a permanent offset too
     NAN = "nan"  # The weights are not numbers any more
@@ -39,13 +37,10 @@ class Event:
 
     @property
     def onset_step(self) -> int:
-        """Early end of the onset."""
         return self.onset_range[0]
 
 
 class Findings:
-    """Keeps one line for each event."""
-
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._alarm_at: int | None = None
@@ -57,30 +52,25 @@ class Findings:
         self.slowest_healed_steps = 0  # What the slowest of all of them took
 
     def events(self, lasting: Event | None = None) -> tuple[Event, ...]:
-        """All of them, by onset, with one that is under way."""
         return tuple(sorted([*self._events, *([lasting] if lasting else [])], key=lambda e: e.onset_range))
 
     def spike(self, onset_range: tuple[int, int], end: int, reason: str, led: Led, *, is_event: bool) -> None:
-        """The loss has come back by itself."""
         self.healed.append((onset_range, end))
         self.slowest_healed_steps = max(self.slowest_healed_steps, end - onset_range[1])
         if is_event:
             self._events.append(spike(onset_range, end, reason, led))
 
     def change(self, step: int, what: str) -> None:
-        """A planned change of the run."""
         change = EventKind.REGIME_CHANGE
         self._events.append(Event(kind=change, onset_range=(step, step), verdict_step=step, end_step=step, reason=what))
 
     def plateau(self, onset_range: tuple[int, int], step: int, reason: str) -> None:
-        """The loss does not fall as it should: one event for as long as it lasts."""
         if self._plateau_at is None:
             self._plateau_at = len(self._events)
             kind = EventKind.PLATEAU
             self._events.append(Event(kind=kind, onset_range=onset_range, verdict_step=step, reason=reason))
 
     def end_plateau(self, step: int) -> None:
-        """The loss falls as it should."""
         if self._plateau_at is not None:
             self._events[self._plateau_at] = replace(self._events[self._plateau_at], end_step=step)
             self._plateau_at = None
@@ -104,7 +94,6 @@ class Findings:
         self.alarm = self._events[at]
 
     def end_alarm(self, step: int) -> None:
-        """What was a divergence is over: the loss is back, or nothing compares with it any more."""
         if self._alarm_at is not None:
             self._events[self._alarm_at] = replace(self._events[self._alarm_at], end_step=step)
         self.alarm = self._alarm_at = None

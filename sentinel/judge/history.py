@@ -66,11 +66,9 @@ class History:
 
     @property
     def latest(self) -> Attempt | None:
-        """The attempt with the highest number, or None before the first."""
         return self.attempts[max(self.attempts)] if self.attempts else None
 
     def push(self, record: Record) -> None:
-        """Takes the next record of a journal."""
         attempt = self.attempts.get(record.attempt) or self._begun(record.attempt)
         match record:
             case Sample():
@@ -109,12 +107,10 @@ class History:
                     yield sample
 
     def validations(self, attempt: Attempt) -> list[Validation]:
-        """The validations of the same line of descent, in order."""
         descent = self._descent(attempt)
         return [v for one, until in descent for v in one.validations if until is None or v.global_step <= until]
 
     def from_scratch(self, attempt: Attempt) -> bool:
-        """Whether the attempt goes on from no other that is known."""
         return self._parent(attempt)[0] is None
 
     def _begun(self, number: int) -> Attempt:
@@ -124,7 +120,6 @@ class History:
         return self.attempts.setdefault(number, Attempt(number))
 
     def _descent(self, attempt: Attempt) -> list[tuple[Attempt, int | None]]:
-        """The attempt's ancestors and itself, the first one first, each with its last step that counts (None: all)."""
         descent: list[tuple[Attempt, int | None]] = [(attempt, None)]
         while True:
             child, until = descent[0]

@@ -148,7 +148,6 @@ class NoiseBand:
             self.upper = self.edge()
 
     def settled(self) -> None:
-        """No wider tolerance is in force: the next one is measured from here on."""
         self.lowest = self.level
 
     def edge(self, widened: float = 0.0) -> float:

@@ -59,11 +59,9 @@ class Readings:
 
     @property
     def updated(self) -> NDArray[np.bool_]:
-        """(n,): where the optimizer did not skip the update."""
         return np.ones(len(self), np.bool_) if self.skipped is None else ~self.skipped
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """(n,): where the column holds a reading."""
         if name not in self.columns:
             return np.zeros(len(self), np.bool_)
         return self.measured.get(name, np.ones(len(self), np.bool_))
@@ -73,7 +71,6 @@ class Readings:
         return np.where(self.has(name), self.columns.get(name, np.nan), np.nan)
 
     def until(self, step: int) -> Readings:
-        """Those before the step; for steps that only grow."""
         n = int(np.searchsorted(self.steps, step))
         return Readings(
             attempt=self.attempt,
@@ -129,7 +126,6 @@ class Samples:
     def of(
         cls, step: int, readings: Mapping[str, float | None], *, skipped: bool = False, after: int | None = None
     ) -> Samples:
-        """One sample."""
         loss = readings["loss"]
         signals = {name: [value] for name in BANDED if (value := readings.get(name)) is not None}
         return cls([step], [] if loss is None else [loss], readings, signals, skipped, after)
@@ -163,7 +159,6 @@ class Stretch:
         return Samples(self._steps[i:end], self._columns["loss"][i:end], newest, signals, False, after, plain=True)
 
     def sample(self, i: int, after: int | None) -> Samples:
-        """Sample i by itself."""
         readings: dict[str, float | None] = {}
         for name, column in self._columns.items():
             there = self._measured.get(name)
@@ -175,7 +170,6 @@ class Stretch:
 
 
 def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:
-    """(n,): whether each of the 8 samples from there on is plain."""
     n = len(readings)
     plain = readings.updated
     plain[:1] = False

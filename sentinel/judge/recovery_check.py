@@ -24,8 +24,6 @@ _VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 
 
 class Answer(StrEnum):
-    """Where a restart stands."""
-
     NOT_YET = "not_yet"
     RECOVERED = "recovered"
     FAILED = "failed"
@@ -33,8 +31,6 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Danger:
-    """What the restart has to get past."""
-
     onset_step: int  # Late end of the onset
     onset_tokens: int | None  # consumed_tokens there; None where tokens are not reported
     warmup_end_step: int  # Where the restart's LR, sequence length, random-LTD and curriculum have come to their ends
@@ -45,8 +41,6 @@ class Danger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The answer, with its reason."""
-
     answer: Answer
     reason: str
 
@@ -63,7 +57,6 @@ class BestMean:
         self.value: float | None = None  # None before there is a whole window
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample, if it compares."""
         if not comparable(sample, self._full_seqlen):
             return
         self._losses.append(sample.loss)
@@ -106,7 +99,6 @@ class OldTrend:
         return step <= 2 * self.last_step
 
     def at(self, step: int) -> float:
-        """Where the loss would be, nats."""
         return math.exp(self.mean_log_loss + self.slope * (math.log(step) - self.mean_log_step))
 
 
@@ -135,11 +127,9 @@ class Restart:
 
     @property
     def best(self) -> float | None:
-        """See BestMean."""
         return self._best.value
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample since the restart."""
         self.last_step = sample.global_step
         if sample.global_step > self.past_step and _past_tokens(sample, self.danger):
             self.past.append(sample.global_step)
@@ -199,7 +189,6 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
 
 
 def _level(old: OldTrend | None, restart: Restart, last_step: int) -> Recovery | None:
-    """By the training loss; None where too few steps compare."""
     danger, losses = restart.danger, list(restart.losses)
     if len(losses) < 4 * WINDOW:
         return None

@@ -16,19 +16,16 @@ class Reference:
     """Another run's loss over its steps, to be compared with at the same step."""
 
     def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
-        """`points` are (step, loss in nats), by step; smooth them first, a single loss is noise."""
         self.name = name
         self._steps = [step for step, _ in points]
         self._losses = [loss for _, loss in points]
 
     @property
     def points(self) -> list[tuple[int, float]]:
-        """(step, loss in nats), by step."""
         return list(zip(self._steps, self._losses, strict=True))
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        """The first and the last step that is known of; None where nothing is."""
         return (self._steps[0], self._steps[-1]) if self._steps else None
 
     def loss(self, step: int) -> float | None:
@@ -72,8 +69,6 @@ def smoothed(
 
 
 class _Curve:
-    """Means of so many samples each, and the samples of the next one."""
-
     def __init__(self, samples: int) -> None:
         self._samples = samples
         self._points: list[_Point] = []
@@ -96,7 +91,6 @@ class _Curve:
             self._thin_out()
 
     def points(self) -> list[_Point]:
-        """All of them; the last of at least half as many samples as the others."""
         rest = 2 * len(self._places) >= self._samples
         return [*self._points, _point(self._places, self._losses)] if rest else self._points
 
@@ -117,8 +111,6 @@ _PER_DECADE = (1, 2, 3, 5, 7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The runs at one place."""
-
     at: int  # The global step, or the consumed tokens
     losses: tuple[float | None, ...]  # Smoothed, nats, in the order of the runs; None where a run says nothing
     ratios: tuple[float | None, ...]  # Each run's loss over the first run's; None where either says nothing
@@ -127,8 +119,6 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All places, and the last word."""
-
     runs: tuple[str, ...]
     rows: tuple[Compared, ...]
     leader: str | None  # Who leads at the last place at which all runs can be compared; None where nobody does

@@ -19,8 +19,6 @@ _KEPT_SAMPLES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A stretch of the present line of descent, and the judge as it was before it."""
-
     before: Series
     readings: Readings
 
@@ -47,16 +45,13 @@ class Replay:
 
     @property
     def series(self) -> Series:
-        """The judge on the newest attempt's line of descent."""
         return self._series
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened in all attempts, by onset."""
         return tuple(sorted([*self._gone, *self._series.events], key=lambda e: e.onset_range))
 
     def push(self, readings: Readings) -> None:
-        """Takes the next stretch."""
         if not len(readings):
             return
         self._begin(readings.attempt, int(readings.steps[0]))
@@ -67,11 +62,9 @@ class Replay:
             self._kept.popleft()
 
     def end(self) -> None:
-        """No more samples will come: see `Series.end`."""
         self._series.end()
 
     def _begin(self, attempt: int, first_step: int) -> None:
-        """A new attempt begins at the step, or the present one goes on with it."""
         last_step = self._series.last_step
         if attempt == self._attempt or last_step is None or first_step > last_step:
             self._attempt = attempt
@@ -85,7 +78,6 @@ class Replay:
         return Series(self._thresholds, planned=self._planned, references=self._references)
 
     def _set_back(self, first_step: int) -> None:
-        """The judge, and what is kept, as they were before the step."""
         while self._kept and int(self._kept[-1].readings.steps[0]) >= first_step:
             self._series = self._kept.pop().before
         if not self._kept:

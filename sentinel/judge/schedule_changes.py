@@ -25,8 +25,6 @@ _BATCH_TOLERANCE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One planned change."""
-
     step: int
     what: str  # In words: `the sequence length went from 64 to 128`
     is_event: bool  # Whether it is an event worth a line
@@ -38,8 +36,6 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """A reading that is set, and not measured."""
-
     column: str
     words: str
     text: Callable[[float], str]

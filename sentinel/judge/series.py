@@ -61,17 +61,14 @@ class Series:
 
     @property
     def last_step(self) -> int | None:
-        """The newest step; None before the first."""
         return self.known.last_step
 
     @property
     def episode(self) -> Episode | None:
-        """The loss has left its band and has not come back yet."""
         return self.known.baseline.episode
 
     @property
     def band_ready(self) -> bool:
-        """Whether the loss's noise band has seen enough to judge by."""
         return self.known.baseline.band.ready
 
     @property
@@ -88,7 +85,6 @@ class Series:
 
     @property
     def skipped_run(self) -> int:
-        """Updates skipped in a row, up to now."""
         return self._skipped.run
 
     @property
@@ -98,7 +94,6 @@ class Series:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened so far, by onset; what lasts has no end."""
         episode = self.episode
         if episode is None or self.alarm is not None:
             return self._findings.events()
@@ -110,7 +105,6 @@ class Series:
         self.known.references = references
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample."""
         if isinstance(sample, ScrapedSample) and sample.unseen_steps:
             self._take_unseen(sample)
         self.last = sample
@@ -168,7 +162,6 @@ class Series:
         self._add(list(zip(samples.steps, samples.losses, strict=True)))
 
     def _take_unseen(self, sample: ScrapedSample) -> None:
-        """Takes what is known of the steps before this sample that no scrape saw."""
         known = self.known
         if not self._is_comparable(sample):
             sample = replace(sample, unseen_loss_max=None)
@@ -182,7 +175,6 @@ class Series:
             self._add([(sample.global_step - 1, sample.unseen_loss_max)])
 
     def _is_comparable(self, sample: Sample) -> bool:
-        """Whether no setting of the loss has changed since the sample before."""
         last = self.last
         return last is not None and all(
             getattr(last, name) == getattr(sample, name) for name in ("seqlen", "kept_tokens", "curriculum_share")

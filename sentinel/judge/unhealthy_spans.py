@@ -58,7 +58,6 @@ class UnhealthySpan:
 
     @property
     def reason(self) -> str:
-        """`the sum of sqrt(v) was 2e+10 between the steps 372 and 409, where 1e+02 was usual before`."""
         usual = "" if self.usual is None else f", where {self.usual:.3g} was usual before"
         return f"{self.words} was {self.worst:.3g} between the steps {self.first_step} and {self.last_step}{usual}"
 
@@ -78,7 +77,6 @@ class UnhealthySpans:
 
     @property
     def spans(self) -> tuple[UnhealthySpan, ...]:
-        """Those that are over and those that last, by their first steps."""
         lasting = [span for tracker in self._trackers if (span := tracker.span) is not None]
         return tuple(sorted([*self._past, *lasting], key=lambda span: (span.first_step, span.words)))
 
@@ -98,8 +96,6 @@ class UnhealthySpans:
 
 
 class _Tracker:
-    """One signal: its usual value, and the extreme readings in a row."""
-
     def __init__(self, signal: _Signal) -> None:
         self.signal = signal
         self._unlike: float | None = None
@@ -125,7 +121,6 @@ class _Tracker:
 
     @property
     def span(self) -> UnhealthySpan | None:
-        """The span that lasts; None where there is none, or too few readings of it."""
         if self._run < self.signal.running:
             return None
         return UnhealthySpan(

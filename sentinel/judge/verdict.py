@@ -54,8 +54,6 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer, with its reason."""
-
     kind: VerdictKind
     reason: str
     global_step: int | None = None  # The step that it speaks of; None where there is none yet
@@ -67,7 +65,6 @@ class Verdict:
 
     @property
     def severity(self) -> str:
-        """info, warning (look at it) or critical (the run is losing time now)."""
         return _SEVERITIES.get(self.kind, "info")
 
 
@@ -81,7 +78,6 @@ _SEVERITIES = {
 
 
 def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
-    """The verdict on a run. Pure: everything that it depends on is in its arguments."""
     step = series.last_step
     if not context.readable:
         return Verdict(
@@ -114,8 +110,6 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
 
 
 def _without_samples(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
-    """The verdicts for when no samples come, or None when they do."""
-
     def verdict(kind: VerdictKind, reason: str) -> Verdict:
         return Verdict(kind=kind, reason=reason, global_step=step)
 

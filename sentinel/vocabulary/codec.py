@@ -103,7 +103,6 @@ class Described:
 
 @lru_cache(maxsize=256)
 def _grammar(cls: Any, form: Form) -> dict[str, tuple[Read, bool]]:
-    """Key -> its reader, and whether it has to be there."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {
         f.name: (_reader(hints[f.name], form), f.default is MISSING and f.default_factory is MISSING)

@@ -39,10 +39,8 @@ class LossMinimum:
         return ratio
 
     def state(self) -> list[tuple[int | None, float]]:
-        """(seqlen, smallest loss in nats) pairs, for a checkpoint's client state."""
         return list(self._minima.items())
 
     @classmethod
     def load(cls, state: list[tuple[int | None, float]]) -> LossMinimum:
-        """The minimum that `state` described."""
         return cls(dict(state))

@@ -19,8 +19,6 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digested:
-    """One file of a checkpoint."""
-
     name: str  # Its path below the checkpoint's folder, with slashes
     size_bytes: int
     sha256: str  # 64 digits of lower-case hexadecimal, over the whole file

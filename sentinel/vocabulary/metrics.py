@@ -42,8 +42,6 @@ PREFIX = "sentinel_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A metric as /metrics shows it."""
-
     name: str
     help: str
     kind: Literal["counter", "gauge"]
@@ -77,7 +75,6 @@ class SampleMetric:
 
     @property
     def maximum_name(self) -> str:
-        """Of the largest value within the window."""
         return f"{self.name}_window_max"
 
 
@@ -198,7 +195,6 @@ LAYER_STEP = Exported(
 
 
 def all_metrics() -> tuple[Exported, ...]:
-    """Every metric, in the order of /metrics."""
     return (
         HOOK_ERRORS,
         *COUNTERS,
@@ -281,5 +277,4 @@ DAEMON_METRICS: tuple[Exported, ...] = _daemons()
 
 
 def every_name() -> frozenset[str]:
-    """Of trainer and daemon: what dashboards and rules may name."""
     return frozenset(metric.name for metric in (*all_metrics(), *DAEMON_METRICS))

@@ -116,7 +116,6 @@ class Range:
     words: str = ""  # What errors call it, where the ends by themselves are hard to read
 
     def __contains__(self, number: float) -> bool:
-        """Whether the number lies in it."""
         if number != number:
             return self.nan
         return (
@@ -154,7 +153,6 @@ UnixSeconds = Annotated[
 
 
 def ranges_of(cls: type[Any]) -> dict[str, Range]:
-    """Field name to its range, of the fields that have one."""
     found = {}
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()

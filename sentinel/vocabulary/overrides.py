@@ -47,8 +47,6 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """Changes that are made a single time, at the anchor."""
-
     id: str  # Recorded in the client state once applied
     # Permutes the data that is not yet consumed; None leaves the order.
     seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
@@ -62,8 +60,6 @@ class Once:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """One decision, whole."""
-
     incident: str
     rollback: str  # Which restart of the incident this is; unique over the run's life
     anchor: Anchor
@@ -83,12 +79,10 @@ CHANGES = (*(name for name in STANDING if name != "skipped"), *(f.name for f in 
 
 
 def words_of(key: str) -> str:
-    """What a person calls a key of `standing` or `once`."""
     return (dict(settings_of()) | dict(settings_of(Once)))[key].words
 
 
 def encode_overrides(overrides: Overrides) -> str:
-    """The text of overrides.json."""
     once = {} if overrides.once is None else fields_of(overrides.once, without_none=True)
     if not once.get("reset_moments", True):
         del once["reset_moments"]  # as if it had none: a trainer that was frozen before it refuses it

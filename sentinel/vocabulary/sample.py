@@ -184,8 +184,6 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint that the trainer has finished writing."""
-
     attempt: int
     global_step: int
     time_unix_s: UnixSeconds

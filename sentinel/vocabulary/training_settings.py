@@ -130,7 +130,6 @@ class Free(Described):
     """Options that the trainer no longer gets, each as `--flag`; left out of JSON where there are none."""
 
     def to_json(self) -> dict[str, Any]:
-        """As overrides.json holds it, and as run_started echoes it."""
         found = fields_of(self)
         return found if self.removed else {key: found[key] for key in ("environment", "options")}
 

@@ -68,7 +68,6 @@ def first_moved_of_samples(
 def first_moved_of_readings(
     stretches: Sequence[Readings], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
-    """The same of the stretches of one line of descent."""
     columns, measured = {}, {}
     for name in SIGNALS:
         there = [np.logical_and(r.has(name), True if name == "loss_scale" else r.updated) for r in stretches]
@@ -135,7 +134,6 @@ def _quiet_before(steps: NDArray[np.int64], onset_step: int, window_steps: int) 
 def _rehearsed(
     values: NDArray[np.float64], steps: NDArray[np.int64], onset_step: int, window_steps: int
 ) -> tuple[float, float]:
-    """How far the signal got twice in three readings, up and down, in the windows before the window."""
     up = down = 0.0
     for earlier in range(1, _REHEARSALS + 1):
         onset = onset_step - earlier * window_steps
@@ -228,7 +226,6 @@ def _trend(y: NDArray[np.float64], t: NDArray[np.float64], at: NDArray[np.float6
 
 
 def _twice_in_three(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The second deviation of a reading and the larger of its two successors: what both of them reach."""
     after = np.concatenate((deviations, [-np.inf, -np.inf]))
     found: NDArray[np.float64] = np.minimum(deviations, np.maximum(after[1:-1], after[2:]))
     return found

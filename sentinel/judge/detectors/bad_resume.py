@@ -37,5 +37,4 @@ class BadResume(Detector):
         return Finding(onset_range=(first, first), reason=reason, supersedes=True)
 
     def persists(self, block: Block) -> bool:
-        """Whether a run that began as bad as a guess still is."""
         return self._as_bad == _FIRST_SAMPLES and block.median >= self._limit

@@ -25,8 +25,6 @@ _RECENT_SAMPLES = 64  # Losses that an onset is looked for in, backwards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a detector reports."""
-
     onset_range: tuple[int, int]  # The first step of it: earliest and latest
     reason: str = ""
     kind: EventKind = EventKind.DIVERGENCE  # DIVERGENCE and NAN raise the alarm
@@ -37,7 +35,6 @@ class Finding:
 
     @classmethod
     def over(cls, kind: EventKind, step: int) -> Finding:
-        """What of this kind lasts has ended at the step."""
         return cls(onset_range=(step, step), kind=kind, end_step=step)
 
 
@@ -95,7 +92,6 @@ class Known:
 
     @property
     def alarm(self) -> Event | None:
-        """The divergence that lasts."""
         return self.findings.alarm
 
     @property

@@ -43,7 +43,6 @@ class Episode:
     differences: deque[float] = field(default_factory=lambda: deque(maxlen=16))
 
     def push(self, step: int, loss: float) -> None:
-        """Takes the next finite loss."""
         if self.recent:
             self.differences.append(abs(loss - self.recent[-1]))
         self.recent.append(loss)
@@ -68,17 +67,14 @@ class Episode:
 
     @property
     def left_band(self) -> str:
-        """`the loss left its band (2.100 ± 0.010) at step 31219`."""
         return f"the loss left its band ({self.level:.3f} ± {self.sigma:.3f}) at step {self.onset_range[1]}"
 
     @property
     def waiting(self) -> str:
-        """The sentence for as long as it is open."""
         return f"{self.left_band}, peak {self.peak:.3f}: waiting to see whether it comes back by itself"
 
     @property
     def stands_at(self) -> float:
-        """Median of the last losses, nats."""
         return median(self.recent)
 
     def has_healed(self, thresholds: Thresholds, widened: float) -> bool:
@@ -113,7 +109,6 @@ class Episode:
 
     @property
     def _standard_errors(self) -> float:
-        """How far it stands above its level, in what the noise before and since explains."""
         noise = max(self.sigma, robust_sigma(self.differences))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
@@ -139,7 +134,6 @@ class Episode:
         return self.upper if self.provisional else self.level + self._tolerance(thresholds, widened, samples)
 
     def _tolerance(self, thresholds: Thresholds, widened: float, samples: int) -> float:
-        """How far above the level the median of so many samples still is at it, nats."""
         standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(samples)
         return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))
 

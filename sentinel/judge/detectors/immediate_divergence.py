@@ -23,7 +23,6 @@ class ImmediateDivergence(Detector):
         self._run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """Its episode is open: `LeftBand` comes before."""
         episode, loss = known.baseline.episode, samples.losses[-1]
         if episode is None or not (loss > self._factor * episode.level > 0 and loss > self._guess):
             self._run = 0

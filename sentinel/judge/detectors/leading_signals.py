@@ -27,7 +27,6 @@ class LeadingSignals(Detector):
         self._fall: tuple[int, float] | None = None
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
-        """Whether every signal is inside a settled band."""
         if any(self._inside.values()):
             return False
         for name, values in samples.signals.items():
@@ -55,7 +54,6 @@ class LeadingSignals(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        """The bands move, and departures that were long ago are forgotten."""
         step = block.last_step
         for name, inside in self._inside.items():
             if inside:
@@ -82,7 +80,6 @@ class LeadingSignals(Detector):
 
     @property
     def scale_collapsed(self) -> bool:
-        """Whether the loss scale has fallen three halvings without a doubling between."""
         return self._fall is not None and self._fall[1] >= _COLLAPSE_HALVINGS
 
     def _note_scale(self, step: int, scale: float) -> None:

@@ -25,7 +25,6 @@ class LeftBand(Detector):
             self._inside = []
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
-        """Whether all are inside a settled band."""
         past = known.baseline
         settled = past.episode is None and past.band.ready and not known.regime.widened and not self._inside
         return settled and max(samples.losses) <= past.band.upper
@@ -49,7 +48,6 @@ class LeftBand(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        """The band moves, unless the block as a whole stands out of it."""
         past, inside = known.baseline, self._inside
         self._inside = []
         if past.episode is not None or known.band_paused:
@@ -73,7 +71,6 @@ class LeftBand(Detector):
         return Finding(onset_range=episode.onset_range, reason=reason)
 
     def _open(self, since: list[tuple[int, float]], known: Known) -> None:
-        """An episode begins with the first of these losses."""
         band, widened, step = known.baseline.band, known.regime.widened, since[0][0]
         if math.isnan(band.level):
             return
@@ -93,7 +90,6 @@ class LeftBand(Detector):
             episode.push(at, loss)
 
     def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
-        """Whether the episode is over, or has become a divergence."""
         t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
         if episode.has_healed(t, widened):
             past.episode = None

@@ -24,7 +24,6 @@ class NotFinite(Detector):
         self._samples = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """A sample without a loss goes no further."""
         if not samples.losses:
             self.excludes = True
             return None
@@ -33,7 +32,6 @@ class NotFinite(Detector):
         return self._take(samples.steps[-1], samples.losses[-1], variance_nan, samples.after, known)
 
     def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
-        """One of the unseen losses at least was not finite, and its update was made."""
         if sample.unseen_nonfinite > sample.unseen_skipped:
             return self._take(sample.global_step - sample.unseen_nonfinite, math.nan, False, known.last_step, known)
         self.excludes = self._samples > 0

@@ -22,8 +22,6 @@ _REFERENCE_FROM_STEP = 500  # Before, LR warmups of different length make siblin
 
 @dataclass(slots=True, kw_only=True)
 class _Mean:
-    """One that is not complete yet."""
-
     bucket: int
     first_step: int
     losses: float  # Their sum, nats
@@ -53,7 +51,6 @@ class Plateau(Detector):
         self._behind: dict[str, int] = {}
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        """What the last mean shows, where one is complete; an end where it shows no plateau."""
         if known.baseline.episode is not None:
             return None
         step, mean = block.last_step, self._mean
@@ -97,7 +94,6 @@ class Plateau(Detector):
 
 
 def _extrapolated(points: Sequence[tuple[int, float]], step: int) -> float:
-    """The power law through the points (step, loss), at a later step."""
     xs = [math.log(max(1, at)) for at, _ in points]
     ys = [math.log(loss) for _, loss in points]
     mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)

@@ -38,7 +38,6 @@ class SkippedUpdates(Detector):
         return Finding(onset_range=self.onset_range, reason=reason)
 
     def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
-        """All of the unseen steps were skipped, or the row is broken."""
         first = sample.global_step - sample.unseen_steps
         if sample.unseen_skipped >= sample.unseen_steps:
             self._count(sample.unseen_steps, first, first)

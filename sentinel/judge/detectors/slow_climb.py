@@ -32,8 +32,6 @@ _RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
-    """The finding: since when, above what, by how much."""
-
     # Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended.
     onset_range: tuple[int, int]
     best: float  # The best mean of two neighbouring blocks before, nats
@@ -83,7 +81,6 @@ class SlowClimb(Detector):
             past.above_best = self._scales[0].excess()
 
     def _push(self, block: _Mean, known: Known, learns: bool) -> bool:
-        """Whether a block of any scale is complete."""
         finer: float | None = None
         for level in range(_SCALES):
             waiting = self._waiting[level]
@@ -122,7 +119,6 @@ class SlowClimb(Detector):
         return Finding(onset_range=_onset_of(climb, known), reason=reason)
 
     def persists(self, block: Block) -> bool:
-        """Whether any scale is above its bar at all."""
         return self._rising
 
 
@@ -158,7 +154,6 @@ class _Scale:
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
     def push(self, block: _Mean, lowest: float, finer: float, sigmas: float, tolerance: float, learns: bool) -> None:
-        """Takes a block, with the lowest of its quarters; `finer` is the noise of the next finer scale."""
         value, first_step, self._until = block
         self._latest = value
         self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least

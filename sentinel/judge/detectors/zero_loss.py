@@ -30,7 +30,6 @@ class ZeroLoss(Detector):
         self._run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """No level learns from a zero."""
         smallest = min(samples.losses)
         self.excludes = smallest == 0.0 and self._smallest >= _FAR_FROM_ZERO and self._samples >= _BEGUN_SAMPLES
         if not self.excludes:

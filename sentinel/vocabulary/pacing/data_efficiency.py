@@ -52,7 +52,6 @@ class DifficultySchedule(Described):
                 raise ConfigError("difficulty total_steps and listed difficulties say the same thing; leave one out")
 
     def difficulty(self, step: int) -> int:
-        """The largest difficulty of the samples of the update that makes `step`."""
         elapsed = step - self.anchor_step
         if self.difficulties:
             return staged(elapsed, self.difficulties, self.max_steps)
@@ -61,29 +60,23 @@ class DifficultySchedule(Described):
 
     @property
     def end_step(self) -> int:
-        """The first step from which on the difficulty stays as it is."""
         if self.difficulties:
             return self.anchor_step + (self.max_steps[-1] + 1 if self.max_steps else 0)
         return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
     @property
     def unit(self) -> str:
-        """What a person reads behind a difficulty: percentiles are told as such."""
         return " %" if self.kind == "percentile" else ""
 
     def anchored_at(self, step: int) -> Self:
-        """The same schedule, counted from this completed step."""
         return replace(self, anchor_step=step)
 
     def __str__(self) -> str:
-        """As a person reads it, in a plan."""
         return f"{self.start}{self.unit} -> {self.full}{self.unit} up to step {self.end_step} from {self.anchor_step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSchedule(Described):
-    """One metric of a curriculum."""
-
     difficulty: DifficultySchedule
     index: str  # The folder of its two indexes (sample -> value, value -> samples), as the trainer sees it
 
@@ -100,13 +93,11 @@ class CurriculumSchedule:
     metrics: Mapping[str, MetricSchedule]
 
     def anchored_at(self, step: int) -> CurriculumSchedule:
-        """The same curriculum, each metric counted from this completed step."""
         moved = {n: replace(m, difficulty=m.difficulty.anchored_at(step)) for n, m in self.metrics.items()}
         return CurriculumSchedule(metrics=moved)
 
     @property
     def end_step(self) -> int:
-        """The first step from which on all difficulties stay as they are."""
         return max((metric.difficulty.end_step for metric in self.metrics.values()), default=0)
 
     def at(self, step: int) -> str:
@@ -115,7 +106,6 @@ class CurriculumSchedule:
         return ", ".join(f"{name} up to {d.difficulty(step)}{d.unit}" for name, d in found.items())
 
     def to_json(self) -> dict[str, Any]:
-        """Metric by metric."""
         return {name: metric.to_json() for name, metric in self.metrics.items()}
 
     @classmethod
@@ -124,7 +114,6 @@ class CurriculumSchedule:
         return read(cls, {"metrics": data}, "curriculum")
 
     def __str__(self) -> str:
-        """As a person reads it, in a plan."""
         return "; ".join(f"{name} {metric.difficulty}" for name, metric in self.metrics.items()) or "nothing"
 
 
@@ -172,7 +161,6 @@ class RandomLtdSchedule(Described):
 
     @property
     def end_step(self) -> int:
-        """The first step that drops nothing."""
         return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
     @property
@@ -181,11 +169,9 @@ class RandomLtdSchedule(Described):
         return self.end_step > self.anchor_step
 
     def anchored_at(self, step: int) -> Self:
-        """The same schedule, counted from this completed step."""
         return replace(self, anchor_step=step)
 
     def __str__(self) -> str:
-        """As a person reads it, in a plan."""
         if not self.drops:
             return "all tokens"
         return f"{self.start} -> {self.full} tokens over {self.total_steps} steps from {self.anchor_step}"

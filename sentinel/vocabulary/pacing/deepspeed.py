@@ -70,8 +70,6 @@ _SEQLEN_METRICS: Mapping[str, Shortening] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedMetric:
-    """A metric that orders the samples."""
-
     difficulty: DifficultySchedule
     index_to_sample_path: str | None  # DeepSpeed's index value -> samples; None for a single cluster, which needs none
     # DeepSpeed's index of the values themselves; None where percentiles alone are asked for.
@@ -81,8 +79,6 @@ class IndexedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataEfficiency:
-    """What a `data_efficiency` block switches on."""
-
     seed: int = 1234  # Orders the samples that are easy enough
     num_epochs: int = 1000
     seqlen: SeqlenSchedule | None = None
@@ -200,7 +196,6 @@ _SCHEDULE_KEYS = {
 
 
 def _pace(told: Block, schedule: str, where: str) -> dict[str, Any]:
-    """schedule_config, in the words of our schedules."""
     config = block(told, "schedule_config", _SCHEDULE_KEYS[schedule], where=where)
     where = f"{where}.schedule_config"
     if schedule == "fixed_discrete":

@@ -85,7 +85,6 @@ class LrSchedule(Described):
 
     @property
     def warmup_end(self) -> int:
-        """Where the warmup in force is over, in `unit`s."""
         return self.anchor + self.warmup
 
 
@@ -133,7 +132,6 @@ class BatchSizeSchedule(Described):
 
     @property
     def end_samples(self) -> int:
-        """The consumed_samples from which on the batch is full."""
         return self.anchor_samples + self.ramp_samples if self.start < self.full else self.anchor_samples
 
     @property
@@ -142,11 +140,9 @@ class BatchSizeSchedule(Described):
         return self.start < self.full and self.ramp_samples > 0
 
     def anchored_at(self, consumed_samples: int) -> Self:
-        """The same warmup, counted from this position in the data."""
         return replace(self, anchor_samples=consumed_samples)
 
     def __str__(self) -> str:
-        """As a person reads it, in a plan."""
         if not self.warms_up:
             return f"{self.full}, not warmed up"
         grows = f"{self.start} -> {self.full} by {self.increment}"

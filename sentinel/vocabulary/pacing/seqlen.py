@@ -81,7 +81,6 @@ class SeqlenSchedule(ABC):
         return self.start < self.full and (self.end_step is None or self.end_step > self.anchor_step)
 
     def anchored_at(self, step: int) -> Self:
-        """The same warmup, counted from this completed step."""
         return replace(self, anchor_step=step)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +101,6 @@ class SeqlenSchedule(ABC):
         return read(cls, told, cls.__name__)
 
     def __str__(self) -> str:
-        """As a person reads it, in a plan."""
         if not self.warms_up:
             return f"{self.full}, not warmed up"
         return f"{self.start} -> {self.full} {self._how()} from {self.anchor_step}"
@@ -133,7 +131,6 @@ class Adaptive(SeqlenSchedule):
             raise ConfigError("seqlen multiples_per_validation should be at least 1")
 
     def begin(self) -> AdaptiveState:
-        """The state at the anchor, before any validation."""
         at = self.anchor_step
         return AdaptiveState(length=self.start, best_perplexity=math.inf, validated_step=at, anchor_step=at)
 
@@ -155,7 +152,6 @@ class Adaptive(SeqlenSchedule):
         return replace(now, length=length, best_perplexity=best, validated_step=step)
 
     def seqlen(self, step: int, state: AdaptiveState | None = None) -> int:
-        """Tokens per sample of the update that makes `step`, in the state that the last validation before it left."""
         return self.start if step <= self.anchor_step else self._current(state).length
 
     def _current(self, state: AdaptiveState | None) -> AdaptiveState:
@@ -166,11 +162,9 @@ class Adaptive(SeqlenSchedule):
 
     @property
     def end_step(self) -> int | None:
-        """None: the validations decide. The anchor where there is nothing to warm up."""
         return None if self.start < self.full else self.anchor_step
 
     def foreseen(self, step: int) -> int | None:
-        """Known only where there is nothing to decide."""
         return self.start if step <= self.anchor_step + 1 or self.start == self.full else None
 
     def _how(self) -> str:
@@ -195,7 +189,6 @@ class Custom(SeqlenSchedule):
             raise ConfigError(f"a custom seqlen pacing is named 'module:function', not {self.function!r}")
 
     def resolved_by(self, load: Callable[[str], Callable[[int], int]]) -> Custom:
-        """The same, with its function: `load` finds it by its name."""
         return replace(self, resolved=load(self.function))
 
     def seqlen(self, step: int, state: AdaptiveState | None = None) -> int:  # noqa: ARG002 - the step tells all
@@ -211,11 +204,9 @@ class Custom(SeqlenSchedule):
 
     @property
     def end_step(self) -> int | None:
-        """None: nobody knows."""
         return None
 
     def foreseen(self, step: int) -> int | None:
-        """Known where the function is."""
         return None if self.resolved is None else self.seqlen(step)
 
     def _how(self) -> str:

@@ -60,7 +60,6 @@ class FixedLinear(SeqlenSchedule):
 
     @property
     def end_step(self) -> int:
-        """The first step that is at full length."""
         return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
     def _how(self) -> str:
@@ -90,7 +89,6 @@ class FixedRoot(SeqlenSchedule):
 
     @property
     def end_step(self) -> int:
-        """The first step that is at full length."""
         return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
     def _how(self) -> str:
@@ -122,7 +120,6 @@ class FixedDiscrete(SeqlenSchedule):
 
     @property
     def end_step(self) -> int:
-        """The first step of the last stage."""
         return self.anchor_step + self.max_steps[-1] + 1 if self.max_steps else self.anchor_step
 
     def _how(self) -> str:
@@ -158,7 +155,6 @@ class Mixed(SeqlenSchedule):
 
     @property
     def end_step(self) -> int | None:
-        """The first step after the rounds; None where they go on for ever."""
         if self.total_steps is None:
             return None
         return self.anchor_step + self.total_steps + 1 if self.total_steps else self.anchor_step
@@ -198,7 +194,6 @@ def staircase(schedule: SeqlenSchedule) -> FixedDiscrete:
 
 
 def check_stages(stages: tuple[int, ...], max_steps: tuple[int, ...], start: int, full: int) -> None:
-    """ConfigError where listed stages are no schedule from start to full."""
     if not stages or len(max_steps) != len(stages) - 1:
         raise ConfigError(
             f"{len(stages)} difficulties need {max(len(stages) - 1, 0)} max_steps and not {len(max_steps)}: "

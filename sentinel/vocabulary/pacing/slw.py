@@ -31,14 +31,11 @@ class SlwRun:
 
     @property
     def track(self) -> Track:
-        """The steps that the run would make without this warmup."""
         return Track(full=self.full_seqlen, batch=self.batch, seqlen=self.seqlen, shorten=self.shorten)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwChanges:
-    """The five changes."""
-
     schedule: SeqlenSchedule  # The warmup itself (2.1)
     batch: BatchSizeSchedule  # The batch is the full one from here on: no batch-size warmup beside it (2.2)
     # The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known.

@@ -96,7 +96,6 @@ class Track:
         return self.seqlen.foreseen(step) or (self.seqlen.start if self.unforeseen == "start" else self.full)
 
     def _layer_tokens(self, step: int) -> int:
-        """Of one sample of the data, summed over the layers."""
         length, trained, ltd = self._length(step), self.tokens_per_sample(step), self.random_ltd
         if ltd is None or not ltd.drops:
             return trained * self.layers
@@ -104,7 +103,6 @@ class Track:
         return trained // length * (length * (self.layers - dropping) + ltd.kept_tokens(step, length) * dropping)
 
     def _constant_after(self, steps: int, samples: int) -> bool:
-        """Whether all steps from here on are alike."""
         if samples < self.batch.end_samples or (self.random_ltd is not None and steps + 1 < self.random_ltd.end_step):
             return False
         if self.seqlen is None or not self.seqlen.warms_up:

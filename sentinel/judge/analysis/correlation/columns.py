@@ -31,7 +31,6 @@ def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlat
 
 
 def correlate_readings(stretches: Sequence[Readings], *, largest_lag: int = LAGS) -> Correlations:
-    """The same of readings, one attempt's after the other."""
     columns, steps = columns_of_readings(stretches)
     return correlations(columns, steps, largest_lag=largest_lag)
 
@@ -63,7 +62,6 @@ def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) ->
 
 
 def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
-    """The same of readings, as they were made."""
     columns = {name: _joined([readings.values(name) for readings in stretches]) for name in _NAMES}
     steps = np.concatenate([readings.steps for readings in stretches]) if stretches else np.zeros(0, np.int64)
     return _taken(columns, steps, np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)]))

@@ -155,7 +155,6 @@ class _Spectra:
         return cls(fft.rfft(laid, size, axis=1), size, before + after + 1)
 
     def products(self, second: _Spectra) -> NDArray[np.float64]:
-        """sum_t first[t] second[t + k] for k = -before … after."""
         summed = np.einsum("bf,bf->f", self.blocks.conj(), second.blocks)
         found: NDArray[np.float64] = fft.irfft(summed, self.size)[: self.lags]
         return found
@@ -171,7 +170,6 @@ def _of_overlap(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
 
 
 def _own(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
-    """sum_t x[t] x[t + k] for k = 0 … lags."""
     if 8 * lags < len(x):
         first = _Spectra.of(x, len(x), lags, first=True, before=0)
         return first.products(_Spectra.of(x, len(x), lags, first=False, before=0))
@@ -182,7 +180,6 @@ def _own(x: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
 
 
 def _centred(x: NDArray[np.float64], there: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Around its mean, in units of its root mean square, 0 where nothing is there."""
     if not there.any():
         return np.zeros(len(x))
     complete = there.all()

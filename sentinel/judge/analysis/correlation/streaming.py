@@ -80,7 +80,6 @@ class StreamingPearson:
         return made
 
     def push(self, x: float, y: float) -> None:
-        """Takes the next pair."""
         if not (math.isfinite(x) and math.isfinite(y)):
             self.left_out += 1
             return
@@ -90,7 +89,6 @@ class StreamingPearson:
 
     @property
     def n(self) -> int:
-        """Pairs of finite values so far."""
         return self._moments.n
 
     @property
@@ -100,7 +98,6 @@ class StreamingPearson:
 
     @property
     def p_value(self) -> float:
-        """Two-sided, for independent pairs."""
         return float(p_values(self.r, self.n))
 
 

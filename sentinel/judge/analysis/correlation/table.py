@@ -50,7 +50,6 @@ class LagProfile:
     p_adjusted: NDArray[np.float64]
 
     def row(self, place: int) -> Correlation:
-        """The coefficient at one place of the arrays."""
         return Correlation(
             signal=self.signal,
             lag=int(self.lags[place]),
@@ -64,7 +63,6 @@ class LagProfile:
 
     @property
     def rows(self) -> tuple[Correlation, ...]:
-        """Every lag, the most negative first."""
         return tuple(self.row(place) for place in range(len(self.lags)))
 
     @property
@@ -75,8 +73,6 @@ class LagProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlations:
-    """The table, with what it left out."""
-
     # First each signal plain at lag 0, then each prewhitened at lag 0, then each prewhitened at its best lag.
     rows: tuple[Correlation, ...]
     infinite_ratios: int  # Steps left out because their loss ratio is inf: the loss was not finite
@@ -176,7 +172,6 @@ def _plain(signal: str, x: NDArray[np.float64], ratio: _Ratio) -> Correlation:
 def _worth(
     x: NDArray[np.float64], both: NDArray[np.bool_], ratio: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> float:
-    """n_effective of x where the ratio is there too, given the ratio's autocorrelation."""
     ry, _ = ratio
     rx, apart = autocorrelation(x if both.all() else np.where(both, x, np.nan), len(ry) - 1)
     return worth(rx, ry, apart)
