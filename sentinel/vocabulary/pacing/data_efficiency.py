@@ -9,19 +9,15 @@ from typing import Any, Self
 
 from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.seqlen_fixed import check_stages, root, rounded, staged
+from sentinel.vocabulary.pacing.seqlen_fixed import ByRoot, check_stages, staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifficultySchedule(Described):
-    """The largest difficulty that a step may draw, by the metric's value or by its percentile.
-
-    d_t = d_s + (d_e - d_s) * min(((t - a) / T)^(1/r), 1), rounded down to a multiple, never below d_s.
+class DifficultySchedule(ByRoot, Described):
+    """The largest difficulty that a step may draw, by the metric's value or by its percentile; see ByRoot.
 
     Linear (r = 1) suits the sequence length. Metrics that draw from a part of the data until the end (vocabulary
-    rarity, reordering) take the square root (r = 2), which leaves the easy samples sooner. Equal to DeepSpeed's
-    schedulers at the same step where start and full are multiples.
-
+    rarity, reordering) take the square root (r = 2), which leaves the easy samples sooner.
     Source: Li et al. 2022, section 4.1 (arXiv:2212.03597), which prints (t / T)^2 for the square root.
     """
 
@@ -52,11 +48,9 @@ class DifficultySchedule(Described):
                 raise ConfigError("difficulty total_steps and listed difficulties say the same thing; leave one out")
 
     def difficulty(self, step: int) -> int:
-        elapsed = step - self.anchor_step
         if self.difficulties:
-            return staged(elapsed, self.difficulties, self.max_steps)
-        found = root(elapsed, self.total_steps, start=self.start, full=self.full, degree=self.root_degree)
-        return found if found == self.full else rounded(found, self.multiple, least=self.start)
+            return staged(step - self.anchor_step, self.difficulties, self.max_steps)
+        return self.by_root(step, self.root_degree)
 
     @property
     def end_step(self) -> int:
@@ -118,14 +112,12 @@ class CurriculumSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomLtdSchedule(Described):
+class RandomLtdSchedule(ByRoot, Described):
     """Tokens of each sample that a dropping layer keeps, linear in steps from an anchor.
 
     r_t = r_s + (e - r_s) * min((t - a) / T, 1), rounded down to a multiple, never below r_s, never above the step's
-    sequence length.
-
-    DeepSpeed's RandomLTDScheduler counts the steps before this one: it keeps at step t what is kept here at t - 1.
-
+    sequence length. DeepSpeed's RandomLTDScheduler counts the steps before this one: it keeps at step t what is kept
+    here at t - 1.
     Source: Yao et al. 2022 (arXiv:2211.11586); Li et al. 2022, section 3.2 (arXiv:2212.03597).
     """
 
@@ -150,18 +142,9 @@ class RandomLtdSchedule(Described):
             raise ConfigError(f"random-LTD layers should be numbers from 0, each once and rising: {list(self.layers)}")
 
     def kept_tokens(self, step: int, seqlen: int | None = None) -> int:
-        """Tokens per sample kept in the update that makes `step`, of `seqlen` that there are (None is the full length).
-
-        Where it equals the sequence length nothing is dropped.
-        """
-        kept = root(step - self.anchor_step, self.total_steps, start=self.start, full=self.full)
-        if kept < self.full:
-            kept = rounded(kept, self.multiple, least=self.start)
+        """Tokens per sample kept in the update that makes `step`, of `seqlen` that there are (None: full length)."""
+        kept = self.by_root(step)
         return kept if seqlen is None else min(kept, seqlen)
-
-    @property
-    def end_step(self) -> int:
-        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
     @property
     def drops(self) -> bool:

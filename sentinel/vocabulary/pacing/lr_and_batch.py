@@ -16,16 +16,12 @@ class LrSchedule(Described):
     """Linear warmup from an anchor, times a cosine decay that begins where the run's first warmup ends.
 
     lr(x) = peak * min(1, (x - a) / W) * decay(y), where decay is 1 up to `decay_start` and falls from there to
-    minimum / peak at `decay_end` along half a cosine. x, a and W count steps, or tokens when `unit` says so; y and both
-    ends too, or what `decay_unit` says: beside SLW the decay goes by tokens and the warmup does not (DeepSpeed's
-    curriculum tutorial, 2.4 and 2.5). A decay by tokens after a warmup by steps begins at the tokens that are consumed
-    when the warmup's steps are made (`Track`), as in Megatron's scheduler: never during the warmup.
+    minimum / peak at `decay_end` along half a cosine. x, a and W count `unit`s, y and both ends `decay_unit`s: beside
+    SLW the decay goes by tokens and the warmup does not (DeepSpeed's curriculum tutorial, 2.4 and 2.5).
 
     A restart moves the anchor, and may make W longer: that repeats the warmup and leaves the decay where it was, at the
-    run's own progress. "After the warmup" therefore means after the run's first warmup, whatever is warmed up again
-    later: at no step is the LR of a restart above the LR that the run had planned for that step, and from the new
-    warmup's end on it equals it. The price: a new warmup that reaches far into the decay never comes to the peak, so
-    it lowers the largest LR too (`largest` tells it).
+    run's own progress. So at no step is the LR of a restart above the LR that the run had planned for that step, and
+    from the new warmup's end on it equals it; a new warmup that reaches far into the decay never comes to the peak.
 
     Source: Li, Zhang & He 2022, section 3 (arXiv:2108.06084): "a linear warmup of 3K steps and a single cycle cosine
     decay over the remaining 297K steps"; Megatron-LM's OptimizerParamScheduler.
@@ -59,10 +55,8 @@ class LrSchedule(Described):
         return self.peak * warmed * self._decay(positions[self.decay_unit or self.unit])
 
     def largest(self, first: int, last: int) -> tuple[float, int] | None:
-        """The largest LR of the updates `first` to `last`, and its step; None where the LR does not count steps.
-
-        Of a stretch longer than 4096 steps, every n-th step and the end of the warmup are looked at.
-        """
+        """The largest LR of the updates `first` to `last`, and its step; None where the LR does not count steps. Of a
+        stretch longer than 4096 steps, every n-th step and the end of the warmup are looked at."""
         if {self.unit, self.decay_unit or self.unit} != {"steps"} or last < first:
             return None
         steps = {*range(first, last + 1, max(1, (last - first) // 4096)), min(max(self.warmup_end, first), last)}
@@ -92,9 +86,7 @@ class LrSchedule(Described):
 class BatchSizeSchedule(Described):
     """The global batch grows in equal increments, each for the same number of samples.
 
-    b(x) = min(b_s + i * floor((x - a) * n / S), b_e) with n = (b_e - b_s) / i increments; x is consumed_samples before
-    the step.
-
+    b(x) = min(b_s + i * floor((x - a) * n / S), b_e) with n = (b_e - b_s) / i; x is consumed_samples before the step.
     Source: Brown et al. 2020 (arXiv:2005.14165), section 2.3; `RampupBatchsizeNumMicroBatches` of Megatron-LM, with the
     anchor added.
     """
@@ -116,11 +108,8 @@ class BatchSizeSchedule(Described):
             raise ConfigError(f"batch size ramp_samples may not be negative: {self.ramp_samples}")
 
     def samples(self, consumed_samples: int, *, multiple_of: int = 1) -> int:
-        """Samples of the step that begins at consumed_samples, over all ranks.
-
-        `multiple_of` is data-parallel size x micro-batch: the largest multiple of it is taken, at least one.
-        ConfigError where the full batch is no multiple of it.
-        """
+        """Samples of the step that begins at consumed_samples, over all ranks: the largest multiple of `multiple_of`
+        (data-parallel size x micro-batch), at least one. ConfigError where the full batch is no multiple of it."""
         if multiple_of < 1 or self.full % multiple_of:
             raise ConfigError(f"a global batch of {self.full} does not divide over {multiple_of} samples at a time")
         consumed = max(consumed_samples - self.anchor_samples, 0)
@@ -150,15 +139,12 @@ class BatchSizeSchedule(Described):
 
 
 def refuse_beside_slw(seqlen: SeqlenSchedule | None, batch_size: BatchSizeSchedule | None) -> None:
-    """ConfigError where both warm up: each takes tokens out of the batch, and the smallest would hold too few.
-
-    Source: DeepSpeed's curriculum tutorial, section 2.2; Li, Zhang & He 2022, section 5.1 (arXiv:2108.06084).
-    """
+    """ConfigError where both warm up. Source: DeepSpeed's curriculum tutorial, section 2.2; Li, Zhang & He 2022
+    (arXiv:2108.06084), section 5.1."""
     if seqlen is not None and seqlen.warms_up and batch_size is not None and batch_size.warms_up:
         raise ConfigError(SLW_AND_BATCH)
 
 
-# Why they are refused together; a sentence.
 SLW_AND_BATCH = (
     "sequence length warmup and batch-size warmup both take tokens out of a batch, so leave one out: "
     "of the two the sequence length is what gives stability"

@@ -105,17 +105,16 @@ class SeqlenSchedule(ABC):
             return f"{self.full}, not warmed up"
         return f"{self.start} -> {self.full} {self._how()} from {self.anchor_step}"
 
+    @abstractmethod
     def _how(self) -> str:
-        return f"({self.pacing})"
+        """The middle of `8 -> 1024 over 2000 steps from 0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(SeqlenSchedule):
     """Each validation decides: longer while its perplexity stays within `tolerance` of the best so far; else it waits.
 
-    len <- min(e, len + n * multiple) where perplexity <= tolerance * best, the best being this one's included: a new
-    best always lengthens. A perplexity that is nan or inf waits, and never becomes the best.
-
+    len <- min(e, len + n * multiple) where perplexity <= tolerance * best, this one included; nan and inf wait.
     Source: our own. Li, Zhang & He 2022 (arXiv:2108.06084) tried an adaptive pacing and give no formula; 1.3 x the best
     is what they call a significant fluctuation (appendix A.1).
     """
@@ -135,10 +134,7 @@ class Adaptive(SeqlenSchedule):
         return AdaptiveState(length=self.start, best_perplexity=math.inf, validated_step=at, anchor_step=at)
 
     def after_validation(self, state: AdaptiveState | None, perplexity: float, step: int) -> AdaptiveState:
-        """The state after the validation that followed the completed `step`: the next step has its length.
-
-        A step that was counted before changes nothing, so that a validation repeated after a resume is harmless.
-        """
+        """The state after the validation at the completed `step`; one repeated after a resume changes nothing."""
         now = self._current(state)
         if step <= now.validated_step:
             return now

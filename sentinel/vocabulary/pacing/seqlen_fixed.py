@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import ClassVar
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.seqlen import AdaptiveState, SeqlenSchedule
 
 
-def root(elapsed: int, total: int, *, start: int, full: int, degree: float = 1.0) -> int:
-    """s + (e - s) * min((t / T)^(1/r), 1), rounded down; s before the beginning, e where T is 0.
+class ByRoot:
+    """s + (e - s) * min(((t - a) / T)^(1/r), 1), rounded down to a multiple, never below s; e where T is 0.
 
     In this order of operations, which is DeepSpeed's, so that both round to the same whole number at every step.
 
@@ -20,15 +21,25 @@ def root(elapsed: int, total: int, *, start: int, full: int, degree: float = 1.0
     (arXiv:2108.06084, section 4) and Li et al. 2022 (arXiv:2212.03597, section 4.1) print (t / T)^r and (t / T)^2 where
     they speak of a root.
     """
-    if not total:
-        return full
-    share: float = min(max(elapsed, 0) / total, 1.0) ** (1.0 / degree)
-    return math.floor(share * (full - start) + start)
 
+    __slots__ = ()
+    start: int
+    full: int
+    total_steps: int
+    anchor_step: int
+    multiple: int
 
-def rounded(value: int, multiple: int, *, least: int) -> int:
-    """The largest multiple up to the value, but never less than `least`."""
-    return max(least, value // multiple * multiple)
+    def by_root(self, step: int, degree: float = 1.0) -> int:
+        if not self.total_steps:
+            return self.full
+        share: float = min(max(step - self.anchor_step, 0) / self.total_steps, 1.0) ** (1.0 / degree)
+        found = math.floor(share * (self.full - self.start) + self.start)
+        return found if found == self.full else max(self.start, found // self.multiple * self.multiple)
+
+    @property
+    def end_step(self) -> int:
+        """The first step of the full value."""
+        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
 
 
 def staged(elapsed: int, stages: Sequence[int], max_steps: Sequence[int]) -> int:
@@ -40,12 +51,11 @@ def staged(elapsed: int, stages: Sequence[int], max_steps: Sequence[int]) -> int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedLinear(SeqlenSchedule):
+class FixedLinear(ByRoot, SeqlenSchedule):
     """Linear in steps: len_t = s + (e - s) * min((t - a) / T, 1). The paper's own, and the one to try first.
 
-    Equal to DeepSpeed's `fixed_linear` at the same step where start and full are multiples; where the full length is
-    none, DeepSpeed stays at the multiple below it for some steps after T, and this does not.
-
+    Equal to DeepSpeed's `fixed_linear` where start and full are multiples; where the full length is none, DeepSpeed
+    stays at the multiple below it for some steps after T, and this does not.
     Source: Li, Zhang & He 2022, section 4 (arXiv:2108.06084).
     """
 
@@ -56,21 +66,15 @@ class FixedLinear(SeqlenSchedule):
         _not_negative(self.total_steps)
 
     def seqlen(self, step: int, state: AdaptiveState | None = None) -> int:  # noqa: ARG002 - the step tells all
-        return _by_root(self, step, self.total_steps, 1.0)
-
-    @property
-    def end_step(self) -> int:
-        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
+        return self.by_root(step)
 
     def _how(self) -> str:
         return f"over {self.total_steps} steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRoot(SeqlenSchedule):
-    """A root in steps: len_t = s + (e - s) * min(((t - a) / T)^(1/r), 1): fast at first, then slowly.
-
-    The paper found it no better than linear, with one more number to tune.
+class FixedRoot(ByRoot, SeqlenSchedule):
+    """A root in steps: fast at first, then slowly. The paper found it no better than linear.
 
     Source: DeepSpeed's `fixed_root`. Li, Zhang & He 2022, section 4 (arXiv:2108.06084) prints the exponent as r.
     """
@@ -85,11 +89,7 @@ class FixedRoot(SeqlenSchedule):
             raise ConfigError(f"seqlen root_degree should be above 0 and finite, not {self.root_degree}")
 
     def seqlen(self, step: int, state: AdaptiveState | None = None) -> int:  # noqa: ARG002 - the step tells all
-        return _by_root(self, step, self.total_steps, self.root_degree)
-
-    @property
-    def end_step(self) -> int:
-        return self.anchor_step + self.total_steps if self.start < self.full else self.anchor_step
+        return self.by_root(step, self.root_degree)
 
     def _how(self) -> str:
         return f"by the root of degree {self.root_degree:g} over {self.total_steps} steps"
@@ -99,11 +99,8 @@ class FixedRoot(SeqlenSchedule):
 class FixedDiscrete(SeqlenSchedule):
     """Listed stages: the first difficulty up to its max_step, and so on. They are taken as they are, not rounded.
 
-    Shortformer's two stages are `difficulties=(128, 3072), max_steps=(T,)`; a stage that is held too long can diverge
-    at the switch.
-
-    Source: DeepSpeed's `fixed_discrete`, with the anchor added: the max_steps count from it. Press, Smith & Lewis 2021
-    (arXiv:2012.15832) for the two stages.
+    A stage that lasts too long can diverge at the switch. Source: DeepSpeed's `fixed_discrete`, with the anchor added;
+    Press, Smith & Lewis 2021 (arXiv:2012.15832, Shortformer): `difficulties=(128, 3072), max_steps=(T,)`.
     """
 
     pacing: ClassVar[str] = "fixed_discrete"
@@ -130,9 +127,8 @@ class FixedDiscrete(SeqlenSchedule):
 class Mixed(SeqlenSchedule):
     """Short steps, then full ones, and again: a probe whether it is the length that sets the instability off.
 
-    The paper's Figure 2 has 900 steps at 128 and 100 at 1K: the loss spiked where the sequences were long.
-
-    Source: Li, Zhang & He 2022, section 3 and Figure 2 (arXiv:2108.06084).
+    Source: Li, Zhang & He 2022, section 3 and Figure 2 (arXiv:2108.06084): of 900 steps at 128 and 100 at 1K the loss
+    spiked at the long ones.
     """
 
     pacing: ClassVar[str] = "mixed"
@@ -169,27 +165,19 @@ def staircase(schedule: SeqlenSchedule) -> FixedDiscrete:
 
     ConfigError for a pacing whose lengths nobody knows beforehand, or that comes down again.
     """
-    if schedule.end_step is None:
+    anchor, end = schedule.anchor_step, schedule.end_step
+    if end is None:
         raise ConfigError(
             f"a seqlen pacing that is {schedule.pacing} can't be listed: nobody knows its lengths beforehand"
         )
-    lengths: list[int] = []
-    last_steps: list[int] = []
-    for elapsed in range(1, schedule.end_step - schedule.anchor_step + 1):
-        length = schedule.seqlen(schedule.anchor_step + elapsed)
-        if lengths and lengths[-1] == length:
-            last_steps[-1] = elapsed
-        else:
-            lengths.append(length)
-            last_steps.append(elapsed)
-    last = schedule.seqlen(schedule.end_step)
+    stages = [(length, len(list(steps))) for length, steps in groupby(map(schedule.seqlen, range(anchor + 1, end + 1)))]
     return FixedDiscrete(
         start=schedule.start,
         full=schedule.full,
-        anchor_step=schedule.anchor_step,
+        anchor_step=anchor,
         multiple=schedule.multiple,
-        difficulties=tuple(lengths) or (last,),
-        max_steps=tuple(last_steps[:-1]),
+        difficulties=tuple(length for length, _ in stages) or (schedule.seqlen(end),),
+        max_steps=tuple(accumulate(steps for _, steps in stages[:-1])),
     )
 
 
@@ -203,12 +191,6 @@ def check_stages(stages: tuple[int, ...], max_steps: tuple[int, ...], start: int
         raise ConfigError(f"difficulties should rise from {start} to {full} at most: {list(stages)}")
     if list(max_steps) != sorted(set(max_steps)) or (max_steps and max_steps[0] < 0):
         raise ConfigError(f"max_steps should rise from 0 or more: {list(max_steps)}")
-
-
-def _by_root(schedule: SeqlenSchedule, step: int, total_steps: int, degree: float) -> int:
-    elapsed, start, full = step - schedule.anchor_step, schedule.start, schedule.full
-    length = root(elapsed, total_steps, start=start, full=full, degree=degree)
-    return length if length == full else rounded(length, schedule.multiple, least=start)
 
 
 def _not_negative(total_steps: int) -> None:

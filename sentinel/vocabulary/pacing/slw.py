@@ -47,7 +47,6 @@ def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = 
     """All that changes where this warmup is switched on. ConfigError where it warms nothing up.
 
     Where batches are shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are.
-
     Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5.
     """
     if not schedule.warms_up:
@@ -57,8 +56,11 @@ def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = 
         return SlwChanges(schedule=schedule, batch=batch, total_tokens=run.total_tokens, lr=run.lr)
     lr = run.lr
     if lr is not None:
-        shortened = Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten)
-        lr = _decayed_by_tokens(_resized(lr, run, shortened), run)
+        lr = _resized(lr, run, Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten))
+        unit = lr.decay_unit or lr.unit
+        if lr.decay_end and unit != "tokens":
+            start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
+            lr = replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
     return SlwChanges(schedule=schedule, batch=batch, total_tokens=_total_tokens(run), lr=lr)
 
 
@@ -70,28 +72,21 @@ def warmup_tokens(run: SlwRun) -> int | None:
     positions = {"steps": run.at.step, "samples": run.at.samples, "tokens": run.at.tokens}
     if lr.warmup_end <= positions[lr.unit]:
         return None
-    match lr.unit:
-        case "samples":
-            return run.track.tokens_at(run.at, lr.warmup_end)
-        case "tokens":
-            return lr.warmup_end
+    if lr.unit == "tokens":
+        return lr.warmup_end
+    if lr.unit == "samples":
+        return run.track.tokens_at(run.at, lr.warmup_end)
     return run.track.reach(run.at, step=lr.warmup_end).tokens
 
 
 def start_for_size(parameters: float | None) -> int:
-    """min_difficulty by the size of the model: 8 tokens for millions of parameters, 64 for billions; 8 if not known.
-
-    Source: DeepSpeed's curriculum tutorial, section 1.
-    """
+    """min_difficulty: 8, or 64 for billions of parameters. Source: DeepSpeed's curriculum tutorial, section 1."""
     return 64 if parameters is not None and parameters >= BILLION else 8
 
 
 def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
-    """The warmup ends at the first step at which the run has consumed the tokens that its own warmup takes.
-
-    The tutorial's X / min_difficulty holds while the length stays near the start; this is the same count without that
-    assumption. A warmup that is over stays as it is.
-    """
+    """The warmup ends at the first step at which the run has consumed the tokens that its own warmup takes: the
+    tutorial's X / min_difficulty, without its assumption that the length stays near the start."""
     tokens = warmup_tokens(run)
     if tokens is None or (lr.unit == "tokens" and run.counts is None):
         return lr
@@ -101,21 +96,11 @@ def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
     return replace(lr, warmup=(end.step if lr.unit == "steps" else end.samples) - lr.anchor)
 
 
-def _decayed_by_tokens(lr: LrSchedule, run: SlwRun) -> LrSchedule:
-    """Over the tokens of its steps or samples at the full length, from the run's beginning."""
-    unit = lr.decay_unit or lr.unit
-    if not lr.decay_end or unit == "tokens":
-        return lr
-    start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
-    return replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
-
-
 def _total_tokens(run: SlwRun) -> int | None:
     """The first of the run's ends, in tokens at the full length."""
-    ends = [run.total_tokens]
-    ends += [None if run.total_steps is None else _full_tokens(run, "steps", run.total_steps)]
-    ends += [None if run.total_samples is None else _full_tokens(run, "samples", run.total_samples)]
-    return min((end for end in ends if end is not None), default=None)
+    others = (("steps", run.total_steps), ("samples", run.total_samples))
+    ends = [_full_tokens(run, unit, count) for unit, count in others if count is not None]
+    return min(ends if run.total_tokens is None else [*ends, run.total_tokens], default=None)
 
 
 def _full_tokens(run: SlwRun, unit: str, count: int) -> int:

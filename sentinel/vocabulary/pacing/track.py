@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.data_efficiency import RandomLtdSchedule
@@ -18,11 +18,8 @@ Shortening = Literal["truncate", "reshape", "truncate_keep", "reshape_keep"]
 
 def shortening(told: object) -> Shortening | None:
     """What JSON named; None for none. ConfigError lists the right ones."""
-    for known in get_args(Shortening):
-        if told == known:
-            return known  # type: ignore[no-any-return]
-    if told is None:
-        return None
+    if told is None or told in get_args(Shortening):
+        return cast("Shortening | None", told)
     raise ConfigError(f"batches are shortened by one of {', '.join(get_args(Shortening))}, not by {told!r}")
 
 
@@ -46,11 +43,8 @@ def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """The batch and the sequence length of every step to come.
-
-    The batch is counted as it is before the trainer rounds it down to whole micro-batches. Under random-LTD tokens are
-    effective ones: averaged over the layers, less what is dropped.
-    """
+    """The batch (before the trainer rounds it down to whole micro-batches) and the sequence length of every step to
+    come. Under random-LTD tokens are effective ones: averaged over the layers, less what is dropped."""
 
     full: int  # Tokens per sample at the full length
     batch: BatchSizeSchedule
@@ -73,9 +67,13 @@ class Track:
         steps, consumed, seen = at.step, at.samples, at.tokens * parts  # seen: tokens x layers, whole numbers
         while True:
             batch, each = self.batch.samples(consumed), self._layer_tokens(steps + 1)
-            left, one = _left(step, steps, 1) or _left(samples, consumed, batch) or (0, 1)
+            left, one = 0, 1  # what is left until the limit, and what one step takes of it
             if tokens is not None:
                 left, one = tokens * parts - seen, batch * each
+            elif step is not None:
+                left = step - steps
+            elif samples is not None:
+                left, one = samples - consumed, batch
             if left <= 0:
                 return Position(step=steps, samples=consumed, tokens=seen // parts)
             times = 1
@@ -111,8 +109,3 @@ class Track:
         if end is None:
             return self.seqlen.foreseen(steps + 1) is None
         return steps + 1 >= end
-
-
-def _left(limit: int | None, now: int, one: int) -> tuple[int, int] | None:
-    """(What is left until the limit, what one step takes of it)."""
-    return None if limit is None else (limit - now, one)
