@@ -14,25 +14,12 @@ from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import COUNT, POSITIVE, SIXTY_FOUR_BITS, dump_json, load_object
-from sentinel.vocabulary.training_settings import Free, Setting, TrainingSettings, settings_of
+from sentinel.vocabulary.training_settings import Free as Free
+from sentinel.vocabulary.training_settings import Setting, settings_of
+from sentinel.vocabulary.training_settings import TrainingSettings as TrainingSettings
 
-__all__ = [
-    "CHANGES",
-    "SCHEMA",
-    "STANDING",
-    "Anchor",
-    "Free",
-    "Once",
-    "Overrides",
-    "TrainingSettings",
-    "decode_overrides",
-    "encode_overrides",
-    "words_of",
-]
-
-# Version of overrides.json; a trainer that does not know it refuses to start rather than ignore it. It is raised when a
-# key changes its meaning. A new key needs none: who does not know it refuses it by its name, and a file without it is
-# still read by a trainer that was frozen before it was thought of.
+# A trainer that does not know it refuses to start. It is raised when a key changes its meaning; a new key needs none: a
+# trainer that does not know the key refuses it by its name.
 SCHEMA = 1
 
 
@@ -49,13 +36,13 @@ class Anchor:
 class Once:
     id: str  # Recorded in the client state once applied
     # Permutes the data that is not yet consumed; None leaves the order.
-    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting("seed", option="--seed")] = None
     # Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
-    skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
+    skip_samples: Annotated[int | None, POSITIVE, Setting("skipping of data")] = None
     # Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay.
-    reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
+    reset_moments: Annotated[bool, Setting("reset of Adam's moments")] = False
     # The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it.
-    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale", option="--initial-loss-scale")] = None
+    loss_scale: Annotated[float | None, POSITIVE, Setting("loss scale", option="--initial-loss-scale")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
