@@ -36,7 +36,7 @@ def compare(
     as_json: Json = False,
 ) -> int:
     """Shows the smoothed loss of each run, the ratio to the first, and which run leads since when."""
-    from sentinel.judge.analysis import comparison
+    from sentinel.judge import reference
 
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: paths, or names of runs")
@@ -49,7 +49,7 @@ def compare(
     notes = [f"{curve.name}: {note}" for curve, found in read for note in found]
     for note in notes:
         to_stderr(f"warning: {note}")
-    compared = comparison.compare(curves)
+    compared = reference.compare(curves)
     if plot is not None:
         from sentinel.reports.chronicle.comparison_picture import draw_comparison
 
