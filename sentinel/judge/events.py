@@ -76,10 +76,8 @@ class Findings:
             self._plateau_at = None
 
     def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind, led: Led) -> None:
-        """A divergence is known at the step; one that lasts ends with it.
-
-        One whose onset lies in a divergence that seemed to be over is the same: that goes on.
-        """
+        """A divergence is known at the step; one that lasts ends with it. One whose onset lies in a divergence that
+        seemed to be over is the same: that goes on."""
         self.end_alarm(step)
         at = self._last_alarm_at
         past = None if at is None else self._events[at]

@@ -36,9 +36,7 @@ class Attempt:
     @property
     def end_reason(self) -> str | None:
         """How the attempt ended: "finished" only at its planned end, as far as one was reported; None while it has not.
-
-        A run may plan steps and tokens: whichever comes first is its end.
-        """
+        A run may plan steps and tokens: whichever comes first is its end."""
         if self.finished is None or self.finished.reason != "finished" or self.started is None:
             return None if self.finished is None else self.finished.reason
         step, tokens = self.finished.global_step, self.samples[-1].consumed_tokens if self.samples else None
@@ -97,10 +95,8 @@ class History:
         return self._again(attempt.number)
 
     def lineage(self, attempt: Attempt) -> Iterator[Sample]:
-        """The samples that the attempt's weights descend from, its own included, one per step, in order.
-
-        What an ancestor did after the step that was resumed from is not part of it.
-        """
+        """The samples that the attempt's weights descend from, its own included, one per step, in order. What an
+        ancestor did after the step that was resumed from is not part of it."""
         for ancestor, until in self._descent(attempt):
             for sample in self.samples(ancestor):
                 if until is None or sample.global_step <= until:

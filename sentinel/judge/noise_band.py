@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 BLOCK = 8  # Samples that are taken in together: a band moves once in so many. Their median has half the noise of one.
@@ -65,6 +67,27 @@ def _chord_sigma(values: Sequence[float], lag: int) -> float:
     chords = sorted([middle - (left + right) / 2 for left, middle, right in triples])
     n = len(chords)
     return (chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / math.sqrt(1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """loss = a * step^slope, by least squares of the logarithms."""
+
+    mean_log_step: float
+    mean_log_loss: float
+    slope: float
+
+    @classmethod
+    def through(cls, steps: Sequence[int], losses: Sequence[float]) -> PowerLaw:
+        xs = array("d", (math.log(max(1, at)) for at in steps))
+        ys = array("d", (math.log(loss) if loss > 0 else 0.0 for loss in losses))
+        mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+        spread = math.fsum((x - mean_x) ** 2 for x in xs)
+        slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+        return cls(mean_x, mean_y, slope)
+
+    def loss(self, step: int) -> float:
+        return math.exp(self.mean_log_loss + self.slope * (math.log(max(1, step)) - self.mean_log_step))
 
 
 class NoiseBand:
@@ -151,11 +174,9 @@ class NoiseBand:
         self.lowest = self.level
 
     def edge(self, widened: float = 0.0) -> float:
-        """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`.
-
-        From the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block.
-        inf before the first value.
-        """
+        """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`. From
+        the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block. inf
+        before the first value."""
         if math.isnan(self.level):
             return math.inf
         floor = max(self._floor, 0.0 if self.ready else self._cold_floor)

@@ -13,28 +13,16 @@ from numpy.typing import NDArray
 from sentinel.judge.noise_band import BLOCK
 from sentinel.vocabulary.sample import Sample
 
-# The fields of Sample that the judge reads, beside global_step and skipped.
-COLUMNS = (
-    "loss",
-    "grad_norm",
-    "adam_variance_l1",
-    "adam_variance_max",
-    "update_norm",
-    "loss_spread",
-    "grad_norm_spread",
-    "loss_scale",
-    "lr",
-    "seqlen",
-    "kept_tokens",
-    "curriculum_share",
-    "global_batch_samples",
-    "epoch",
-)
 # Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse. grad_norm:
 # tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022, Figure 1
 # and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs). loss_spread and
 # grad_norm_spread: one rank's data or hardware, before the mean shows it.
 BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
+# The fields of Sample that the judge reads, beside global_step and skipped.
+COLUMNS = (
+    *("loss", *BANDED, "loss_scale", "lr"),
+    *("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "epoch"),
+)
 # Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate.
 CARRIED = (
     *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
@@ -147,10 +135,7 @@ class Stretch:
         self._plain: list[bool] = _plain_blocks(readings).tolist()
 
     def block(self, i: int, after: int | None) -> Samples | None:
-        """The 8 samples from i on, where all are measured, finite, not 0.0 and not skipped, and no setting changes.
-
-        Never the first of a stretch: what it changes is not known here.
-        """
+        """The 8 samples from i on, where they are plain. Never a stretch's first: what it changes is not known here."""
         if not self._plain[i]:
             return None
         end = i + BLOCK

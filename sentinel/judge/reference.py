@@ -31,10 +31,10 @@ class Reference:
     def loss(self, step: int) -> float | None:
         """The reference's loss at the step, interpolated; None outside of what is known of it."""
         at = bisect_right(self._steps, step)
-        if at == 0 or (at == len(self._steps) and step != self._steps[-1]):
+        if at == 0:
             return None
         if at == len(self._steps):
-            return self._losses[-1]
+            return self._losses[-1] if step == self._steps[-1] else None
         left, right = self._steps[at - 1], self._steps[at]
         share = (step - left) / (right - left)
         return self._losses[at - 1] + share * (self._losses[at] - self._losses[at - 1])
@@ -45,27 +45,21 @@ SAMPLES_PER_POINT = 64  # Samples whose mean is one point: a single loss is nois
 _MOST_POINTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
-    last: float
-    middle: float
-    mean: float
+_Point = tuple[float, float, float]  # The last place, the middle one, and the mean of the losses
 
 
 def smoothed(
     name: str, stretches: Iterable[Readings], *, by: str = "global_step", samples: int = SAMPLES_PER_POINT
 ) -> Reference:
-    """The run's loss along its line of descent, by step or by another column that only grows (consumed_tokens).
-
-    Losses that are not numbers are left out, and so is what has no place on that axis.
-    """
+    """The run's loss along its line of descent, by step or by another column that only grows (consumed_tokens); losses
+    that are not numbers, or have no place on that axis, are left out."""
     curve = _Curve(samples)
     for readings in stretches:
         places = readings.steps.astype(np.float64) if by == "global_step" else readings.values(by)
         loss = readings.columns["loss"]
         known = np.isfinite(places) & np.isfinite(loss)
         curve.push(places[known], loss[known])
-    return Reference(name, [(int(point.middle), point.mean) for point in curve.points()])
+    return Reference(name, [(int(middle), mean) for _, middle, mean in curve.points()])
 
 
 class _Curve:
@@ -78,7 +72,7 @@ class _Curve:
         """Takes a stretch; where it begins before what there is, that was taken back."""
         if not len(places):
             return
-        while self._points and self._points[-1].last >= places[0]:
+        while self._points and self._points[-1][0] >= places[0]:
             self._points.pop()
         before = self._places < places[0]
         places = np.concatenate((self._places[before], places))
@@ -88,21 +82,18 @@ class _Curve:
         self._points += [_point(at, loss) for at, loss in blocks]
         self._places, self._losses = places[whole:], losses[whole:]
         while len(self._points) > _MOST_POINTS:
-            self._thin_out()
+            pairs = zip(self._points[::2], self._points[1::2], strict=False)
+            odd = self._points[len(self._points) // 2 * 2 :]
+            self._points = [(b[0], (a[1] + b[1]) / 2, (a[2] + b[2]) / 2) for a, b in pairs] + odd
+            self._samples *= 2
 
     def points(self) -> list[_Point]:
         rest = 2 * len(self._places) >= self._samples
         return [*self._points, _point(self._places, self._losses)] if rest else self._points
 
-    def _thin_out(self) -> None:
-        pairs = zip(self._points[::2], self._points[1::2], strict=False)
-        odd = self._points[len(self._points) // 2 * 2 :]
-        self._points = [_Point(b.last, (a.middle + b.middle) / 2, (a.mean + b.mean) / 2) for a, b in pairs] + odd
-        self._samples *= 2
-
 
 def _point(places: NDArray[np.float64], losses: NDArray[np.float64]) -> _Point:
-    return _Point(float(places[-1]), float(places[len(places) // 2]), float(losses.mean()))
+    return float(places[-1]), float(places[len(places) // 2]), float(losses.mean())
 
 
 _A_LEAD = 0.005  # Share of the loss below which nobody leads: what the judge, too, calls no offset

@@ -24,12 +24,9 @@ class _Kept:
 
 
 class Replay:
-    """Takes readings in the order they were made. What is kept does not grow with the samples.
-
-    When an attempt begins at a step that an earlier one had passed, the judge is set back to that step, as the weights
-    were: what happened after it stays an event, but the line of descent never saw it. `planned`, `references`: see
-    Series.
-    """
+    """Takes readings in the order they were made. What is kept does not grow with the samples. When an attempt begins
+    at a step that an earlier one had passed, the judge is set back to that step, as the weights were: what happened
+    after it stays an event, but the line of descent never saw it. `planned`, `references`: see Series."""
 
     def __init__(
         self, thresholds: Thresholds, planned: Iterable[int] = (), references: Sequence[Reference] = ()

@@ -6,19 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sentinel.judge.baselines import Baselines
 from sentinel.judge.detectors import DETECTORS
 from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
-from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.events import Event, EventKind, Findings, spike
 from sentinel.judge.noise_band import BLOCK, NoiseBand, median
 from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
 from sentinel.judge.reference import Reference
-from sentinel.judge.schedule_changes import Change, Regime
+from sentinel.judge.schedule_changes import Change, Regime, Settings
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, ScrapedSample
+
+# Settings whose baselines are kept: a schedule that goes back and forth (900 steps short, 100 full) has two. It would
+# else begin its bands anew at every turn, and a divergence that shows at the full length alone would never be seen.
+_KEPT_SETTINGS = 4
 
 
 class Series:
@@ -39,12 +41,10 @@ class Series:
         t = thresholds
         self._regime = Regime(t, planned)
         self._settings = self._regime.settings
-        self._baselines = Baselines()
+        self._left: dict[Settings, Baseline] = {}  # baselines of settings that the run has left, the latest last
         self._findings = Findings()
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
-        self._skipped = next(d for d in detectors if isinstance(d, SkippedUpdates))
-        # What the detectors are given.
         self.known = Known(
             thresholds=t,
             regime=self._regime,
@@ -82,10 +82,6 @@ class Series:
     def alarm(self) -> Event | None:
         """Set once something will not come back by itself; None again should it heal after all."""
         return self._findings.alarm
-
-    @property
-    def skipped_run(self) -> int:
-        return self._skipped.run
 
     @property
     def healed(self) -> list[tuple[int, int]]:
@@ -163,7 +159,8 @@ class Series:
 
     def _take_unseen(self, sample: ScrapedSample) -> None:
         known = self.known
-        if not self._is_comparable(sample):
+        last, settings = self.last, ("seqlen", "kept_tokens", "curriculum_share")
+        if last is None or any(getattr(last, name) != getattr(sample, name) for name in settings):
             sample = replace(sample, unseen_loss_max=None)
         inside = self.episode is None
         for detector in known.baseline.detectors:
@@ -173,12 +170,6 @@ class Series:
                 return
         if inside and self.episode is not None and sample.unseen_loss_max is not None:
             self._add([(sample.global_step - 1, sample.unseen_loss_max)])
-
-    def _is_comparable(self, sample: Sample) -> bool:
-        last = self.last
-        return last is not None and all(
-            getattr(last, name) == getattr(sample, name) for name in ("seqlen", "kept_tokens", "curriculum_share")
-        )
 
     def _add(self, losses: list[tuple[int, float]]) -> None:
         self.known.recent.extend(losses)
@@ -217,17 +208,22 @@ class Series:
             return
         if change.is_event:
             self._findings.change(change.step, change.what)
-        back = self._settings != before and self._baselines.has(self._settings)
+        back = self._settings != before and self._settings in self._left
         if change.comparable and not back:
             if not change.same_trend:
                 self._reset(Reset.TREND)
             return
         past = self.known.baseline
         if self._settings == before:  # a planned step: losses at any settings before do not compare
-            self._baselines.forget()
+            self._left.clear()
         else:
-            self._baselines.leave(before, past)
-        baseline = self._baselines.take_up(self._settings)
+            self._left.pop(before, None)
+            self._left[before] = past
+            if len(self._left) > _KEPT_SETTINGS:
+                del self._left[next(iter(self._left))]
+        baseline = self._left.pop(self._settings, None)
+        if baseline is not None and baseline.episode is not None:
+            baseline.episode.resume()
         if baseline is None:
             baseline = Baseline(band=past.band.begun_anew(), detectors=[])
             self._findings.end_alarm(change.step)  # where one is taken up, it stays until the loss is seen to be back

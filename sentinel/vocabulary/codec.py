@@ -1,14 +1,11 @@
-"""Dataclasses as documents and back: one reader for TOML tables, JSON objects and journal lines, by the fields' types.
-
-A field's type says what may stand under its key, and a `Range` beside it, as in `Annotated[float, SHARE]`, between
-which bounds. A class that has `from_json` and `to_json` of its own reads and writes itself.
-"""
+"""Dataclasses as documents and back: one reader for TOML tables, JSON objects and journal lines, by the fields' types
+and the `Range` beside them. A class that has `from_json` and `to_json` of its own reads and writes itself."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -128,7 +125,7 @@ def _reader(hint: Any, form: Form) -> Read:
         return _by_itself(hint, form)
     if is_dataclass(hint):
         return lambda value, key: read(typing.cast("type[Any]", hint), value, key, form)
-    return _ranged_whole(form) if hint is int and form.whole is not None else _scalar(hint, form)
+    return _ranged(int, form.whole, form) if hint is int and form.whole is not None else _scalar(hint, form)
 
 
 def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:
@@ -147,13 +144,7 @@ def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:
 
 @lru_cache(maxsize=16)
 def _without_whole(form: Form) -> Form:
-    return Form(
-        error=form.error, name=form.name, json=form.json, ignores_unknown=form.ignores_unknown, scalars=form.scalars
-    )
-
-
-def _ranged_whole(form: Form) -> Read:
-    return _ranged(int, form.whole, form)
+    return replace(form, whole=None, prints_whole_as_float=False, checks_ranges=True)
 
 
 def _either(arms: list[Read], form: Form, *, none: bool) -> Read:
@@ -239,7 +230,10 @@ def _scalar(hint: Any, form: Form) -> Read:
         if further is not None and isinstance(value, str) and value:
             return further(value, key)
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            return _float(value, key, form)
+            try:
+                return float(value)
+            except OverflowError:
+                raise form.error(f"{key} is too large for a float") from None
         if hint is float and form.json and isinstance(value, str) and value in NOT_FINITE:
             return NOT_FINITE[value]
         if hint is int and form.prints_whole_as_float and isinstance(value, float) and value.is_integer():
@@ -247,13 +241,6 @@ def _scalar(hint: Any, form: Form) -> Read:
         raise form.error(f"{key} should be {words}, not {shown(value)}")
 
     return look
-
-
-def _float(value: int, key: str, form: Form) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise form.error(f"{key} is too large for a float") from None
 
 
 def _table(form: Form) -> str:

@@ -1,8 +1,5 @@
-"""What a whole checkpoint consists of: names, sizes, digests. The schema of manifests/TAG.json and its codec.
-
-DeepSpeed loads a checkpoint with a flipped bit silently: nobody looks at a checksum. A manifest that was taken when the
-checkpoint was saved is what tells.
-"""
+"""What a whole checkpoint consists of (names, sizes, digests): manifests/TAG.json. DeepSpeed loads a checkpoint with a
+flipped bit silently; a manifest that was taken when the checkpoint was saved shows it."""
 
 from __future__ import annotations
 
@@ -58,9 +55,7 @@ def decode_manifest(text: str) -> Manifest:
 
 def first_difference(manifest: Manifest, sizes: Mapping[str, int]) -> str | None:
     """The first file that is missing or of another size than the manifest says, as a sentence; None when none is.
-
-    sizes: name -> bytes, of the files that are there. Files beyond the manifest's are the caller's to judge.
-    """
+    sizes: name -> bytes, of the files that are there."""
     for file in manifest.files:
         there = sizes.get(file.name)
         if there is None:

@@ -1,8 +1,4 @@
-"""Names: texts from a person or a file that become one component of a path, a label or a part of a command line.
-
-A run's name, an incident's and a rollback's id, a checkpoint's tag, the label of a submission: each names a file or a
-folder of its own below a folder that sentinel knows, and nothing outside of it.
-"""
+"""Names: texts from a person or a file (a run's name, an incident's id, a tag) that become one component of a path."""
 
 from __future__ import annotations
 

@@ -19,10 +19,8 @@ _FEW_CHARACTERS = 1 << 20
 
 
 def json_too_large(text: str | bytes, most: int = 12_000_000) -> str | None:
-    """Why the JSON text is not to be decoded, as the end of a sentence; None where it may be.
-
-    Each of its values becomes an object of about a hundred bytes, however few bytes of text it has.
-    """
+    """Why the JSON text is not to be decoded, as the end of a sentence; None where it may be. Each of its values
+    becomes an object of about a hundred bytes, however few bytes of text it has."""
     if len(text) <= _FEW_CHARACTERS:
         return None
     marks: tuple[Any, ...] = (",", ":", "[", "{") if isinstance(text, str) else (b",", b":", b"[", b"{")

@@ -1,9 +1,6 @@
-"""What sentinel decided for a restart: the schema of overrides.json and its codec.
-
-`standing` holds at every later start of the run (schedules, with their anchors; Adam's settings); `once` is applied
-only by an attempt that resumes exactly at the anchor and whose client state does not hold the id yet, so that a requeue
-never repeats it. A trainer refuses to start on a key that it does not know: one that is silently ignored costs weeks.
-"""
+"""What sentinel decided for a restart: the schema of overrides.json and its codec. `standing` holds at every later
+start of the run; `once` is applied only by an attempt that resumes exactly at the anchor and whose client state does
+not hold the id yet, so that a requeue never repeats it. A trainer refuses to start on a key that it does not know."""
 
 from __future__ import annotations
 

@@ -23,10 +23,9 @@ from sentinel.vocabulary.pacing import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRange(Described):
-    """The samples at the positions from `begin` up to, not including, `end` of the order that held when it was made.
-
-    A later reseed, or a rollback, changes which samples stand there: meant are those of the order that `reseeds` gives.
-    """
+    """The samples at the positions from `begin` up to, not including, `end` of the order that held when it was made. A
+    later reseed, or a rollback, changes which samples stand there: meant are those of the order that `reseeds`
+    gives."""
 
     begin: int  # Position in the run's data order: consumed_samples before the first sample that is left out
     end: int  # Position after the last one

@@ -94,10 +94,8 @@ class Episode:
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
-        """Whether the wait is over: it stands above its level, significantly, and is not on its way back.
-
-        `widened`: see has_healed.
-        """
+        """Whether the wait is over: it stands above its level, significantly, and is not on its way back. `widened`:
+        see has_healed."""
         age = step - self.onset_range[0]
         if age < patience_steps or self.samples < thresholds.patience_samples:
             return False

@@ -12,9 +12,8 @@ _SUDDEN = 0.15
 
 class LossDrop(Detector):
     """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence.
-
-    While the drop is doubted the noise band learns nothing; after a patience it is accepted, and the band begins anew.
-    """
+    While the drop is doubted the noise band learns nothing; after a patience it is accepted, and the band begins
+    anew."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._sigmas = thresholds.band_sigmas

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.events import EventKind
+from sentinel.judge.noise_band import PowerLaw
 from sentinel.judge.reference import Reference
 from sentinel.judge.thresholds import Thresholds
 
@@ -73,7 +74,7 @@ class Plateau(Detector):
         fitted = self._means[-_FITTED - _PER_OCTAVE : -_PER_OCTAVE]
         if min(now, before, *(loss for _, loss in fitted)) <= 0 or now < before * (1 - _STANDS_STILL):
             return None
-        expected = _extrapolated(fitted, step)
+        expected = PowerLaw.through([at for at, _ in fitted], [loss for _, loss in fitted]).loss(step)
         if now <= expected * (1 + _ABOVE_TREND):
             return None
         reason = f"the loss has stood at {now:.3f} since step {since}; by its own trend it would be at {expected:.3f}"
@@ -91,12 +92,3 @@ class Plateau(Detector):
                 reason = f"the loss stands at {now:.3f} at step {step}, where {reference.name} stood at {there:.3f}"
                 return Finding(onset_range=(since, since), reason=reason, kind=EventKind.PLATEAU)
         return None
-
-
-def _extrapolated(points: Sequence[tuple[int, float]], step: int) -> float:
-    xs = [math.log(max(1, at)) for at, _ in points]
-    ys = [math.log(loss) for _, loss in points]
-    mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-    spread = math.fsum((x - mean_x) ** 2 for x in xs)
-    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    return math.exp(mean_y + slope * (math.log(max(1, step)) - mean_x))

@@ -16,12 +16,9 @@ _BEGUN_SAMPLES = 8
 
 
 class ZeroLoss(Detector):
-    """Losses of exactly 0.0 where no loss before was below 0.1.
-
-    Hugging Face's Trainer leaves a loss that is not a number out of its mean (`logging_nan_inf_filter`, on by default),
-    and logs 0.0 where all were left out; its versions before 4.38 log no gradient norm that would show nan. A zero or
-    two are batches without labels.
-    """
+    """Losses of exactly 0.0 where no loss before was below 0.1. Hugging Face's Trainer leaves a loss that is not a
+    number out of its mean (`logging_nan_inf_filter`, on by default), and logs 0.0 where all were left out; its versions
+    before 4.38 log no gradient norm that would show nan. A zero or two are batches without labels."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.patience_samples

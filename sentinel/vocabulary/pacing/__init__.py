@@ -1,9 +1,5 @@
-"""Schedules as formulas, re-anchored: sequence length, learning rate, batch size, token dropping, difficulty.
-
-Each counts from an anchor, the step that a restart resumes from: a schedule that counts from step 0 would be over
-before a restart at step 3000 has begun. `step` is everywhere the number of the update that is being made: the first
-update of a run is step 1, the first after resuming from global_step10 is step 11.
-"""
+"""Schedules as formulas that count from an anchor, the step that a restart resumes from: sequence length, LR, batch
+size, token dropping, difficulty. `step` is the number of the update that is being made, 1 for a run's first."""
 
 from sentinel.vocabulary.pacing.data_efficiency import (
     CurriculumSchedule,

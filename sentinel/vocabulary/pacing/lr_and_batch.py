@@ -84,12 +84,9 @@ class LrSchedule(Described):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizeSchedule(Described):
-    """The global batch grows in equal increments, each for the same number of samples.
-
-    b(x) = min(b_s + i * floor((x - a) * n / S), b_e) with n = (b_e - b_s) / i; x is consumed_samples before the step.
-    Source: Brown et al. 2020 (arXiv:2005.14165), section 2.3; `RampupBatchsizeNumMicroBatches` of Megatron-LM, with the
-    anchor added.
-    """
+    """The global batch grows in equal increments, each for the same number of samples. b(x) = min(b_s + i * floor((x -
+    a) * n / S), b_e) with n = (b_e - b_s) / i; x is consumed_samples before the step. Source: Brown et al. 2020
+    (arXiv:2005.14165), section 2.3; `RampupBatchsizeNumMicroBatches` of Megatron-LM, with the anchor added."""
 
     start: int  # b_s, samples per step over all ranks at the anchor
     full: int  # b_e, samples per step once warmed up: the run's global batch

@@ -67,9 +67,7 @@ def bert_rarity_by_value(
 
 def lr(*, peak: float, full_tokens: int, warmup_tokens: int, data_share: float = 1.0) -> LrSchedule:
     """Peak x 1 / data share, a cosine over all the run's tokens, down to 1e-6; warmed up by tokens (GPT-3: 3 billion).
-
-    The recipes train GPT-3 1.3B at 2e-4 on all the data, and at 4e-4 on half of it.
-    """
+    The recipes train GPT-3 1.3B at 2e-4 on all the data, and at 4e-4 on half of it."""
     _check_share(data_share)
     peak = peak / data_share
     return LrSchedule(

@@ -169,10 +169,8 @@ class Adaptive(SeqlenSchedule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Custom(SeqlenSchedule):
-    """A function of the user's: function(t - a) -> tokens per sample, rounded down and bounded as every pacing is.
-
-    JSON names it; only the trainer, which runs the user's code anyway, ever imports it.
-    """
+    """A function of the user's: function(t - a) -> tokens per sample, rounded down and bounded as every pacing is. JSON
+    names it; only the trainer, which runs the user's code anyway, ever imports it."""
 
     pacing: ClassVar[str] = "custom"
     function: str  # `module:function`, importable in the trainer

@@ -43,10 +43,8 @@ class ByRoot:
 
 
 def staged(elapsed: int, stages: Sequence[int], max_steps: Sequence[int]) -> int:
-    """The first stage whose last step is not over yet; the last one has no end.
-
-    Source: `CurriculumScheduler.__fixed_discrete_get_difficulty` of DeepSpeed 0.19.8.
-    """
+    """The first stage whose last step is not over yet; the last one has no end. Source:
+    `CurriculumScheduler.__fixed_discrete_get_difficulty` of DeepSpeed 0.19.8."""
     return next((stage for stage, last in zip(stages, max_steps, strict=False) if elapsed <= last), stages[-1])
 
 
@@ -74,10 +72,8 @@ class FixedLinear(ByRoot, SeqlenSchedule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedRoot(ByRoot, SeqlenSchedule):
-    """A root in steps: fast at first, then slowly. The paper found it no better than linear.
-
-    Source: DeepSpeed's `fixed_root`. Li, Zhang & He 2022, section 4 (arXiv:2108.06084) prints the exponent as r.
-    """
+    """A root in steps: fast at first, then slowly. The paper found it no better than linear. Source: DeepSpeed's
+    `fixed_root`. Li, Zhang & He 2022, section 4 (arXiv:2108.06084) prints the exponent as r."""
 
     pacing: ClassVar[str] = "fixed_root"
     total_steps: int  # T, optimizer steps from start to full; 0 is full length from the first step (no warmup)
@@ -97,11 +93,9 @@ class FixedRoot(ByRoot, SeqlenSchedule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDiscrete(SeqlenSchedule):
-    """Listed stages: the first difficulty up to its max_step, and so on. They are taken as they are, not rounded.
-
-    A stage that lasts too long can diverge at the switch. Source: DeepSpeed's `fixed_discrete`, with the anchor added;
-    Press, Smith & Lewis 2021 (arXiv:2012.15832, Shortformer): `difficulties=(128, 3072), max_steps=(T,)`.
-    """
+    """Listed stages: the first difficulty up to its max_step, and so on. They are taken as they are, not rounded. A
+    stage that lasts too long can diverge at the switch. Source: DeepSpeed's `fixed_discrete`, with the anchor added;
+    Press, Smith & Lewis 2021 (arXiv:2012.15832, Shortformer): `difficulties=(128, 3072), max_steps=(T,)`."""
 
     pacing: ClassVar[str] = "fixed_discrete"
     # Tokens per sample of each stage, from start up to full, none shorter than the one before.
@@ -125,11 +119,9 @@ class FixedDiscrete(SeqlenSchedule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed(SeqlenSchedule):
-    """Short steps, then full ones, and again: a probe whether it is the length that sets the instability off.
-
-    Source: Li, Zhang & He 2022, section 3 and Figure 2 (arXiv:2108.06084): of 900 steps at 128 and 100 at 1K the loss
-    spiked at the long ones.
-    """
+    """Short steps, then full ones, and again: a probe whether it is the length that sets the instability off. Source:
+    Li, Zhang & He 2022, section 3 and Figure 2 (arXiv:2108.06084): of 900 steps at 128 and 100 at 1K the loss spiked at
+    the long ones."""
 
     pacing: ClassVar[str] = "mixed"
     short_steps: int = 900  # Steps at the start length, first in each round
@@ -162,9 +154,7 @@ class Mixed(SeqlenSchedule):
 
 def staircase(schedule: SeqlenSchedule) -> FixedDiscrete:
     """The same lengths at every step as listed stages, for a trainer that takes DeepSpeed's `fixed_discrete` alone.
-
-    ConfigError for a pacing whose lengths nobody knows beforehand, or that comes down again.
-    """
+    ConfigError for a pacing whose lengths nobody knows beforehand, or that comes down again."""
     anchor, end = schedule.anchor_step, schedule.end_step
     if end is None:
         raise ConfigError(

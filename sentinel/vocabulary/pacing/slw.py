@@ -44,11 +44,9 @@ class SlwChanges:
 
 
 def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwChanges:
-    """All that changes where this warmup is switched on. ConfigError where it warms nothing up.
-
-    Where batches are shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are.
-    Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5.
-    """
+    """All that changes where this warmup is switched on. ConfigError where it warms nothing up. Where batches are
+    shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are. Source: DeepSpeed's
+    curriculum tutorial, sections 2.1 to 2.5."""
     if not schedule.warms_up:
         raise ConfigError(f"a sequence length of {schedule} does not warm up: nothing has to change")
     batch = replace(run.batch, ramp_samples=0)

@@ -21,11 +21,9 @@ Steps = NDArray[np.int64]
 
 
 def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlations:
-    """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made.
-
-    Skipped steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step
-    than the one before ended at, no lag reaches across.
-    """
+    """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made. Skipped
+    steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step than the
+    one before ended at, no lag reaches across."""
     return correlations(*columns_of(samples), largest_lag=largest_lag)
 
 

@@ -22,12 +22,9 @@ class Axis:
 
     @classmethod
     def of(cls, steps: NDArray[np.int64], lags: int) -> Axis:
-        """The axis of samples in the order in which they were made.
-
-        A step that does not lie after the one before begins a new stretch (a rollback, another attempt): it is laid so
-        far behind that no lag reaches across. A step between two cells (Megatron logs step 1, then 10, 20, …) goes to
-        the nearer one.
-        """
+        """The axis of samples in the order in which they were made. A step that does not lie after the one before
+        begins a new stretch (a rollback, another attempt): it is laid so far behind that no lag reaches across. A step
+        between two cells (Megatron logs step 1, then 10, 20, …) goes to the nearer one."""
         if len(steps) < 2:
             return cls(cells=np.zeros(len(steps), dtype=np.int64), interval_steps=1)
         distances = np.diff(steps)
@@ -84,10 +81,8 @@ def cross_correlation(x: Floats, y: Floats, lags: int) -> tuple[Floats, NDArray[
 
 
 def autocorrelation(x: Floats, lags: int) -> tuple[Floats, Floats]:
-    """r(k) for k = 0 … lags around the mean of the whole, and the pairs that each is of: (lags + 1,) each.
-
-    r(k) = (mean of x[t] x[t + k] over the pairs that are there) / (mean of x[t]^2), in -1 … 1; 0 where none is there.
-    """
+    """r(k) for k = 0 … lags around the mean of the whole, and the pairs that each is of: (lags + 1,) each. r(k) = (mean
+    of x[t] x[t + k] over the pairs that are there) / (mean of x[t]^2), in -1 … 1; 0 where none is there."""
     there = np.isfinite(x)
     x = _centred(x, there)
     products = _own(x, lags)
@@ -125,11 +120,9 @@ def worth(rx: Floats, ry: Floats, apart: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Spectra:
-    """A series in blocks, transformed, for sums of products at lags -before … after.
-
-    Blocks some times as long as the lags, since a transform that fits the cache is several times faster than one long
-    one. The first series' blocks are its own values, the second's reach over their neighbours by the lags.
-    """
+    """A series in blocks, transformed, for sums of products at lags -before … after. Blocks some times as long as the
+    lags, since a transform that fits the cache is several times faster than one long one. The first series' blocks are
+    its own values, the second's reach over their neighbours by the lags."""
 
     blocks: NDArray[np.complex128]
     size: int
@@ -222,10 +215,8 @@ def prewhitened(x: Floats) -> Floats:
 
 def autoregression(x: Floats) -> Floats:
     """phi of x[t] = sum_k phi[k - 1] x[t - k] + news: (p,); holes are nan, and p is 0 where nothing is gained.
-
     Yule-Walker, solved by Levinson's recursion; the order up to 10 log10(n) that has the smallest AIC, n log(variance)
-    + 2 p. Source: Brockwell & Davis 1991, "Time series: theory and methods", 8.2 and 9.3.
-    """
+    + 2 p. Source: Brockwell & Davis 1991, "Time series: theory and methods", 8.2 and 9.3."""
     n = int(np.isfinite(x).sum())
     longest = min(int(10 * math.log10(max(n, 1))), n // 10)
     if longest < 1:

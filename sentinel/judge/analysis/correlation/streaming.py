@@ -14,12 +14,9 @@ MIN_PAIRS = 3  # Fewer pairs than this have a coefficient that says nothing
 
 
 class StreamingPearson:
-    """Over all pairs so far. Pairs that are not finite are left out, and counted.
-
-    It keeps co-moments about a running mean, never sums of squares, and measures values from the first pair: a loss
-    scale of 10^9 that moves by 1 loses no digits.
-    Source: Welford 1962, "Note on a method for calculating corrected sums of squares".
-    """
+    """Over all pairs so far. Pairs that are not finite are left out, and counted. It keeps co-moments about a running
+    mean, never sums of squares, and measures values from the first pair: a loss scale of 10^9 that moves by 1 loses no
+    digits. Source: Welford 1962, "Note on a method for calculating corrected sums of squares"."""
 
     def __init__(self) -> None:
         self.n = 0  # Pairs of finite values
@@ -73,10 +70,8 @@ class StreamingPearson:
 
 def p_values(r: ArrayLike, n: ArrayLike) -> Floats:
     """Two-sided p of a coefficient r of n independent normal pairs: 2 I_(1 - |r|)/2 (n/2 - 1, n/2 - 1); 1 for n <= 2.
-
-    Student's t = r sqrt((n - 2) / (1 - r^2)) with n - 2 degrees of freedom; n need not be whole.
-    Source: Student 1908, "Probable error of a correlation coefficient"; so does scipy.stats.pearsonr.
-    """
+    Student's t = r sqrt((n - 2) / (1 - r^2)) with n - 2 degrees of freedom; n need not be whole. Source: Student 1908,
+    "Probable error of a correlation coefficient"; so does scipy.stats.pearsonr."""
     size = np.asarray(n, dtype=np.float64)
     half = np.maximum(size / 2 - 1, np.finfo(np.float64).tiny)
     p = 2 * special.betainc(half, half, (1 - np.abs(np.asarray(r, dtype=np.float64))) / 2)

@@ -121,9 +121,7 @@ def correlations(
 
 def holm(p: Floats) -> Floats:
     """p values corrected for their number: the i-th smallest times (m - i + 1), never below a smaller one's; nan stays.
-
-    Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
-    """
+    Source: Holm 1979, "A simple sequentially rejective multiple test procedure"."""
     tested = np.flatnonzero(~np.isnan(p))
     order = tested[np.argsort(p[tested], kind="stable")]
     corrected = np.full(len(p), np.nan)
