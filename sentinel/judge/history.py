@@ -37,8 +37,10 @@ class Attempt:
     def end_reason(self) -> str | None:
         """How the attempt ended: "finished" only at its planned end, as far as one was reported; None while it has not.
         A run may plan steps and tokens: whichever comes first is its end."""
-        if self.finished is None or self.finished.reason != "finished" or self.started is None:
-            return None if self.finished is None else self.finished.reason
+        if self.finished is None:
+            return None
+        if self.finished.reason != "finished" or self.started is None:
+            return self.finished.reason
         step, tokens = self.finished.global_step, self.samples[-1].consumed_tokens if self.samples else None
         planned, planned_tokens = self.started.total_steps, self.started.total_tokens
         short_of = [f"{planned} steps"] if planned is not None and step < planned else []
@@ -54,8 +56,8 @@ class History:
     """All attempts, in the order of their numbers.
 
     `again` gives an attempt's samples once more, from its first one. With it the history does not grow with the steps:
-    of samples the last ones are kept, of layers nothing; what is kept of the rest is one entry for each attempt, each
-    checkpoint and each validation. Without it everything is kept, as for a command that reads a run once.
+    of samples the last ones are kept, of layers nothing. Without it everything is kept, as for a command that reads a
+    run once.
     """
 
     def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:

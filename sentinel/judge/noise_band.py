@@ -41,22 +41,18 @@ def median(values: Iterable[float]) -> float:
 
 
 def robust_sigma(differences: Sequence[float]) -> float:
-    """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none.
-
-    Taken from differences, so that a falling loss does not count its own fall as noise.
-    Source: the median absolute deviation of differences, as in Donoho & Johnstone 1994, "Ideal spatial adaptation by
-    wavelet shrinkage", section 4.2 (finest-scale coefficients).
-    """
+    """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none. A falling
+    loss does not count its own fall as noise. Source: Donoho & Johnstone 1994, "Ideal spatial adaptation by wavelet
+    shrinkage", section 4.2 (finest-scale coefficients)."""
     return _MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
 
 
 def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
     """How far a series wanders over each of the lags, the farthest; as a sigma.
 
-    d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
-    the fall, and the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a
-    data order with themes) differ by less than the series wanders; those farther apart differ by more. For independent
-    normal values all are sigma. 0 where there are fewer than four chords of the shortest lag.
+    d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out the fall, and
+    the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a data order with
+    themes) differ by less than the series wanders. 0 where there are fewer than four chords of the shortest lag.
     """
     return max((_chord_sigma(values, lag) for lag in lags if len(values) >= 2 * lag + 4), default=0.0)
 
@@ -93,18 +89,15 @@ class PowerLaw:
 class NoiseBand:
     """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from the illness.
 
-    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2: a falling loss is not
-    compared with where it has long gone from. upper = level + max(k * tail * sigma, floor * |level|). sigma is
-    `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` over 12:
-    for independent noise they are the same. tail is 1 for normal noise, and
-    else the height (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails
-    stops calling each of them a spike.
+    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2. upper = level +
+    max(k * tail * sigma, floor * |level|). sigma is `robust_sigma` over 8 blocks, or where the loss wanders more than
+    its neighbours differ, `wandering_sigma` over 12: for independent noise they are the same. tail is 1, or the height
+    (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails stops calling
+    each of them a spike.
     """
 
     def __init__(self, *, sigmas: float, floor: float) -> None:
-        self._sigmas = sigmas
-        self._floor = floor
-        self._cold_floor = _COLD_FLOOR
+        self._sigmas, self._floor, self._cold_floor = sigmas, floor, _COLD_FLOOR
         self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
         self._learnt = 0
         self.clear()
@@ -138,8 +131,7 @@ class NoiseBand:
         """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
         if len(values) <= BLOCK // 2:
             return False
-        middle = median(values)
-        self._levels.append(middle)
+        self._levels.append(median(values))
         self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
         self.lowest = self.level if math.isnan(self.lowest) else min(self.lowest, self.level)

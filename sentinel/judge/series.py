@@ -10,6 +10,7 @@ from sentinel.judge.detectors import DETECTORS
 from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
+from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.events import Event, EventKind, Findings, spike
 from sentinel.judge.noise_band import BLOCK, NoiseBand, median
 from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
@@ -82,6 +83,11 @@ class Series:
     def alarm(self) -> Event | None:
         """Set once something will not come back by itself; None again should it heal after all."""
         return self._findings.alarm
+
+    @property
+    def skipped_run(self) -> int:
+        """Updates skipped in a row, up to now."""
+        return next(d.run for d in self.known.baseline.detectors if isinstance(d, SkippedUpdates))
 
     @property
     def healed(self) -> list[tuple[int, int]]:

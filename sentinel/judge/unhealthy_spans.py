@@ -25,7 +25,7 @@ _NEW_NORMAL_SAMPLES = 512
 _REMEMBERED = 256  # Spans that are kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Signal:
     column: str
     words: str
@@ -38,10 +38,10 @@ class _Signal:
 # Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
 # lies in such a span (`benchmarks/healthy_targets.py`).
 _SIGNALS = (
-    _Signal(column="adam_variance_l1", words="the sum of sqrt(v)", factor=10.0),
-    _Signal(column="adam_variance_max", words="the largest sqrt(v)", factor=30.0),
-    _Signal(column="loss", words="the loss", factor=2.0, above=1.0, running=5),
-    _Signal(column="grad_norm", words="the gradient norm", factor=30.0, running=5),
+    _Signal("adam_variance_l1", "the sum of sqrt(v)", 10.0),
+    _Signal("adam_variance_max", "the largest sqrt(v)", 30.0),
+    _Signal("loss", "the loss", 2.0, above=1.0, running=5),
+    _Signal("grad_norm", "the gradient norm", 30.0, running=5),
 )
 
 
@@ -121,13 +121,8 @@ class _Tracker:
     def span(self) -> UnhealthySpan | None:
         if self._run < self.signal.running:
             return None
-        return UnhealthySpan(
-            first_step=self._first,
-            last_step=self._last,
-            words=self.signal.words,
-            worst=self._worst,
-            usual=self._usual,
-        )
+        words, worst, usual = self.signal.words, self._worst, self._usual
+        return UnhealthySpan(first_step=self._first, last_step=self._last, words=words, worst=worst, usual=usual)
 
     def take(self, step: int, value: float, before: int | None, *, well: bool) -> UnhealthySpan | None:
         """Takes the next reading; the span that has ended with it, or None."""
@@ -152,10 +147,8 @@ class _Tracker:
     def _is_extreme(self, value: float) -> bool:
         if not math.isfinite(value):
             return True
-        if self._known is not None:
-            return value > self.signal.factor * self._known and value > self._known + self.signal.above
-        wide = self.signal.factor * _UNLIKE
-        return self._unlike is not None and value > wide * self._unlike and value > self._unlike + self.signal.above
+        usual, wider = (self._unlike, _UNLIKE) if self._known is None else (self._known, 1.0)
+        return usual is not None and value > self.signal.factor * wider * usual and value > usual + self.signal.above
 
     def _learn(self, value: float) -> None:
         self._block.append(value)

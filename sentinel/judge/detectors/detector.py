@@ -145,7 +145,6 @@ class Detector(Protocol):
 
     def learn(self, block: Block, known: Known) -> None:
         """Takes the block that ends with the newest loss."""
-        return
 
     def check(self, block: Block, known: Known) -> Finding | None:
         """What the block shows; after all have learned from it."""
@@ -161,7 +160,6 @@ class Detector(Protocol):
 
     def reset(self, why: Reset) -> None:
         """Forgets what no longer compares."""
-        return
 
 
 def _implements(detector: Detector, name: str) -> bool:

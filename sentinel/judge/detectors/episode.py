@@ -59,11 +59,9 @@ class Episode:
 
     def resume(self) -> None:
         """The losses in between were of another kind: whether it has come back is seen from those that follow."""
-        self.samples = 0
-        self.back_step = None
-        for seen in (self.recent, self.longer, self.differences):
+        self.samples, self.back_step = 0, None
+        for seen in (self.recent, self.longer, self.differences, self.marks):
             seen.clear()
-        self.marks.clear()
 
     @property
     def left_band(self) -> str:
@@ -78,19 +76,14 @@ class Episode:
         return median(self.recent)
 
     def has_healed(self, thresholds: Thresholds, widened: float) -> bool:
-        """Whether the loss is back: the median of the last 8 at its level, or as near to it as noise lets one say.
-
-        Near is 3 standard errors, of these 8 and of the last 32, which would show an offset that 8 can't. `widened` is
-        a larger tolerance (share of the level) where one is in force. After a provisional band: back inside it, since
-        its level is not known better.
-        """
+        """Whether the median of the last 8 is back at the level, or within 3 standard errors of it, as that of the last
+        32, which would show an offset that 8 can't. `widened` is a larger tolerance (share of the level) where one is
+        in force. After a provisional band: back inside it."""
         if len(self.recent) < (_STANDING_SAMPLES if self.provisional else thresholds.healed_window_samples):
             return False
         back = self.stands_at <= self._back_at(thresholds, widened, len(self.recent))
-        if self.provisional:
+        if self.provisional or self.stands_at <= self.level:
             return back
-        if self.stands_at <= self.level:
-            return True
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
@@ -99,7 +92,10 @@ class Episode:
         age = step - self.onset_range[0]
         if age < patience_steps or self.samples < thresholds.patience_samples:
             return False
-        if self._standard_errors <= _wanted(age / patience_steps):
+        share = min(
+            1.0, max(0.0, (age / patience_steps - 1) / 2)
+        )  # fewer errors from one patience on, fewest from three
+        if self._standard_errors <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
@@ -129,14 +125,7 @@ class Episode:
 
     def _back_at(self, thresholds: Thresholds, widened: float, samples: int) -> float:
         """The highest median of so many samples that counts as back, nats: the band's edge while it is provisional."""
-        return self.upper if self.provisional else self.level + self._tolerance(thresholds, widened, samples)
-
-    def _tolerance(self, thresholds: Thresholds, widened: float, samples: int) -> float:
+        if self.provisional:
+            return self.upper
         standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(samples)
-        return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))
-
-
-def _wanted(patiences: float) -> float:
-    """Standard errors that an episode of that age must stand above its level: fewer from 1 on, fewest from 3."""
-    share = min(1.0, max(0.0, (patiences - 1) / 2))
-    return _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT)
+        return self.level + max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
@@ -28,16 +27,6 @@ _NEARLY = 0.9
 # Share of the largest excess that the newest block must have: less is on its way back, and is waited for.
 _STILL_THERE = 0.7
 _RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on their way back
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Climb:
-    # Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended.
-    onset_range: tuple[int, int]
-    best: float  # The best mean of two neighbouring blocks before, nats
-    mean: float  # The lowest mean of the blocks that stand above it, nats
-    sigma: float  # Robust standard deviation of a block's mean, nats
-    samples: int  # Of one block
 
 
 class SlowClimb(Detector):
@@ -88,7 +77,8 @@ class SlowClimb(Detector):
             if len(waiting) < _GROWTH:
                 return level > 0
             lowest = min(waiting)[0]
-            block = (_mean(waiting), waiting[0][1], waiting[-1][2])
+            mean = math.fsum(value for value, _, _ in waiting) / len(waiting)
+            block = (mean, waiting[0][1], waiting[-1][2])
             waiting.clear()
             if level == len(self._scales):
                 self._scales.append(_Scale(_FINEST * _GROWTH**level))
@@ -108,48 +98,39 @@ class SlowClimb(Detector):
         episode = known.baseline.episode
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        climb = next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
+        climb = next((s for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
         if climb is None:
             return None
+        early, late = climb.onset_range
         reason = (
-            f"{climb.samples}-sample means of the loss have stood at {climb.mean:.3f} or above since step "
-            f"{climb.onset_range[1]}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
-            "not come back"
+            f"{climb.samples}-sample means of the loss have stood at {climb.lowest_above:.3f} or above since step "
+            f"{late}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does not come back"
         )
-        return Finding(onset_range=_onset_of(climb, known), reason=reason)
+        spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
+        if episode is not None and episode.onset_range[1] <= late:
+            spikes.append(episode.onset_range)
+        return Finding(
+            onset_range=min(spikes, default=climb.onset_range), reason=reason
+        )  # the spike that it began with
 
     def persists(self, block: Block) -> bool:
         return self._rising
 
 
-def _onset_of(climb: _Climb, known: Known) -> tuple[int, int]:
-    """The climb's own, or that of the spike that it began with."""
-    early, late = climb.onset_range
-    spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
-    episode = known.baseline.episode
-    if episode is not None and episode.onset_range[1] <= late:
-        spikes.append(episode.onset_range)
-    return min(spikes, default=climb.onset_range)
-
-
 _Mean = tuple[float, int, int]  # Mean or median in nats, first step, last step
-
-
-def _mean(blocks: Sequence[_Mean]) -> float:
-    return math.fsum(value for value, _, _ in blocks) / len(blocks)
 
 
 class _Scale:
     def __init__(self, samples: int) -> None:
         self.above = 0
         self.sigma = math.inf
-        self._samples = samples
-        self._best: float | None = None
+        self.samples = samples  # Of one block
+        self.best: float | None = None  # The best mean of two neighbouring blocks, nats
         self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
         self._latest = 0.0
-        self._lowest_above, self._highest_above = math.inf, -math.inf
+        self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
@@ -157,13 +138,13 @@ class _Scale:
         value, first_step, self._until = block
         self._latest = value
         self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
-        best = self._best
+        best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
         if best is not None and lowest > best and value > best + max(noise, tolerance * abs(best)):
             if not self.above:
                 self._since, self._since_until = first_step, self._until
-            self._lowest_above = min(self._lowest_above, value) if self.above else value
+            self.lowest_above = min(self.lowest_above, value) if self.above else value
             self._highest_above = max(self._highest_above, value) if self.above else value
             self.above += 1
             return
@@ -173,7 +154,7 @@ class _Scale:
         if self._last is not None:
             best_of_two = max(value, self._last)  # twice in a row: a single low block is luck
             self._blocks_at_best = 1 if best is None or best_of_two < best - self.sigma else self._blocks_at_best + 1
-            self._best = best = best_of_two if best is None else min(best, best_of_two)
+            self.best = best = best_of_two if best is None else min(best, best_of_two)
         self._last = value
         if best is None or value <= best + noise or lowest <= best:  # else only the tolerance calls it no climb
             self._values.append(value)
@@ -183,26 +164,21 @@ class _Scale:
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
         """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self._best is None:
+        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self.best is None:
             return False
-        if newest < (self._best + self._lowest_above) / 2:
+        if newest < (self.best + self.lowest_above) / 2:
             return False
-        falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
+        falling = self._latest - self.best < _STILL_THERE * (self._highest_above - self.best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
 
     def excess(self) -> float:
-        return (self._latest - self._best) / abs(self._best) if self._best else 0.0
+        return (self._latest - self.best) / abs(self.best) if self.best else 0.0
 
-    def climb(self) -> _Climb:
+    @property
+    def onset_range(self) -> tuple[int, int]:
+        """After the last block that was as good as the best, but for noise; and where the first that was not ended."""
         early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
-        best = math.nan if self._best is None else self._best
-        return _Climb(
-            onset_range=(early, self._since_until),
-            best=best,
-            mean=self._lowest_above,
-            sigma=self.sigma,
-            samples=self._samples,
-        )
+        return early, self._since_until
 
 
 def _sigma(values: Sequence[float], otherwise: float) -> float:
