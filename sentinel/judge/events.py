@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _REMEMBERED_SPIKES = 64
-# (signal, steps before the onset) of each that left its band before the loss did, the earliest first.
-Led = tuple[tuple[str, int], ...]
+Led = tuple[tuple[str, int], ...]  # (signal, steps before the onset) of each that left its band, the earliest first
 
 
 class EventKind(StrEnum):
@@ -17,8 +16,7 @@ class EventKind(StrEnum):
     NAN = "nan"  # The weights are not numbers any more
     PLATEAU = "plateau"  # The loss stopped falling well above where its own trend would have it
     STALLED = "stalled"  # No samples came for a long time
-    # A planned change (sequence length, batch size, learning rate, epoch, restart) moved the loss.
-    REGIME_CHANGE = "regime_change"
+    REGIME_CHANGE = "regime_change"  # A planned change (seqlen, batch, LR, epoch, restart) moved the loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +28,7 @@ class Event:
     verdict_step: int  # The step whose sample showed it
     end_step: int | None = None  # The step by which it was over; None while it lasts
     recommend_rollback: bool = False
-    # Signals that left their bands before the loss did, the earliest first; fields of Sample.
-    led_by: tuple[str, ...] = ()
+    led_by: tuple[str, ...] = ()  # Signals that left their bands before the loss did, the earliest first
     led_by_steps: tuple[int, ...] = ()  # How many steps before the onset each of them did
     reason: str  # A sentence that an on-call person can act on
 

@@ -17,19 +17,16 @@ _WANDERING_BLOCKS = 12
 # Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
 # wanders.
 _WANDERING_LAGS = (8, 16)
-# Estimates of the wandering whose median is taken: of an autocorrelated series, 96 values are few independent ones.
-_WANDERINGS = 2
+_WANDERINGS = 2  # Estimates of the wandering whose median is taken: 96 values are few independent ones
 _COLD_BLOCKS = 2  # Blocks without which a band is provisional
-# Width of a provisional band (share of its level): a quarter more loss is news after one single sample, too.
-_COLD_FLOOR = 0.25
+_COLD_FLOOR = 0.25  # Width of a provisional band (share of its level): a quarter more loss is news after one sample
 # The same after a change of the run's settings: at 8 tokens of 128 the noise is four times what it was, and one of the
 # first losses is as low by chance as half the next.
 _COLD_FLOOR_ANEW = 1.0
 _TAIL_BLOCKS = 128  # Blocks that an outlier is remembered for: 1,024 samples; rarer ones are news each time
 _TAIL_OUTLIERS = 3  # Outliers of a height within that time that make it part of the noise: one or two are events
 _SETTLED_BLOCKS = 64
-# Blocks after which a settled band's noise is estimated anew, more often before; its level moves with each.
-_NOISE_EVERY_BLOCKS = 8
+_NOISE_EVERY_BLOCKS = 8  # Blocks after which a settled band's noise is estimated anew; its level moves with each
 _MAX_TAIL = 20.0  # No tail is heavier than this: a loss that leaves 120 deviations is news in every run
 
 
@@ -111,13 +108,10 @@ class NoiseBand:
         self.ready = False  # Whether enough was seen for the band to be more than provisional
         self.level = math.nan  # In the signal's unit; nan before the first value
         self.sigma = 0.0  # Robust standard deviation of one value around its trend, in the signal's unit
-        # The lowest level since `settled` was called, in its unit: what a wider tolerance is measured from.
-        self.lowest = math.nan
+        self.lowest = math.nan  # The lowest level since `settled` was called: a wider tolerance is measured from it
         self.upper = math.inf  # The band's upper edge, in the signal's unit; inf before the first value
-        # `robust_sigma` of neighbouring values, in the signal's unit: the noise that is independent.
-        self.neighbours = 0.0
-        # Independent values that one is worth: below 1 where neighbours differ by less than the series wanders.
-        self.independence = 1.0
+        self.neighbours = 0.0  # `robust_sigma` of neighbouring values, in the signal's unit: the independent noise
+        self.independence = 1.0  # Independent values that one is worth: below 1 where the series wanders
 
     def begun_anew(self) -> NoiseBand:
         """Another one, that knows the outliers alone: how heavy the tails are does not change with the level."""

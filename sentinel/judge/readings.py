@@ -107,8 +107,7 @@ class Samples:
     signals: Mapping[str, list[float]]  # The measured ones of BANDED, by name
     skipped: bool
     after: int | None  # The step of the sample before; None where these are the first
-    # Whether these are eight: all measured, finite, not 0.0 and not skipped, and no setting changes among them.
-    plain: bool = False
+    plain: bool = False  # Whether these are eight: measured, finite, not 0.0, not skipped, no setting changes
 
     @classmethod
     def of(

@@ -14,13 +14,11 @@ from sentinel.judge.series import Series
 from sentinel.vocabulary.sample import Sample, Validation
 
 WINDOW = 20  # Steps of the mean loss that the level before the onset and the level now are compared by
-# A recovered loss is this share below the best before the onset; less could be the next spike's way in.
-BETTER_BY = 0.05
+BETTER_BY = 0.05  # A recovered loss is this share below the best before the onset; less could be the next spike
 # On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
 # the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress.
 IMPROVES_BY = 0.01
-# How far above the trend from before the onset (share of the loss) a loss may be and still follow it.
-ON_TREND_WITHIN = 0.005
+ON_TREND_WITHIN = 0.005  # How far above the trend from before the onset (share) a loss may be and still follow it
 _VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 
 

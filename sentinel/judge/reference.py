@@ -41,8 +41,7 @@ class Reference:
 
 
 SAMPLES_PER_POINT = 64  # Samples whose mean is one point: a single loss is noise
-# Twice as many samples make a point wherever there would be more: months of training are a few hundred kilobytes.
-_MOST_POINTS = 4096
+_MOST_POINTS = 4096  # Wherever there would be more, twice as many samples make a point
 
 
 _Point = tuple[float, float, float]  # The last place, the middle one, and the mean of the losses

@@ -14,8 +14,7 @@ from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-# Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands.
-_KEPT_SAMPLES = 1 << 18
+_KEPT_SAMPLES = 1 << 18  # Samples that a run can go back by and still be judged by all of its past
 _Kept = tuple[Series, Readings]  # A stretch of the present line of descent, and the judge as it was before it
 
 

@@ -10,15 +10,13 @@ from sentinel.judge.thresholds import Thresholds
 
 Settings = tuple[float | None, ...]  # Values of the settings that losses compare under; None was never reported
 _SETTLES_SAMPLES = 64  # Samples without a further change after which the new regime is the one that is compared with
-# A learning rate above so many times the lowest since the regime settled is rising; less is rounding in a log.
-_REWARMED = 1.02
+_REWARMED = 1.02  # A learning rate this many times the lowest since the regime settled is rising; less is rounding
 _AS_PRINTED = 1.0005  # A learning rate up to so many times another is the same one, printed to four digits
 # Changes by less than this factor are part of a schedule, and no events of their own; so much less of a setting (a
 # length that wavers with its batches) still compares, within the tolerance.
 _LOG_LARGE = math.log(1.5)
 _TAIL = 0.05  # Share of the highest learning rate below which its changes are the tail of a decay: factors grow there
-# How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it.
-_BATCH_TOLERANCE = 0.05
+_BATCH_TOLERANCE = 0.05  # How far the loss may move (share) when the batch changes, and with it the gradient's noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +24,8 @@ class Change:
     step: int
     what: str  # In words: `the sequence length went from 64 to 128`
     is_event: bool  # Whether it is an event worth a line
-    # False where no loss before compares with those after (a much shorter sequence length, other data).
-    comparable: bool = True
-    # False where a setting has moved by half since the trend was begun: what was to be expected then is no more.
-    same_trend: bool = True
+    comparable: bool = True  # False where no loss before compares with those after (a much shorter length, other data)
+    same_trend: bool = True  # False where a setting has moved by half since the trend was begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +33,7 @@ class _Setting:
     column: str
     words: str
     text: str  # Format of a value
-    # How far the loss may move after it has changed, beside its noise (share of the level).
-    tolerance: Callable[[Thresholds], float]
+    tolerance: Callable[[Thresholds], float]  # How far the loss may move after it has changed (share of the level)
     default: float | None = None  # What a sample without it has; None is what the one before had
     at_most: str | None = None  # The column that it is a part of: a sample without it has all of that
     less_is_comparable: bool = False

@@ -20,8 +20,7 @@ _LEAST_BLOCKS = 4  # Blocks without which no usual value is known
 # The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
 # the gradient's noise are higher at a short length.
 _UNLIKE = 10.0
-# Samples for which a run that the judge finds healthy may be out of proportion: then the history begins anew.
-_NEW_NORMAL_SAMPLES = 512
+_NEW_NORMAL_SAMPLES = 512  # A healthy run out of proportion for so many samples: the history begins anew
 _REMEMBERED = 256  # Spans that are kept
 
 
@@ -31,8 +30,7 @@ class _Signal:
     words: str
     factor: float  # Times its usual value at which a reading is extreme
     above: float = 0.0  # … and at least so far above it, in the signal's unit
-    # Readings in a row that must be: one loss or gradient may be of an odd batch; Adam's variance is no one step's.
-    running: int = 1
+    running: int = 1  # Readings in a row that must be: one loss or gradient may be of an odd batch
 
 
 # Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
@@ -53,8 +51,7 @@ class UnhealthySpan:
     last_step: int
     words: str  # The signal, in words
     worst: float  # nan where it was not a number
-    # What was usual in the run before it; None where that was not known, and the reading was not a number.
-    usual: float | None
+    usual: float | None  # What was usual before it; None where that is unknown and the reading was not a number
 
     @property
     def reason(self) -> str:

@@ -32,24 +32,19 @@ class Context:
     now_unix_s: float
     job_alive: bool | None  # Whether a process of the run is alive; None where that is unknown
     why_unknown: str | None = None  # Why that is unknown, as a sentence; None where it is known
-    # Whether the job is out of sight by configuration: then silence is all that can be seen of its end.
-    elsewhere: bool = False
-    # Whether a job of this run has been there before, by what it left behind besides a journal.
-    job_was_seen: bool = False
+    elsewhere: bool = False  # Whether the job is out of sight by configuration: its end shows as silence only
+    job_was_seen: bool = False  # Whether a job of this run has been there before, by what it left besides a journal
     pending: bool = False  # Whether the job waits in a scheduler's queue
     readable: bool = True  # Whether the readings can be got at, at all
     attempt: int | None = None  # The newest attempt; None before the first
-    # How the newest attempt ended, "finished" only at its planned end; None while it has not said that it ended.
-    finished_reason: str | None = None
+    finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
     # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
     # the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's
     # clock. None before its first, nan where its source has no clock.
     last_sample_unix_s: float | None = None
     attempt_started_unix_s: float | None = None  # When the newest attempt began, by the same reckoning
-    # When a log, a checkpoint or the journal was written last, by the same reckoning; None where there is none.
-    second_witness_unix_s: float | None = None
-    # The step at which the newest attempt's warmups and curricula have come to their ends.
-    warmup_end_step: int | None = None
+    second_witness_unix_s: float | None = None  # When a log, checkpoint or journal was written last, likewise
+    warmup_end_step: int | None = None  # Where the newest attempt's warmups and curricula have come to their ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +52,7 @@ class Verdict:
     kind: VerdictKind
     reason: str
     global_step: int | None = None  # The step that it speaks of; None where there is none yet
-    # First step of the episode, earliest and latest; None when nothing is wrong.
-    onset_range: tuple[int, int] | None = None
+    onset_range: tuple[int, int] | None = None  # First step of the episode, earliest and latest; None without one
     alarm_step: int | None = None  # The step at which the divergence was known
     led_by: tuple[str, ...] = ()
     led_by_steps: tuple[int, ...] = ()  # How many steps before the late end of the onset each of them moved

@@ -26,10 +26,8 @@ class Form:
     name: str = "the document"  # What an error calls the whole of it
     json: bool = True  # Whether null stands for None, and "nan" and "inf" for the floats
     prints_whole_as_float: bool = False  # Whether a whole number may be printed as 2048.0
-    # Whether unknown keys are passed over: what a newer version wrote; otherwise they are an error.
-    ignores_unknown: bool = False
-    # Whether a number has to lie in the range beside its type; if not, only in one that no measurement can leave.
-    checks_ranges: bool = True
+    ignores_unknown: bool = False  # Whether unknown keys (of a newer version) are passed over; otherwise an error
+    checks_ranges: bool = True  # Whether all ranges are checked; if not, only those that no measurement can leave
     whole: Range | None = None  # Of whole numbers that have no range of their own
     # Further types that are written as a string -> what an error calls them, and (string, key) -> the value.
     scalars: Mapping[type, tuple[str, Callable[[str, str], Any]]] = field(default_factory=dict)

@@ -84,8 +84,7 @@ class PagerError(TemporaryError):
 
     def __init__(self, said: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(said)
-        # Seconds that the pager asks to be left alone for; None where it asks for nothing.
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s  # Seconds to wait that the pager asks for; None where it asks for nothing
 
 
 class ScrapeError(TemporaryError):

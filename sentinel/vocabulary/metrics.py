@@ -17,8 +17,7 @@ class Exemplar:
     """Of one series of a counter. Its value is 1, what the thing has added to the counter, as in other exporters."""
 
     labels: Mapping[str, str]  # What would be too much for the labels of a series: the step, the incident
-    # When it happened; None where that is not known, and whoever scrapes takes the scrape's time.
-    time_unix_s: float | None
+    time_unix_s: float | None  # When it happened; None where that is not known: then the scrape's time counts
     value: float = 1.0
 
 
@@ -64,10 +63,8 @@ class SampleMetric:
 
     field: str
     help: str
-    # Whether its largest value of the last steps is shown as well: a spike between two scrapes shows there.
-    in_window: bool = False
-    # Whether it is measured only every few steps; in between the last one that was measured is shown.
-    at_intervals: bool = False
+    in_window: bool = False  # Whether its largest value of the last steps is shown too, for spikes between two scrapes
+    at_intervals: bool = False  # Whether it is measured every few steps only; the last measured one is shown
 
     @property
     def name(self) -> str:

@@ -10,8 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sentinel.vocabulary.errors import LineError
 
-# Of what is counted: steps, tokens, samples. A float, and so any reader of JSON, holds it to the last digit.
-LARGEST_WHOLE = 2**53
+LARGEST_WHOLE = 2**53  # Of what is counted (steps, tokens, samples): a float holds it to the last digit
 LATEST_UNIX_S = 1e11  # The year 5138: a time beyond it was not written in seconds
 _LONGEST_SHOWN = 100
 _MOST_VALUES = 2_000_000
@@ -109,8 +108,7 @@ class Range:
     most: float | None = None
     below: float | None = None
     nan: bool = False  # Whether nan is in it
-    # Whether no measurement can lie outside: a record that does is unreadable, where another is only unwise.
-    physical: bool = False
+    physical: bool = False  # Whether no measurement can lie outside: a record that does is unreadable
     words: str = ""  # What errors call it, where the ends by themselves are hard to read
 
     def __contains__(self, number: float) -> bool:

@@ -18,44 +18,31 @@ class Sample:
 
     attempt: int  # The life of the training process group that took this step; 1 is the first
     global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
-    # When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps).
-    time_unix_s: UnixSeconds
+    time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
-    # loss / the smallest loss of all previous steps at this seqlen; 1.0 at the first, inf when loss is not finite.
-    loss_ratio: float | None = None
-    # Sum over all parameters of sqrt(v), v = Adam's exp_avg_sq, each parameter once. nan when any v is nan.
-    adam_variance_l1: float | None = None
-    # max over all parameters of sqrt(v); MAX over every rank. nan when any v is nan.
-    adam_variance_max: float | None = None
+    loss_ratio: float | None = None  # Over the smallest previous loss at this seqlen; 1.0 first, inf if not finite
+    adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
+    adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
     grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
-    # Root mean square over all parameters of the change that this update made, before it is scaled by lr.
-    update_norm: float | None = None
-    # L2 norm of Adam's first moment (exp_avg), each parameter once. nan when any of it is.
-    momentum_l2: float | None = None
-    # L2 norm of the parameters that Adam updates (the fp32 ones where there are two kinds), each once.
-    param_norm: float | None = None
-    # Largest minus smallest loss over the ranks that reported this step, nats; None where only one did.
-    loss_spread: float | None = None
+    update_norm: float | None = None  # RMS over all parameters of this update, before it is scaled by lr
+    momentum_l2: float | None = None  # L2 norm of Adam's first moment (exp_avg). nan when any of it is
+    param_norm: float | None = None  # L2 norm of the parameters that Adam updates (fp32 ones), each once
+    loss_spread: float | None = None  # Largest minus smallest loss over the ranks, nats; None where only one reports
     # Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
     # root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains.
     grad_norm_spread: float | None = None
     loss_scale: float | None = None  # The loss scale of fp16 training; None where there is none
     lr: float | None = None  # Learning rate that this step was taken with
     seqlen: int | None = None  # Tokens per sample in this step; below the full length while it warms up
-    # Random-LTD: tokens of a sample that each middle layer sees in this step; None where all layers see all.
-    kept_tokens: int | None = None
-    # Share of the training samples that the curriculum admits to this step, above 0 and at most 1; None is all.
-    curriculum_share: float | None = None
+    kept_tokens: int | None = None  # Random-LTD: tokens of a sample that a middle layer sees; None where all
+    curriculum_share: float | None = None  # Of the training samples, admitted by the curriculum, (0, 1]; None is all
     lr_warmup_steps: int | None = None  # Length of the LR warmup that is in force, in steps from its anchor
     skipped: bool = False  # True when the optimizer skipped the update (overflow): the weights are as they were
     step_time_s: float | None = None  # Wall time since the previous step ended; None at an attempt's first step
-    # Tokens of this step over step_time_s, all ranks together; None where either is not known.
-    tokens_per_s: float | None = None
+    tokens_per_s: float | None = None  # Tokens of this step over step_time_s, all ranks; None where either is unknown
     global_batch_samples: int | None = None  # Samples in this step, over all ranks and micro-batches
-    # Where the data order stands: samples consumed by the run, this step and the skipped ones included.
-    consumed_samples: int | None = None
-    # Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up.
-    consumed_tokens: int | None = None
+    consumed_samples: int | None = None  # Consumed by the run, this step and the skipped ones included
+    consumed_tokens: int | None = None  # Counted, not global_step * seqlen (seqlen warms up); this step included
     epoch: float | None = None  # Passes over the data so far, fractions included, as the trainer counts them
 
 
@@ -64,8 +51,7 @@ class ScrapedSample(Sample):
     """The step that a scrape saw, and what the trainer's counters and window maxima say of those since the one before.
     All counts leave out the step itself."""
 
-    # Optimizer steps between the sample before and this one; for an attempt's first, all before it.
-    unseen_steps: int = 0
+    unseen_steps: int = 0  # Optimizer steps between the sample before and this one; for an attempt's first, all before
     unseen_nonfinite: int = 0  # Of these, the ones whose loss was nan or infinite
     unseen_skipped: int = 0  # Of these, the ones whose update the optimizer skipped
     unseen_spikes: int = 0  # Of these, the ones with a loss ratio above 1.2; a loss that is not finite counts
@@ -81,12 +67,9 @@ class LayerVariance:
     attempt: int
     global_step: int
     time_unix_s: UnixSeconds
-    # The embedding, each block by its path in the model, the head; the same ones at every step of an attempt.
-    layers: tuple[str, ...]
-    # Of each layer: sum over its parameters of sqrt(v). nan when any v of it is nan.
-    adam_variance_l1: tuple[float, ...]
-    # Of each layer: max over its parameters of sqrt(v). nan when any v of it is nan.
-    adam_variance_max: tuple[float, ...]
+    layers: tuple[str, ...]  # The embedding, each block by its path in the model, the head; the same at every step
+    adam_variance_l1: tuple[float, ...]  # Of each layer: sum over its parameters of sqrt(v). nan when any v is
+    adam_variance_max: tuple[float, ...]  # Of each layer: max over its parameters of sqrt(v). nan when any v is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,31 +113,22 @@ class RunStarted(SharedSettings):
     hook_version: str | None = None  # Version of the distribution that the hook came from
     host: str | None = None
     pid: int | None = None  # Process id of rank 0 on `host`
-    # When that process was started: with the pid it names the process for good.
-    process_start_unix_s: UnixSeconds | None = None
-    # Clock ticks from that machine's boot to the process's start: a change of the machine's clock does not move it.
-    process_start_ticks: int | None = None
-    # The machine's own name for its boot (/proc/sys/kernel/random/boot_id): two machines may have one host name.
-    boot_id: str | None = None
-    # The namespace that `pid` counts in, as pid:[4026531836]: a container has one of its own.
-    pid_namespace: str | None = None
-    # The scheduler's id of the job, or None; Slurm's as squeue shows it: `4711`, or `7_2` for a task of an array.
-    job_id: str | None = None
+    process_start_unix_s: UnixSeconds | None = None  # Its start: with the pid it names the process for good
+    process_start_ticks: int | None = None  # The same in clock ticks since boot: no change of the clock moves it
+    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id: two machines may have one host name
+    pid_namespace: str | None = None  # The one that `pid` counts in, as pid:[4026531836]: containers have their own
+    job_id: str | None = None  # The scheduler's; Slurm's as squeue shows it: `4711`, `7_2` of an array
     restart_count: int | None = None  # How often the scheduler has requeued this job
     parent_attempt: int | None = None  # The attempt whose checkpoint this one continues, or None
-    # global_step of the checkpoint that was loaded; None when training starts from scratch.
-    resumed_from: int | None = None
+    resumed_from: int | None = None  # global_step of the checkpoint that was loaded; None from scratch
     incident: str | None = None  # The incident whose overrides are in force, or None
     rollback: str | None = None  # Which restart of that incident: the `rollback` of overrides.json, or None
-    # Ids of the one-shot overrides that the run has had so far, this start's included.
-    applied_once: tuple[str, ...] = ()
+    applied_once: tuple[str, ...] = ()  # Ids of the one-shot overrides so far, this start's included
     # Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
     # and past what is skipped there.
     first_sample_index: int | None = None
-    # Samples that mitigations have left out of the data so far, over the run's life, each once.
-    skipped_samples: int | None = None
-    # Which ones: SkippedRanges, as to_json gives them; kept in the checkpoint's client state.
-    skipped_ranges: tuple[dict[str, Any], ...] | None = None
+    skipped_samples: int | None = None  # Left out of the data by mitigations over the run's life, each once
+    skipped_ranges: tuple[dict[str, Any], ...] | None = None  # Which: SkippedRanges, as to_json gives them
     consumed_tokens: int | None = None  # consumed_tokens before the first step
     # The same less what random-LTD has dropped, averaged over the layers and rounded down: what the LR goes by where it
     # counts tokens. None is consumed_tokens.
@@ -169,21 +143,18 @@ class RunStarted(SharedSettings):
     batch_size_schedule: dict[str, Any] | None = None
     random_ltd_schedule: dict[str, Any] | None = None
     curriculum_schedule: dict[str, Any] | None = None
-    # Largest global L2 norm of the gradient, as the engine holds it; 0 does not clip.
-    gradient_clipping: float | None = None
+    gradient_clipping: float | None = None  # Largest global L2 norm of the gradient; 0 does not clip
     free: dict[str, Any] | None = None  # The free-form changes that the trainer has made, as overrides.json gave them
     checkpoint_interval_steps: int | None = None
     world_size: int | None = None
-    # What reports, as a person calls it: "Hugging Face's Trainer". None where nobody has said.
-    trainer: str | None = None
+    trainer: str | None = None  # What reports, for a person: "Hugging Face's Trainer". None where unknown
     # Keys of overrides.json (`standing` and `once`) that this trainer applies; empty where it only observes. None is
     # unknown: a hook that did not declare it, an older journal, a log.
     applies: tuple[str, ...] | None = None
     # Fields of this record that were read from the trainer's arguments and not from what it runs with: a checkpoint
     # that is loaded may have brought older values back. None is none of them.
     from_arguments: tuple[str, ...] | None = None
-    # Whatever else the trainer wants on the record (its arguments, versions).
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # What else the trainer wants on record (its arguments)
 
 
 Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished

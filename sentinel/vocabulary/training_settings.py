@@ -54,8 +54,7 @@ class Setting:
     proof: Proof | None = None
     _: KW_ONLY
     standing: bool = False  # Whether `standing` of overrides.json can change it
-    # Whether loading a checkpoint brings an older value back: that it was passed does not show that it is in force.
-    restored: bool = False
+    restored: bool = False  # Whether loading a checkpoint brings an older value back, whatever was passed
     option: str = ""  # Megatron's option for it, where its value can be written as it is
     default: float | None = None  # Megatron's own value, where its job script gives none
 
@@ -100,8 +99,7 @@ class SharedSettings(OptimizerSettings):
     parameters: float | None = None  # Parameters of the whole model
     # fp16: the loss scale that the first step is taken with.
     loss_scale: Annotated[float | None, Setting("loss scale", restored=True)] = None
-    # The steps after which Adam's moments and step count were set to 0, over the run's life.
-    moments_reset_steps: tuple[int, ...] | None = None
+    moments_reset_steps: tuple[int, ...] | None = None  # After which Adam's moments and step count were set to 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,7 @@ SIGNALS = (
 _QUIET_WINDOWS = 5  # The quiet stretch before the window is this many times as long
 _REHEARSALS = 5  # How many windows before the window the same question is asked of
 _CHANCE = 0.01  # Single exceedances to be expected by chance over the window, per signal, both sides together
-# A departure is at least this share of the level: what is smooth to the last digit always leaves its noise.
-_FLOOR = 0.03
+_FLOOR = 0.03  # A departure is at least this share of the level: a smooth signal always leaves its noise
 _MARGIN = 2.0  # How much farther than ever before: getting there again is no news
 _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
@@ -40,8 +39,7 @@ class Departure:
     signal: str
     first_step: int
     steps_before_onset: int
-    # How far it got until the onset, in deviations of its noise, below 0 downwards; inf where it was not a number.
-    deviations: float
+    deviations: float  # How far it got until the onset, in deviations of its noise, below 0 downwards; inf for nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ class Finding:
     onset_range: tuple[int, int]  # The first step of it: earliest and latest
     reason: str = ""
     kind: EventKind = EventKind.DIVERGENCE  # DIVERGENCE and NAN raise the alarm
-    # The step by which it was over: ends the alarm or the plateau that lasts. None while it lasts.
-    end_step: int | None = None
+    end_step: int | None = None  # The step by which it was over: ends the alarm or plateau. None while it lasts
     supersedes: bool = False  # Whether it replaces an alarm that is raised already
     is_event: bool = True  # False for a spike that raised a mean and no single loss above the band
 
@@ -123,8 +122,7 @@ class Detector(Protocol):
     steps are judged, on the same path as one.
     """
 
-    # Whether what it learns compares at the same settings only: the series keeps one for each of those.
-    per_settings: ClassVar[bool] = False
+    per_settings: ClassVar[bool] = False  # Whether it learns for the settings in force only: one instance for each
     only_unusual: ClassVar[bool] = False  # Whether eight quiet samples mean nothing to it: it does not get them
     onset_range: tuple[int, int] | None = None  # The onset of what is under way, whether it is a finding yet or not
     excludes: bool = False  # Whether the newest sample has no loss that a later detector may learn from

@@ -10,14 +10,11 @@ from sentinel.judge.noise_band import median, robust_sigma
 from sentinel.judge.thresholds import Thresholds
 
 _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
-# Standard errors that a loss must stand above its level, as many as the deviations that a band is wide.
-_SIGNIFICANT = 6.0
-# … when it has stood for three patiences: where noise wanders six may never come, and chance does not last so long.
-_SIGNIFICANT_AT_LAST = 4.0
+_SIGNIFICANT = 6.0  # Standard errors that a loss must stand above its level: as many as the deviations of a band
+_SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: where noise wanders, six may never come
 _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
-# Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready.
-_SAMPLES_TO_DOUBT_BAND = 16
+_SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +33,7 @@ class Episode:
     outside: int = 0  # Those of them that were above the edge
     back_step: int | None = None  # First step after the last one that was above the edge; None while the newest is
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # The last finite losses since the onset
-    # More of them: as many as the level was taken from.
-    longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+    longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))  # As many as the level was taken from
     # (step, median of the recent losses), every fourth sample: whether it is on its way back.
     marks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=256))
     differences: deque[float] = field(default_factory=lambda: deque(maxlen=16))

@@ -23,8 +23,7 @@ class LeadingSignals(Detector):
         self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
         self._departed: dict[str, tuple[int, int, int, float]] = {}
         self._scale: float | None = None
-        # The step since which the loss scale falls, and by how many halvings so far; None where it does not.
-        self._fall: tuple[int, float] | None = None
+        self._fall: tuple[int, float] | None = None  # Since which step the loss scale falls, and by how many halvings
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         if any(self._inside.values()):

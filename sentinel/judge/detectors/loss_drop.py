@@ -6,8 +6,7 @@ from sentinel.judge.detectors.detector import Block, Detector, Known, Reset
 from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
-# Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples, once begun.
-_SUDDEN = 0.15
+_SUDDEN = 0.15  # Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples
 
 
 class LossDrop(Detector):

@@ -16,8 +16,7 @@ _PER_OCTAVE = 4  # Means kept for each doubling of the steps: a trend of months 
 _FITTED = 8  # Means that a trend is drawn through: two doublings, up to one doubling ago
 _ABOVE_TREND = 0.10  # Share above its own extrapolation at which a loss that stands still is a plateau
 _STANDS_STILL = 0.01  # Share that a loss falls by in a doubling of its steps, at most, where it stands still
-# Share above the reference run at the same step. tr8-104B stood at 6.3 where its 13B sibling stood at 4.5: 0.40.
-_ABOVE_REFERENCE = 0.20
+_ABOVE_REFERENCE = 0.20  # Share above the reference run. tr8-104B stood at 6.3, its 13B sibling at 4.5: 0.40
 _REFERENCE_FROM_STEP = 500  # Before, LR warmups of different length make siblings differ by more than that
 
 

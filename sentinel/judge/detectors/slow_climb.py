@@ -22,10 +22,8 @@ _NOISE_BLOCKS = 24  # Blocks that a scale's noise is taken from: more would reac
 # nothing is called too early.
 _ENOUGH_BLOCKS = 12
 _NORMAL = NormalDist()
-# Share of the patience that the blocks above must span: three of 32 samples are 95 steps from first to last.
-_NEARLY = 0.9
-# Share of the largest excess that the newest block must have: less is on its way back, and is waited for.
-_STILL_THERE = 0.7
+_NEARLY = 0.9  # Share of the patience that the blocks above must span: three of 32 samples are 95 steps
+_STILL_THERE = 0.7  # Share of the largest excess that the newest block must have: less is on its way back
 _RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on their way back
 
 

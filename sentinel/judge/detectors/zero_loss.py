@@ -9,10 +9,8 @@ from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-# Nats. A log of four decimals shows 0.0 below 0.00005: three decades further down, and no loss skips those at once.
-_FAR_FROM_ZERO = 0.1
-# Losses before a zero can be impossible: an easy task falls to nothing in its first few, where each is a long mean.
-_BEGUN_SAMPLES = 8
+_FAR_FROM_ZERO = 0.1  # Nats. A log of four decimals shows 0.0 below 0.00005, three decades further down
+_BEGUN_SAMPLES = 8  # Losses before a zero can be impossible: an easy task falls to nothing in its first few
 
 
 class ZeroLoss(Detector):

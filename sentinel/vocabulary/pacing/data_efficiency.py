@@ -21,16 +21,14 @@ class DifficultySchedule(ByRoot, Described):
     Source: Li et al. 2022, section 4.1 (arXiv:2212.03597), which prints (t / T)^2 for the square root.
     """
 
-    # "value": difficulties are the metric's own numbers. "percentile": shares of the samples by rank, 1 to 100 %.
-    kind: str
+    kind: str  # "value": the metric's own numbers; "percentile": shares of the samples by rank, 1 to 100 %
     start: int  # d_s, the largest difficulty at the anchor
     full: int  # d_e, the largest difficulty that there is; 100 for percentiles
     total_steps: int = 0  # T, optimizer steps from start to full; 0 draws from all from the first step
     root_degree: float = 1.0  # r, dimensionless: 1 is linear, 2 the square root
     multiple: int = 1  # Difficulties are rounded down to a multiple of this: DeepSpeed's difficulty_step
     anchor_step: int = 0  # a, the completed step that it counts from
-    # Listed stages in place of the formula (DeepSpeed's fixed_discrete), taken as they are; () is the formula.
-    difficulties: tuple[int, ...] = ()
+    difficulties: tuple[int, ...] = ()  # Listed stages, not rounded (DeepSpeed's fixed_discrete); () is the formula
     max_steps: tuple[int, ...] = ()  # The last step of each listed stage but the last, in steps since the anchor
 
     def __post_init__(self) -> None:
@@ -83,8 +81,7 @@ class MetricSchedule(Described):
 class CurriculumSchedule:
     """The metrics that pace the data together: a sample is drawn where it is easy enough by each."""
 
-    # By the metric's name, as its index was built (voc, seqreo, … or the user's own); none is no curriculum.
-    metrics: Mapping[str, MetricSchedule]
+    metrics: Mapping[str, MetricSchedule]  # By name, as its index was built (voc, seqreo, …); none is no curriculum
 
     def anchored_at(self, step: int) -> CurriculumSchedule:
         moved = {n: replace(m, difficulty=m.difficulty.anchored_at(step)) for n, m in self.metrics.items()}

@@ -78,8 +78,7 @@ _SEQLEN_METRICS: dict[str, Shortening] = {
 class IndexedMetric:
     difficulty: DifficultySchedule
     index_to_sample_path: str | None  # DeepSpeed's index value -> samples; None for a single cluster, which needs none
-    # DeepSpeed's index of the values themselves; None where percentiles alone are asked for.
-    index_to_metric_path: str | None
+    index_to_metric_path: str | None  # DeepSpeed's index of the values; None where percentiles alone are asked for
     clustering_type: str  # schedule_based, or single_cluster: all samples, whatever their difficulty
 
 
@@ -88,8 +87,7 @@ class DataEfficiency:
     seed: int = 1234  # Orders the samples that are easy enough
     num_epochs: int = 1000
     seqlen: SeqlenSchedule | None = None
-    # How a batch gets shorter: truncate, reshape where the metric is seqlen_reshape; None without a seqlen metric.
-    shorten: Shortening | None = None
+    shorten: Shortening | None = None  # How a batch gets shorter; None without a seqlen metric
     # All metrics but the sequence length, by name; a sample is drawn where it is easy enough by each.
     metrics: Mapping[str, IndexedMetric] = field(default_factory=dict)
     data_cluster_path: str | None = None  # Where DeepSpeed's sampler keeps its clusters

@@ -29,10 +29,8 @@ class LrSchedule(Described):
 
     peak: float  # Learning rate at the end of the warmup, before decay
     warmup: int  # W, length of the warmup in `unit`s; 0 is none
-    # Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay at all.
-    decay_end: int
-    # Where the decay begins, in decay units from the run's beginning: where the run's first warmup ends.
-    decay_start: int = 0
+    decay_end: int  # Where the decay has reached `minimum`, in decay units from the run's beginning; 0 is no decay
+    decay_start: int = 0  # Where the decay begins, in decay units: where the run's first warmup ends
     minimum: float = 0.0  # Learning rate at and after `decay_end`
     anchor: int = 0  # a, in `unit`s: where the warmup counts from
     unit: str = "steps"  # "steps", "tokens", or "samples", as Megatron's scheduler counts

@@ -18,12 +18,9 @@ class AdaptiveState(Described):
     """What the validations since the anchor have decided."""
 
     length: Annotated[int, COUNT]  # Tokens per sample from here on
-    # The lowest validation perplexity since the anchor, exp of the loss in nats; inf before the first finite one.
-    best_perplexity: Annotated[float, POSITIVE_OR_INF]
-    # The completed step of the last validation that was counted: one that is repeated after a resume counts once.
-    validated_step: Annotated[int, COUNT]
-    # The anchor of the schedule that it belongs to: a schedule that has been re-anchored begins anew.
-    anchor_step: Annotated[int, COUNT]
+    best_perplexity: Annotated[float, POSITIVE_OR_INF]  # Lowest since the anchor; inf before the first finite one
+    validated_step: Annotated[int, COUNT]  # Completed step of the last validation that was counted
+    anchor_step: Annotated[int, COUNT]  # Of the schedule that it belongs to: a re-anchored one begins anew
 
     def to_json(self) -> dict[str, Any]:
         return dict(to_json(fields_of(self)))
@@ -46,8 +43,7 @@ class SeqlenSchedule(ABC):
     start: int  # s, tokens per sample at the anchor
     full: int  # e, tokens per sample once warmed up
     anchor_step: int = 0  # a, the completed step that the warmup counts from
-    # Lengths are rounded down to a multiple of this, DeepSpeed's difficulty_step: 8 suits fp16, 16 int8.
-    multiple: int = 8
+    multiple: int = 8  # Lengths are rounded down to a multiple of this (difficulty_step): 8 for fp16, 16 for int8
 
     def __init_subclass__(cls) -> None:
         _PACINGS[cls.pacing] = cls

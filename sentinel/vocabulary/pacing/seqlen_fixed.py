@@ -98,10 +98,8 @@ class FixedDiscrete(SeqlenSchedule):
     Press, Smith & Lewis 2021 (arXiv:2012.15832, Shortformer): `difficulties=(128, 3072), max_steps=(T,)`."""
 
     pacing: ClassVar[str] = "fixed_discrete"
-    # Tokens per sample of each stage, from start up to full, none shorter than the one before.
-    difficulties: tuple[int, ...]
-    # The last step of each stage but the last, in optimizer steps since the anchor; one fewer than difficulties.
-    max_steps: tuple[int, ...]
+    difficulties: tuple[int, ...]  # Tokens per sample of each stage, from start up to full, none below the one before
+    max_steps: tuple[int, ...]  # Last step of each stage but the last, since the anchor; one fewer than difficulties
 
     def _check(self) -> None:
         check_stages(self.difficulties, self.max_steps, self.start, self.full)
@@ -126,8 +124,7 @@ class Mixed(SeqlenSchedule):
     pacing: ClassVar[str] = "mixed"
     short_steps: int = 900  # Steps at the start length, first in each round
     full_steps: int = 100  # Steps at the full length, after them
-    # Steps since the anchor in which the rounds are repeated; then all is full length. 0 is none, None for ever.
-    total_steps: int | None = None
+    total_steps: int | None = None  # Steps since the anchor until all is full length. 0: no rounds, None: for ever
 
     def _check(self) -> None:
         if self.short_steps < 1 or self.full_steps < 1:

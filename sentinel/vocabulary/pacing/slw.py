@@ -26,8 +26,7 @@ class SlwRun:
     total_steps: int | None = None  # Where the run ends by its optimizer steps
     total_samples: int | None = None  # Where it ends by its samples
     total_tokens: int | None = None  # Where it ends by its tokens. All None: not known, and not changed.
-    # What an LR warmup in tokens is to count instead; None leaves it in tokens, as in the papers' GPT-3 recipes.
-    counts: Literal["steps", "samples"] | None = None
+    counts: Literal["steps", "samples"] | None = None  # What an LR warmup in tokens is to count; None: tokens
 
     @property
     def track(self) -> Track:
@@ -38,8 +37,7 @@ class SlwRun:
 class SlwChanges:
     schedule: SeqlenSchedule  # The warmup itself (2.1)
     batch: BatchSizeSchedule  # The batch is the full one from here on: no batch-size warmup beside it (2.2)
-    # The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known.
-    total_tokens: int | None
+    total_tokens: int | None  # The run ends after as many tokens as it was to see (2.3); None where its end is unknown
     lr: LrSchedule | None  # The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)
 
 

@@ -23,8 +23,7 @@ def shortening(told: object) -> Shortening | None:
     raise ConfigError(f"batches are shortened by one of {', '.join(get_args(Shortening))}, not by {told!r}")
 
 
-# Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed.
-_MOST_STEPS = 5_000_000
+_MOST_STEPS = 5_000_000  # Steps counted one by one; more under a schedule that still changes is an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,7 @@ class Track:
     shorten: Shortening = "truncate"
     random_ltd: RandomLtdSchedule | None = None
     layers: int = 1  # Layers of the model; matters under random-LTD alone
-    # What a length counts as that is not known beforehand (adaptive and custom pacings): a lower or an upper bound.
-    unforeseen: Literal["start", "full"] = "start"
+    unforeseen: Literal["start", "full"] = "start"  # Counts for a length not known beforehand: a lower or upper bound
 
     def tokens_per_sample(self, step: int) -> int:
         """Tokens that the update that makes `step` trains on, of each sample of the data; random-LTD is left out."""

@@ -12,8 +12,7 @@ from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlation
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-# Signals that are correlated where they are measured and vary; fields of Sample.
-ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
+ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")  # Correlated where measured and varying; fields of Sample
 _NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]

@@ -17,8 +17,7 @@ class Axis:
     """Where each sample lies."""
 
     cells: NDArray[np.int64]  # (n,) strictly increasing, from 0
-    # Steps from one cell to the next: the most frequent distance of neighbouring samples (a log's interval).
-    interval_steps: int
+    interval_steps: int  # Steps from one cell to the next: the most frequent distance of neighbours (a log's interval)
 
     @classmethod
     def of(cls, steps: NDArray[np.int64], lags: int) -> Axis:
@@ -179,10 +178,8 @@ def _centred(x: Floats, there: NDArray[np.bool_]) -> Floats:
     return centred
 
 
-# Samples that share one drift and one scale; longer than a spike, shorter than a learning rate's schedule.
-_BLOCK_SAMPLES = 64
-# How much of the burst's size before it each step keeps: a burst is one event, however many steps it lasts.
-_MEMORY = 0.9
+_BLOCK_SAMPLES = 64  # Samples that share one drift and one scale: longer than a spike, shorter than an LR schedule
+_MEMORY = 0.9  # Of the burst's size before it, what each step keeps: a burst is one event, however many steps it lasts
 # Robust deviations beyond which a change counts as no larger: two outliers that meet are one coincidence, and with some
 # 400 lags to search they nearly always meet at one.
 _REACH = 4.0

@@ -14,8 +14,7 @@ from scipy import special
 from sentinel.judge.analysis.correlation.lagged import Axis, autocorrelation, cross_correlation, prewhitened, worth
 from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, Floats, StreamingPearson, p_values
 
-# What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table.
-SIGNALS = ("adam_variance_l1", "adam_variance_max")
+SIGNALS = ("adam_variance_l1", "adam_variance_max")  # Of Table 3 of Li, Zhang & He 2022; always in the table
 LAGS = 200  # Samples on either side that lagged coefficients reach; no further than a quarter of the series
 Method = Literal["plain", "prewhitened"]
 
@@ -33,8 +32,7 @@ class Correlation:
     # Two-sided, for n_effective pairs, corrected (Holm) for all tests of this method: over the signals, and over the
     # lags where lags were searched. Only a prewhitened one says anything about series that have a trend.
     p_value_adjusted: float
-    # plain: the readings as they are; prewhitened: what of each is not told by its own past (`prewhitened`).
-    method: Method = "plain"
+    method: Method = "plain"  # plain: the readings as they are; prewhitened: see `prewhitened`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +71,7 @@ class LagProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlations:
-    # First each signal plain at lag 0, then each prewhitened at lag 0, then each prewhitened at its best lag.
-    rows: tuple[Correlation, ...]
+    rows: tuple[Correlation, ...]  # Each signal plain at lag 0, prewhitened at lag 0, prewhitened at its best lag
     infinite_ratios: int  # Steps left out because their loss ratio is inf: the loss was not finite
     profiles: tuple[LagProfile, ...] = ()
 
