@@ -21,8 +21,6 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One finding. Steps are global steps."""
-
     kind: EventKind
     onset_range: tuple[int, int]  # First step of the episode: earliest and latest that the readings allow
     verdict_step: int  # The step whose sample showed it
@@ -95,7 +93,6 @@ class Findings:
 
 
 def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:
-    """The event of a spike; `end` is None while it lasts."""
     late = onset_range[1]
     event = Event(kind=EventKind.SPIKE, onset_range=onset_range, verdict_step=late, end_step=end, reason=reason)
     return _led(event, led)

@@ -21,8 +21,6 @@ LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand
 
 @dataclass(slots=True)
 class Attempt:
-    """One life of the training process group, as its journal tells it."""
-
     number: int
     started: RunStarted | None = None
     # In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.

@@ -64,8 +64,6 @@ def _chord_sigma(values: Sequence[float], lag: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """loss = a * step^slope, by least squares of the logarithms."""
-
     mean_log_step: float
     mean_log_loss: float
     slope: float

@@ -157,7 +157,6 @@ def _not_yet(reason: str) -> Recovery:
 
 
 def _waiting(restart: Restart, series: Series) -> Recovery | None:
-    """What has to be over before the loss is compared."""
     if restart.last_step is None:
         return _not_yet("the restart has not made a step yet")
     if series.episode is not None:

@@ -13,8 +13,6 @@ from sentinel.judge.readings import Readings
 
 
 class Reference:
-    """Another run's loss over its steps, to be compared with at the same step."""
-
     def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
         self.name = name
         self._steps = [step for step, _ in points]

@@ -126,7 +126,6 @@ class Regime:
         return compares
 
     def is_quiet(self, step: int) -> bool:
-        """Whether no person has announced a change up to this step."""
         return not self._planned or step < self._planned[-1]
 
     def end_block(self, step: int, samples: int, lr: float | None) -> Change | None:

@@ -81,12 +81,10 @@ class Series:
 
     @property
     def alarm(self) -> Event | None:
-        """Set once something will not come back by itself; None again should it heal after all."""
         return self._findings.alarm
 
     @property
     def skipped_run(self) -> int:
-        """Updates skipped in a row, up to now."""
         return next(d.run for d in self.known.baseline.detectors if isinstance(d, SkippedUpdates))
 
     @property

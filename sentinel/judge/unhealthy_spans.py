@@ -45,8 +45,6 @@ _SIGNALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnhealthySpan:
-    """A stretch of steps at which one signal was extreme."""
-
     first_step: int  # The step after the last reading that was not
     last_step: int
     words: str  # The signal, in words
@@ -122,7 +120,6 @@ class _Tracker:
         return UnhealthySpan(first_step=self._first, last_step=self._last, words=words, worst=worst, usual=usual)
 
     def take(self, step: int, value: float, before: int | None, *, well: bool) -> UnhealthySpan | None:
-        """Takes the next reading; the span that has ended with it, or None."""
         if not self._is_extreme(value):
             over = self.span
             self._end()

@@ -23,8 +23,6 @@ class Digested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole checkpoint, as it was when this was written."""
-
     tag: str  # The folder's name, e.g. global_step3000.
     global_step: int
     files: tuple[Digested, ...]  # Ordered by name; every file of the checkpoint

@@ -49,8 +49,6 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One series of a daemon's metric, with its value."""
-
     name: str  # Of DAEMON_METRICS
     value: float  # In the metric's unit; nan and inf are readings
     labels: tuple[str, ...]  # Values of the metric's labels, in their order
@@ -157,7 +155,6 @@ LAYER_STEP = _gauge(PREFIX + "layer_global_step", "The step after which the laye
 
 
 def all_metrics() -> tuple[Exported, ...]:
-    """Those of a trainer, in the order of /metrics."""
     return (
         HOOK_ERRORS,
         *COUNTERS,

@@ -122,7 +122,6 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """`at least 1`, `above 0`, `at least 0 and below 1`; that inf is too much goes without saying."""
         if self.words:
             return self.words
         ends = [

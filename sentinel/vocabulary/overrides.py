@@ -22,8 +22,6 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """Where the restart resumes: the target's position."""
-
     global_step: int  # 0 is from scratch
     consumed_samples: int | None = None  # None where the daemon does not know it; the checkpoint does
     consumed_tokens: int | None = None

@@ -172,7 +172,6 @@ _JOURNAL = Form(error=LineError, name="the line", ignores_unknown=True, checks_r
 
 
 def encode(record: Record) -> str:
-    """The record as one line of JSON, without the newline."""
     return dump_json({"kind": _NAMES[type(record)]} | {f.name: getattr(record, f.name) for f in fields(record)})
 
 

@@ -44,8 +44,6 @@ class Departure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstMoved:
-    """The ranking, and what it says nothing about."""
-
     departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
     stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
     unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset

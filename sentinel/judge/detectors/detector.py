@@ -38,8 +38,6 @@ class Finding:
 
 
 class Block(NamedTuple):
-    """Eight finite losses in a row."""
-
     losses: list[tuple[int, float]]  # (step, loss in nats)
     median: float
     first_step: int
@@ -76,8 +74,6 @@ class Baseline:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What the series knows of the run."""
-
     thresholds: Thresholds
     regime: Regime
     findings: Findings
@@ -101,7 +97,6 @@ class Known:
 
     @property
     def edge(self) -> float:
-        """The loss above which it has left its band, nats."""
         widened, band = self.regime.widened, self.baseline.band
         return band.edge(widened) if widened else band.upper
 

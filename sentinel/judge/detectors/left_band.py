@@ -58,7 +58,6 @@ class LeftBand(Detector):
             self._inside = inside  # too few so far to begin with: the next block continues from them
 
     def end(self, known: Known) -> Finding | None:
-        """An episode that is open when the readings end did not heal."""
         episode = known.baseline.episode
         if episode is None or episode.back_step is not None:
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.events import EventKind
@@ -18,14 +17,6 @@ _ABOVE_TREND = 0.10  # Share above its own extrapolation at which a loss that st
 _STANDS_STILL = 0.01  # Share that a loss falls by in a doubling of its steps, at most, where it stands still
 _ABOVE_REFERENCE = 0.20  # Share above the reference run. tr8-104B stood at 6.3, its 13B sibling at 4.5: 0.40
 _REFERENCE_FROM_STEP = 500  # Before, LR warmups of different length make siblings differ by more than that
-
-
-@dataclass(slots=True, kw_only=True)
-class _Mean:
-    bucket: int
-    first_step: int
-    losses: float  # Their sum, nats
-    count: int
 
 
 class Plateau(Detector):
@@ -47,22 +38,23 @@ class Plateau(Detector):
 
     def _forget(self) -> None:
         self._means: list[tuple[int, float]] = []
-        self._mean: _Mean | None = None
+        self._bucket = self._first_step = self._count = 0  # of the mean that is not complete yet
+        self._losses = 0.0  # their sum, nats
         self._behind: dict[str, int] = {}
 
     def check(self, block: Block, known: Known) -> Finding | None:
         if known.baseline.episode is not None:
             return None
-        step, mean = block.last_step, self._mean
+        step, first_step, losses, count = block.last_step, self._first_step, self._losses, self._count
         bucket = int(_PER_OCTAVE * math.log2(max(1, step)))
-        if mean is not None and mean.bucket == bucket:
-            mean.losses += block.median
-            mean.count += 1
+        if count and self._bucket == bucket:
+            self._losses += block.median
+            self._count += 1
             return None
-        self._mean = _Mean(bucket=bucket, first_step=step, losses=block.median, count=1)
-        if mean is None:
+        self._bucket, self._first_step, self._losses, self._count = bucket, step, block.median, 1
+        if not count:
             return None
-        self._means.append((mean.first_step, mean.losses / mean.count))
+        self._means.append((first_step, losses / count))
         return self._above_trend() or self._above_reference(known.references) or Finding.over(EventKind.PLATEAU, step)
 
     def _above_trend(self) -> Finding | None:

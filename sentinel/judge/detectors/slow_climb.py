@@ -90,7 +90,6 @@ class SlowClimb(Detector):
         return True
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        """The climb at the finest scale that shows it; an open episode is given its patience first."""
         if not self._rising or known.alarm is not None:
             return None
         episode = known.baseline.episode

@@ -101,7 +101,6 @@ class CurriculumSchedule:
 
     @classmethod
     def from_json(cls, data: Any) -> CurriculumSchedule:
-        """What to_json gave. ConfigError names the metric that is wrong."""
         return read(cls, {"metrics": data}, "curriculum")
 
     def __str__(self) -> str:

@@ -15,8 +15,6 @@ from sentinel.vocabulary.numbers import COUNT, POSITIVE_OR_INF, to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveState(Described):
-    """What the validations since the anchor have decided."""
-
     length: Annotated[int, COUNT]  # Tokens per sample from here on
     best_perplexity: Annotated[float, POSITIVE_OR_INF]  # Lowest since the anchor; inf before the first finite one
     validated_step: Annotated[int, COUNT]  # Completed step of the last validation that was counted
@@ -86,7 +84,6 @@ class SeqlenSchedule(ABC):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> SeqlenSchedule:
-        """The schedule that to_json gave, of any pacing. ConfigError names the key that is wrong."""
         if not isinstance(data, Mapping):
             raise ConfigError(f"a seqlen schedule is an object, not {data!r}")
         told = dict(data)

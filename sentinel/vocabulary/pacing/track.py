@@ -28,8 +28,6 @@ _MOST_STEPS = 5_000_000  # Steps counted one by one; more under a schedule that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Between two steps of a run: what is completed and consumed there."""
-
     step: int = 0  # Completed optimizer steps
     samples: int = 0  # Samples consumed, over all ranks
     tokens: int = 0  # Tokens consumed, over all ranks

@@ -14,8 +14,6 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Where each sample lies."""
-
     cells: NDArray[np.int64]  # (n,) strictly increasing, from 0
     interval_steps: int  # Steps from one cell to the next: the most frequent distance of neighbours (a log's interval)
 

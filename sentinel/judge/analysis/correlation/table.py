@@ -21,8 +21,6 @@ Method = Literal["plain", "prewhitened"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlation:
-    """One signal against the loss ratio, at one lag."""
-
     signal: str
     lag: int  # Steps that the signal is taken earlier than the loss ratio; below 0 it is taken later
     pearson_r: float  # Coefficient in -1 … 1; nan when either series is constant or too short
@@ -65,7 +63,6 @@ class LagProfile:
 
     @property
     def best(self) -> int | None:
-        """Where |r| is largest; None where no lag has a coefficient."""
         return None if np.isnan(self.r).all() else int(np.nanargmax(np.abs(self.r)))
 
 
