@@ -51,12 +51,9 @@ class Attempt:
 
 
 class History:
-    """All attempts, in the order of their numbers.
-
-    `again` gives an attempt's samples once more, from its first one. With it the history does not grow with the steps:
-    of samples the last ones are kept, of layers nothing. Without it everything is kept, as for a command that reads a
-    run once.
-    """
+    """All attempts, in the order of their numbers. `again` gives an attempt's samples once more, from its first one.
+    With it the history does not grow with the steps: of samples the last ones are kept, of layers nothing. Without it
+    everything is kept, as for a command that reads a run once."""
 
     def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:
         self._again = again

@@ -109,13 +109,9 @@ class CurriculumSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomLtdSchedule(ByRoot, Described):
-    """Tokens of each sample that a dropping layer keeps, linear in steps from an anchor.
-
-    r_t = r_s + (e - r_s) * min((t - a) / T, 1), rounded down to a multiple, never below r_s, never above the step's
-    sequence length. DeepSpeed's RandomLTDScheduler counts the steps before this one: it keeps at step t what is kept
-    here at t - 1.
-    Source: Yao et al. 2022 (arXiv:2211.11586); Li et al. 2022, section 3.2 (arXiv:2212.03597).
-    """
+    """Tokens of each sample that a dropping layer keeps, linear in steps from an anchor. DeepSpeed's RandomLTDScheduler
+    counts the steps before this one: it keeps at step t what is kept here at t - 1. Source: Yao et al. 2022
+    (arXiv:2211.11586); Li et al. 2022, section 3.2 (arXiv:2212.03597)."""
 
     start: int  # r_s, tokens per sample kept at the anchor
     full: int  # e, tokens per sample: the full sequence length

@@ -1,11 +1,7 @@
-"""The papers' recipes: from the steps of a whole run, its share of the data and its length to schedules.
-
-Each takes `full_steps`, the steps of the recipe on all of its data, and `data_share`, how much of that data this run
-sees (1 is all): durations scale with it, and the peak of the LR with its inverse.
-
-Source: Li et al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.3B on 300B tokens (286,102 steps of
-512 x 2048) and BERT-Large on 1049B (2 million steps of 1024 x 512).
-"""
+"""The papers' recipes. Each takes `full_steps`, the steps of the recipe on all of its data, and `data_share`, how much
+of that data this run sees (1 is all): durations scale with it, and the peak of the LR with its inverse. Source: Li et
+al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.3B on 300B tokens (286,102 steps of 512 x 2048) and
+BERT-Large on 1049B (2 million steps of 1024 x 512)."""
 
 from __future__ import annotations
 

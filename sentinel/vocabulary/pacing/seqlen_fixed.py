@@ -15,9 +15,8 @@ from sentinel.vocabulary.pacing.seqlen import AdaptiveState, SeqlenSchedule
 class ByRoot:
     """s + (e - s) * min(((t - a) / T)^(1/r), 1), rounded down to a multiple, never below s; e where T is 0.
 
-    In this order of operations, which is DeepSpeed's, so that both round to the same whole number at every step.
-
-    Source: `CurriculumScheduler.__fixed_root_get_difficulty` of DeepSpeed 0.19.8. Li, Zhang & He 2022
+    Source: `CurriculumScheduler.__fixed_root_get_difficulty` of DeepSpeed 0.19.8, whose order of operations this is, so
+    that both round to the same whole number at every step. Li, Zhang & He 2022
     (arXiv:2108.06084, section 4) and Li et al. 2022 (arXiv:2212.03597, section 4.1) print (t / T)^r and (t / T)^2 where
     they speak of a root.
     """

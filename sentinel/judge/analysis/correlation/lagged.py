@@ -50,10 +50,9 @@ def _mode(values: NDArray[np.int64]) -> int:
 def cross_correlation(x: Floats, y: Floats, lags: int) -> tuple[Floats, NDArray[np.int64]]:
     """Pearson's r of the pairs (x[t], y[t + k]) for k = -lags … lags, and how many pairs each has: (2 lags + 1,) each.
 
-    A positive lag has x earlier. Each coefficient takes mean and deviation from its own pairs, so it is what
-    scipy.stats.pearsonr gives for them; nan where either is constant or there are fewer than 3.
-    O(N log N): with m the mask of what is there, sum x y, sum x, sum x^2, … over the pairs of lag k are correlations of
-    x m, x^2 m and m with y m, y^2 m and m.
+    A positive lag has x earlier. Each coefficient is what scipy.stats.pearsonr gives for its pairs; nan where either is
+    constant or there are fewer than 3. O(N log N): with m the mask of what is there, sum x y, sum x, sum x^2, … over
+    the pairs of lag k are correlations of x m, x^2 m and m with y m, y^2 m and m.
     """
     mx, my = np.isfinite(x), np.isfinite(y)
     x, y = _centred(x, mx), _centred(y, my)
@@ -192,9 +191,8 @@ def prewhitened(x: Floats) -> Floats:
        both series as training goes on makes chance coefficients larger than 1/sqrt(n);
     3. the residuals of an autoregression on its own past. Where that past has a hole, its mean stands in.
 
-    Source: Haugh 1976, "Checking the independence of two
-    covariance-stationary time series: a univariate residual cross-correlation approach"; differencing as in Box &
-    Jenkins 1970, chapter 11; drawing in as in Huber 1964.
+    Source: Haugh 1976, "Checking the independence of two covariance-stationary time series: a univariate residual
+    cross-correlation approach"; differencing as in Box & Jenkins 1970, chapter 11; drawing in as in Huber 1964.
     """
     changes = np.diff(x, prepend=np.nan)
     there = np.isfinite(changes)
