@@ -38,9 +38,8 @@ class Event:
 class Findings:
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._alarm_at: int | None = None
+        self._open_at: dict[str, int] = {}  # "alarm" or "plateau" -> which of the events lasts
         self._last_alarm_at: int | None = None
-        self._plateau_at: int | None = None
         self.alarm: Event | None = None  # The divergence that lasts, or None
         # (range of the onset, step by which it was back) of the last spikes that came back by themselves.
         self.healed: deque[tuple[tuple[int, int], int]] = deque(maxlen=_REMEMBERED_SPIKES)
@@ -60,15 +59,13 @@ class Findings:
         self._events.append(Event(kind=change, onset_range=(step, step), verdict_step=step, end_step=step, reason=what))
 
     def plateau(self, onset_range: tuple[int, int], step: int, reason: str) -> None:
-        if self._plateau_at is None:
-            self._plateau_at = len(self._events)
+        if "plateau" not in self._open_at:
+            self._open_at["plateau"] = len(self._events)
             kind = EventKind.PLATEAU
             self._events.append(Event(kind=kind, onset_range=onset_range, verdict_step=step, reason=reason))
 
     def end_plateau(self, step: int) -> None:
-        if self._plateau_at is not None:
-            self._events[self._plateau_at] = replace(self._events[self._plateau_at], end_step=step)
-            self._plateau_at = None
+        self._end("plateau", step)
 
     def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind, led: Led) -> None:
         """A divergence is known at the step; one that lasts ends with it. One whose onset lies in a divergence that
@@ -83,13 +80,17 @@ class Findings:
             at = len(self._events)
             event = Event(kind=kind, onset_range=onset_range, verdict_step=step, recommend_rollback=True, reason=reason)
             self._events.append(_led(event, led))
-        self._alarm_at = self._last_alarm_at = at
+        self._open_at["alarm"] = self._last_alarm_at = at
         self.alarm = self._events[at]
 
     def end_alarm(self, step: int) -> None:
-        if self._alarm_at is not None:
-            self._events[self._alarm_at] = replace(self._events[self._alarm_at], end_step=step)
-        self.alarm = self._alarm_at = None
+        self._end("alarm", step)
+        self.alarm = None
+
+    def _end(self, what: str, step: int) -> None:
+        at = self._open_at.pop(what, None)
+        if at is not None:
+            self._events[at] = replace(self._events[at], end_step=step)
 
 
 def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:

@@ -57,32 +57,22 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMetric:
-    """A gauge that shows one field of the latest Sample."""
+    """A gauge of one field of the latest Sample, or of the latest LayerVariance: then a series for each layer."""
 
     field: str
     help: str
     in_window: bool = False  # Whether its largest value of the last steps is shown too, for spikes between two scrapes
     at_intervals: bool = False  # Whether it is measured every few steps only; the last measured one is shown
 
+    prefix: str = PREFIX  # A layer's own, so that no sum counts a value twice
+
     @property
     def name(self) -> str:
-        return PREFIX + self.field
+        return self.prefix + self.field
 
     @property
     def maximum_name(self) -> str:
         return f"{self.name}_window_max"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMetric:
-    """A gauge with a series for each layer. Its name is not the whole model's, so that no sum counts a value twice."""
-
-    field: str  # Of LayerVariance: one number for each of its layers
-    help: str
-
-    @property
-    def name(self) -> str:
-        return f"{PREFIX}layer_{self.field}"
 
 
 def _gauge(name: str, text: str, *labels: str) -> Exported:
@@ -145,8 +135,9 @@ WINDOW = _gauge(
     "How far back the window maxima reach, in seconds: a scrape at least this often misses none.",
 )
 LAYER_METRICS = tuple(
-    LayerMetric(
+    SampleMetric(
         field=f"adam_variance_{kind}",
+        prefix=PREFIX + "layer_",
         help=f"{word} over the layer's parameters of sqrt(v), at the last step that it was measured.",
     )
     for kind, word in (("l1", "Sum"), ("max", "Max"))
