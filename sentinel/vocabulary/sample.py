@@ -20,11 +20,11 @@ class Sample:
     global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
     time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
-    loss_ratio: float | None = None  # Over the smallest previous loss at this seqlen; 1.0 first, inf if not finite
+    loss_ratio: float | None = None  # loss / the smallest previous loss at this seqlen; 1.0 first, inf if not finite
     adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
     adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
     grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
-    update_norm: float | None = None  # RMS over all parameters of this update, before it is scaled by lr
+    update_norm: float | None = None  # RMS over all parameters of the change of this update, before it is scaled by lr
     momentum_l2: float | None = None  # L2 norm of Adam's first moment (exp_avg). nan when any of it is
     param_norm: float | None = None  # L2 norm of the parameters that Adam updates (fp32 ones), each once
     loss_spread: float | None = None  # Largest minus smallest loss over the ranks, nats; None where only one reports
@@ -35,7 +35,7 @@ class Sample:
     lr: float | None = None  # Learning rate that this step was taken with
     seqlen: int | None = None  # Tokens per sample in this step; below the full length while it warms up
     kept_tokens: int | None = None  # Random-LTD: tokens of a sample that a middle layer sees; None where all
-    curriculum_share: float | None = None  # Of the training samples, admitted by the curriculum, (0, 1]; None is all
+    curriculum_share: float | None = None  # Share of the samples that the curriculum admits, in (0, 1]; None is all
     lr_warmup_steps: int | None = None  # Length of the LR warmup that is in force, in steps from its anchor
     skipped: bool = False  # True when the optimizer skipped the update (overflow): the weights are as they were
     step_time_s: float | None = None  # Wall time since the previous step ended; None at an attempt's first step
@@ -114,8 +114,8 @@ class RunStarted(SharedSettings):
     host: str | None = None
     pid: int | None = None  # Process id of rank 0 on `host`
     process_start_unix_s: UnixSeconds | None = None  # Its start: with the pid it names the process for good
-    process_start_ticks: int | None = None  # The same in clock ticks since boot: no change of the clock moves it
-    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id: two machines may have one host name
+    process_start_ticks: int | None = None  # The same in clock ticks since the boot: no change of the clock moves it
+    boot_id: str | None = None  # The machine's boot, /proc/sys/kernel/random/boot_id: two may have one host name
     pid_namespace: str | None = None  # The one that `pid` counts in, as pid:[4026531836]: containers have their own
     job_id: str | None = None  # The scheduler's; Slurm's as squeue shows it: `4711`, `7_2` of an array
     restart_count: int | None = None  # How often the scheduler has requeued this job

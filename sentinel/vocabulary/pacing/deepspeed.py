@@ -152,8 +152,9 @@ def _metric(found: Block) -> IndexedMetric:
     kind = found.text("difficulty_type", ("value", "percentile"))
     clustering = found.text("clustering_type", ("schedule_based", "single_cluster"))
     indexed = clustering != "single_cluster"
+    pace = _pace(found, ("fixed_linear", "fixed_root", "fixed_discrete"))
     with _prefixed(found.where):
-        difficulty = DifficultySchedule(kind=kind, **_pace(found, ("fixed_linear", "fixed_root", "fixed_discrete")))
+        difficulty = DifficultySchedule(kind=kind, **pace)
     return IndexedMetric(
         difficulty=difficulty,
         index_to_sample_path=found.text("index_to_sample_path") if indexed else None,
