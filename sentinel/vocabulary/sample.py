@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError, LineError
@@ -158,7 +158,6 @@ class RunStarted(SharedSettings):
 
 
 Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
-T = TypeVar("T", bound=Record)
 _KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,

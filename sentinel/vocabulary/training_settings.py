@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from sentinel.vocabulary.codec import Described, fields_of
 from sentinel.vocabulary.errors import ConfigError
@@ -35,9 +35,6 @@ class SkippedRange(Described):
     def __post_init__(self) -> None:
         if not 0 <= self.begin < self.end:
             raise ConfigError(f"a skipped range should begin at 0 or later and hold a sample: {self.begin}-{self.end}")
-
-
-T = TypeVar("T", bound="TrainingSettings")
 
 
 Proof = Literal["number", "exact", "schedule"]
