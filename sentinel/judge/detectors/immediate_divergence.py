@@ -16,11 +16,13 @@ class ImmediateDivergence(Detector):
     only_unusual = True
 
     def __init__(self, thresholds: Thresholds) -> None:
+        self._factor = thresholds.outright_factor
+        self._guess = thresholds.hopeless_loss
         self._run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        t, episode, loss = known.thresholds, known.baseline.episode, samples.losses[-1]
-        if episode is None or not (loss > t.outright_factor * episode.level > 0 and loss > t.hopeless_loss):
+        episode, loss = known.baseline.episode, samples.losses[-1]
+        if episode is None or not (loss > self._factor * episode.level > 0 and loss > self._guess):
             self._run = 0
             return None
         self._run += 1

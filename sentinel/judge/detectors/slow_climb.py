@@ -40,6 +40,9 @@ class SlowClimb(Detector):
     per_settings = True
 
     def __init__(self, thresholds: Thresholds) -> None:
+        self._sigmas = thresholds.climb_sigmas
+        self._tolerance = thresholds.climb_tolerance
+        self._patience_steps = thresholds.patience_steps
         self._forget()
 
     def reset(self, why: Reset) -> None:
@@ -82,8 +85,7 @@ class SlowClimb(Detector):
                 noise = known.baseline.band.neighbours
                 finer = max(_sigma(self._medians, math.inf), _MEDIAN_ERROR * noise / math.sqrt(BLOCK))
             scale = self._scales[level]
-            tolerance = max(known.thresholds.climb_tolerance, known.regime.widened)
-            scale.push(block, lowest, finer, known.thresholds.climb_sigmas, tolerance, learns)
+            scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, known.regime.widened), learns)
             finer = scale.sigma
         return True
 
@@ -93,8 +95,7 @@ class SlowClimb(Detector):
         episode = known.baseline.episode
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        patience_steps = known.thresholds.patience_steps
-        climb = next((s for s in self._scales if s.climbs_for(patience_steps, self._newest)), None)
+        climb = next((s for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
         if climb is None:
             return None
         early, late = climb.onset_range

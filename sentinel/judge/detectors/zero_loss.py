@@ -19,6 +19,7 @@ class ZeroLoss(Detector):
     before 4.38 log no gradient norm that would show nan. A zero or two are batches without labels."""
 
     def __init__(self, thresholds: Thresholds) -> None:
+        self._limit = thresholds.patience_samples
         self._smallest = math.inf
         self._samples = 0
         self._run = 0
@@ -35,7 +36,7 @@ class ZeroLoss(Detector):
         if self.onset_range is None:
             self.onset_range = (step if after is None else min(after + 1, step), step)
         self._run += 1
-        if self._run < known.thresholds.patience_samples or known.alarm is not None:
+        if self._run < self._limit or known.alarm is not None:
             return None
         reason = (
             f"the loss is exactly 0.0 since step {self.onset_range[1]}, and no loss before it was near 0: "
