@@ -43,7 +43,7 @@ def replay(
 ) -> int:
     """With --run: \\[judge], \\[policy], planned steps and references of that run; otherwise the defaults."""
     from sentinel.daemon.sources import source_at
-    from sentinel.judge.analysis.smoothing import smoothed
+    from sentinel.judge.reference import smoothed
     from sentinel.judge.replay import Replay
     from sentinel.judge.verdict import VerdictKind
     from sentinel.sources.opening import open_sources

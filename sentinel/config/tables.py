@@ -15,7 +15,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy, Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.trouble import AGAIN_S, unsettled
-from sentinel.vocabulary.exemplar import Exemplar, exemplar
-from sentinel.vocabulary.metrics import PREFIX, Shown
+from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of
 from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
-from sentinel.judge.analysis.smoothing import smoothed
+from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError

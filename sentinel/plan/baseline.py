@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.vocabulary.codec import fields_of, read
 from sentinel.vocabulary.overrides import STANDING
 from sentinel.vocabulary.pacing import Position, Track
-from sentinel.vocabulary.run_started import AS_REPORTED, RunStarted, reported_settings
+from sentinel.vocabulary.sample import AS_REPORTED, RunStarted, reported_settings
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
 
 

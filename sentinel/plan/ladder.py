@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import POSITIVE, outside
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
-from sentinel.vocabulary.ranges import POSITIVE, outside
 from sentinel.vocabulary.training_settings import OptimizerSettings
 
 # how far back a rung rolls: see `choose_target`

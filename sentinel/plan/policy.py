@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range, outside
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range, outside
 
 # observe: watch, speak, log what would be done; approve: ask a person (`sentinel approve`), then do it; act: do it
 Mode = Literal["observe", "approve", "act"]

@@ -25,8 +25,7 @@ from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.exposition.textfile import Textfile
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.exemplar import exemplar
-from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics
+from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics, exemplar
 from tests.adapters.pagers import free_port, until
 from tests.adapters.prometheus_asked import prometheus
 from tests.dashboards.test_rules import promtool

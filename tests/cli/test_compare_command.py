@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.cli import main
-from sentinel.judge.analysis.comparison import compare
-from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.readings import Readings, descent
-from sentinel.judge.reference import Reference
+from sentinel.judge.reference import Reference, compare, smoothed
 from sentinel.vocabulary.sample import Sample, encode
 
 Losses = Callable[[int], float]

@@ -14,8 +14,7 @@ import pytest
 from sentinel.adapters.journal import Journals
 from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import encode
+from sentinel.vocabulary.sample import RunStarted, encode
 from tests.e2e.chromium import CHROMIUM, DEADLINE_MS, opened, served, until, view, where, written
 from tests.triage import runs
 

@@ -19,8 +19,7 @@ from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
 from sentinel.plan.decision import choose_target, decide
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
-from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)

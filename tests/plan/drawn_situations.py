@@ -26,7 +26,7 @@ from sentinel.vocabulary.pacing import (
     MetricSchedule,
     RandomLtdSchedule,
 )
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 __all__ = ["OURS", "Drawn"]
 

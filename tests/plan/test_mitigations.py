@@ -34,8 +34,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted
-from sentinel.vocabulary.skipping import SkippedRange
-from sentinel.vocabulary.training_settings import OptimizerSettings
+from sentinel.vocabulary.training_settings import OptimizerSettings, SkippedRange
 
 EARLIER = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 BASELINE = Baseline(

@@ -25,7 +25,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted, Sample, decode, encode
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 ID = "incident-2-r1"
 OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from sentinel.plan.page import RUNBOOK
 from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
 __all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
 

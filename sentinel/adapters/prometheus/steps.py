@@ -10,8 +10,7 @@ from typing import Any
 from sentinel.adapters.prometheus.scrapes import LOSS_MAX, Scrape
 from sentinel.vocabulary.metrics import COUNTERS, INTERVAL_METRICS, SAMPLE_METRICS, WINDOW
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
-from sentinel.vocabulary.sample import Record, RunStarted
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Record, RunStarted, ScrapedSample
 
 __all__ = ["Steps"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.ranges import Range
+from sentinel.vocabulary.numbers import Range
 
 __all__ = ["WandbRun"]
 
