@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.adapters.paging.outbox import Outbox
+from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.options import RUNS, ConfigDir, Run
 from sentinel.cli.output import local_time
 from sentinel.daemon.run_files import clock, find_config, state_dir_of

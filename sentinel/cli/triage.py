@@ -84,7 +84,7 @@ def _past(config: Config) -> Past:
 
 
 def _asked(config: Config, texts: Path | None, typed: str) -> Asked:
-    from sentinel.adapters.slurm.records import Submissions
+    from sentinel.adapters.slurm.submissions import Submissions
     from sentinel.daemon.sources import source_at
     from sentinel.judge.analysis.smoothing import smoothed
     from sentinel.reports.triage.past import Asked
