@@ -7,8 +7,8 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from sentinel.act.watch import Watch
+from sentinel.adapters.exposition.collector import Textfile
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.textfile import Textfile
 from sentinel.config import Config
 from sentinel.daemon.correlated import Correlated
 from sentinel.daemon.watch_metrics import Turns, exposed, of_daemon

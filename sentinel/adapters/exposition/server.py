@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
 import threading
@@ -14,23 +15,17 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from sentinel.adapters.exposition.announcement import is_loopback
-from sentinel.adapters.exposition.certificate import Certificate
+from sentinel.adapters.exposition.credentials import Certificate, Token
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.exposition.token import Token
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "is_loopback"]
 
-App = Callable[..., Iterable[bytes]]
-"""A WSGI application: (environment, start_response) -> the answer's body."""
+App = Callable[..., Iterable[bytes]]  # a WSGI application: (environment, start_response) -> the answer's body
 
 log = logging.getLogger(__name__)
 
-_MOST_VISITORS = 16
-"""Who comes when so many are being answered is sent away, and comes again."""
-
-_PATIENCE_S = 5.0
-"""Seconds that a client may be silent: one that never asks, or never reads, is let go."""
+_MOST_VISITORS = 16  # a scrape that comes while so many are being answered is sent away, and comes again
+_PATIENCE_S = 5.0  # for which a client may be silent: one that never asks, or never reads, is let go
 
 
 class _Handler(WSGIRequestHandler):
@@ -97,21 +92,19 @@ class _Listener(ThreadingMixIn, WSGIServer):
 
 
 class Server:
-    """Serves a registry at an address; where the port is taken, at any free one. Raises OSError."""
+    """Serves a registry as the `[metrics]` table has it; where the port is taken, at any free one.
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        address: str,
-        port: int,
-        *,
-        certificate: Certificate | None = None,
-        token: Token | None = None,
-    ) -> None:
+    OSError; ConfigError where the certificate or the token can't be had: it is not served without them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, settings: Metrics) -> None:
+        certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
+        token = None if settings.token_file is None else Token(settings.token_file)
         app: App = make_wsgi_app(registry)
         if token is not None:
             app = _guarded(app, token)
-        found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        port = settings.port
+        found = socket.getaddrinfo(settings.address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, place = found[0][0], found[0][4]
         try:
             self._listener = _Listener(family, place, app, certificate)
@@ -124,6 +117,8 @@ class Server:
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.2}, name="sentinel-metrics", daemon=True
         )
         self._thread.start()
+        if token is not None and certificate is None and not is_loopback(self.address):
+            log.warning("the token of /metrics travels in the clear: give it a certificate as well")
 
     @property
     def address(self) -> str:
@@ -141,15 +136,9 @@ class Server:
         self._listener.server_close()
 
 
-def serve(registry: CollectorRegistry, settings: Metrics) -> Server:
-    """As the `[metrics]` table has it. OSError; ConfigError where the certificate or the token can't be had: it is
-    not served without them."""
-    certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
-    token = None if settings.token_file is None else Token(settings.token_file)
-    server = Server(registry, settings.address, settings.port, certificate=certificate, token=token)
-    if token is not None and certificate is None and not is_loopback(server.address):
-        log.warning("the token of /metrics travels in the clear: give it a certificate as well")
-    return server
+def is_loopback(bound: str) -> bool:
+    """Whether only this machine can reach the address, as a bound socket gives it."""
+    return ipaddress.ip_address(bound.partition("%")[0]).is_loopback
 
 
 def _guarded(app: App, token: Token) -> App:

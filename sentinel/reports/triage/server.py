@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from sentinel.adapters.exposition.certificate import Certificate
+from sentinel.adapters.exposition.credentials import Certificate
 from sentinel.reports.triage.feed import Feed
 from sentinel.reports.triage.page import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
