@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from sentinel.adapters.checkpoints import Checkpoints
-from sentinel.adapters.own_pins import OwnPins
+from sentinel.adapters.state_files import OwnPins
 from sentinel.vocabulary.errors import SentinelError
 
 __all__ = ["Pinning"]

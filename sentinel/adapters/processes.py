@@ -12,11 +12,9 @@ import psutil
 from sentinel.plan.witnesses import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["elsewhere", "fate_of_process", "foreign_process", "is_started", "start_unix_s"]
+__all__ = ["elsewhere", "fate_of_process", "foreign_process", "start_unix_s"]
 
-_SAME_START_S = 2.0
-"""Two clocks' readings of one process's start differ by less than this."""
-
+_SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _PIDS_END = 1 << 31
 
 
@@ -36,7 +34,7 @@ def fate_of_process(started: RunStarted) -> Fate | None:
         pass  # another account's, and it is there
     try:
         process = psutil.Process(started.pid)
-        if not is_started(process, started):
+        if not _is_started(process, started):
             again = f"{named} is not there any more; its number is another process's"
             return Fate(life=Life.GONE, sentence=again, certain=certain and started.process_start_ticks is not None)
         if _is_dead(process):
@@ -71,7 +69,7 @@ def foreign_process(pid: int) -> str | None:
     return f"process {pid} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}"
 
 
-def is_started(process: psutil.Process, started: RunStarted) -> bool:
+def _is_started(process: psutil.Process, started: RunStarted) -> bool:
     """Whether the process is the one that the attempt names, and not a later one of the same number."""
     if started.process_start_ticks is not None and started.boot_id == _boot_id():
         stat = Path(f"/proc/{process.pid}/stat").read_bytes()

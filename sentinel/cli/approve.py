@@ -7,7 +7,7 @@ import socket
 
 import typer
 
-from sentinel.adapters.approvals import Approvals
+from sentinel.adapters.state_files import Approvals
 from sentinel.cli.incident import incident_named
 from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Run, Yes
 from sentinel.cli.output import confirmed

@@ -14,11 +14,10 @@ from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Performer
 from sentinel.act.references import References
-from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.local import LocalJobs, LocalLauncher
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of

@@ -35,6 +35,10 @@ class DaemonCollector(Collector):
         """A scrape sees nothing of the run any more."""
         self._shown.pop(run, None)
 
+    def text(self) -> bytes:
+        """The whole of it in Prometheus's text format."""
+        return generate_latest(self.registry)
+
     def describe(self) -> Iterator[Metric]:
         """Every family, empty: so that a scrape may ask for some of them by `name[]`."""
         return (_family(metric) for metric in DAEMON_METRICS)
@@ -85,7 +89,7 @@ class Textfile:
         try:
             # Whole or not at all, and not forced to the disk. Its name does not end in .prom: nobody reads half of it.
             beside = self._path.with_name(f".{self._path.name}.new")
-            beside.write_bytes(generate_latest(collector.registry))
+            beside.write_bytes(collector.text())
             beside.chmod(0o644)
             beside.replace(self._path)
         except OSError as error:
