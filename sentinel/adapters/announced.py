@@ -6,8 +6,11 @@ import http.client
 import json
 import ssl
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,14 +19,9 @@ from sentinel import bounded
 
 __all__ = ["Announced"]
 
-_WITHIN_S = 1.5
-"""Seconds that a name server, a node that is gone and a slow answer may take together."""
-
-_NOT_AGAIN_S = 60.0
-"""Seconds for which an address that has not answered in time is not asked again: each action of a plan asks."""
-
+_WITHIN_S = 1.5  # that a name server, a node that is gone and a slow answer may take together
+_NOT_AGAIN_S = 60.0  # for which an address that has not answered in time is not asked again: each action of a plan asks
 _LONGEST_ANSWER_BYTES = 8 << 20
-
 _STEPS = "sentinel_steps_total"
 
 
@@ -37,10 +35,11 @@ class Announced:
 
     def answers_as(self, attempt: int) -> str | None:
         """The sentence that says so; None where nothing is announced of the attempt, or nothing answers as it."""
-        told = self._target(attempt)
-        if told is None or (self._late is not None and self._late[0] == told[0] and self._is_recent(self._late[1])):
+        if (target := self._target(attempt)) is None:
             return None
-        url, run = told
+        url, run = target
+        if self._late is not None and self._late[0] == url and time.monotonic() - self._late[1] < _NOT_AGAIN_S:
+            return None
         found: list[float] = []
         asking = Thread(target=self._ask, args=(url, run, attempt, found), name="sentinel-exporter", daemon=True)
         began_s = time.monotonic()
@@ -49,9 +48,6 @@ class Announced:
         if asking.is_alive() or time.monotonic() - began_s >= self._within_s:
             self._late = (url, time.monotonic())
         return f"the exporter of attempt {attempt} answers at {url}, after {found[0]:.0f} steps" if found else None
-
-    def _is_recent(self, at_s: float) -> bool:
-        return time.monotonic() - at_s < _NOT_AGAIN_S
 
     def _target(self, attempt: int) -> tuple[str, str] | None:
         """The address and the run's name, as announced."""
@@ -68,20 +64,13 @@ class Announced:
         """Its certificate is not looked at: an answer can only keep sentinel from acting."""
         try:
             parts = urlsplit(url)
-            host, port = parts.hostname or "", parts.port
+            kind: Any = http.client.HTTPConnection
             if parts.scheme == "https":
-                unchecked = ssl._create_unverified_context()  # noqa: S323
-                asked: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    host, port, timeout=self._within_s, context=unchecked
-                )
-            else:
-                asked = http.client.HTTPConnection(host, port, timeout=self._within_s)
-            try:
+                kind = partial(http.client.HTTPSConnection, context=ssl._create_unverified_context())  # noqa: S323
+            with closing(kind(parts.hostname or "", parts.port, timeout=self._within_s)) as asked:
                 asked.request("GET", parts.path, headers={"Accept": "text/plain"})
                 answer = asked.getresponse()
                 text = answer.read(_LONGEST_ANSWER_BYTES).decode("utf-8") if answer.status == http.client.OK else ""
-            finally:
-                asked.close()
             for family in text_string_to_metric_families(text):
                 known = {"run": run, "attempt": str(attempt)}
                 found.extend(one.value for one in family.samples if one.name == _STEPS and one.labels == known)

@@ -19,8 +19,7 @@ from sentinel.vocabulary.numbers import dump_json, load_object
 
 __all__ = ["RunLock"]
 
-_RENEW_S = 30.0
-"""Seconds between two renewals, a quarter of a lease: three may be lost."""
+_RENEW_S = 30.0  # between two renewals, a quarter of a lease: three may be lost
 
 
 class RunLock:
@@ -90,16 +89,12 @@ class RunLock:
         if not holder:
             raise LockHeld("nobody any more, its lock was taken away")
         if holder.get("token") != self._token:
-            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
+            raise LockHeld(f"{_shown(holder)}, which took the lock over")
 
     def held_by(self) -> str | None:
         """Who holds the lock, and lives; None for nobody. Looks only."""
         holder = self._holder()
-        return (
-            f"process {holder.get('pid')} on {holder.get('host')}"
-            if holder and self._lives(holder, self._path, time.time())
-            else None
-        )
+        return _shown(holder) if holder and self._lives(holder, self._path, time.time()) else None
 
     def _holder(self) -> dict[str, Any]:
         try:
@@ -115,13 +110,11 @@ class RunLock:
             return
         holder = _facts(holder_text)
         if self._lives(holder, self._path, now_unix_s) and holder.get("token") != self._token:
-            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
+            raise LockHeld(_shown(holder))
         stale = self._path.with_name(f".lock.stale.{self._token}")
         try:
             self._path.rename(stale)
-            if (
-                bounded.read_text(stale, errors="replace") != holder_text
-            ):  # somebody else had replaced it already: give it back
+            if bounded.read_text(stale, errors="replace") != holder_text:  # another has replaced it: give it back
                 with contextlib.suppress(FileExistsError):
                     os.link(stale, self._path)
             stale.unlink()
@@ -223,6 +216,10 @@ def _start_of(pid: int) -> int:
     if fields[0] in "ZX" and threads < 2:  # or one of them hangs, and may yet write
         raise ProcessLookupError(f"process {pid} is gone")
     return int(fields[19])
+
+
+def _shown(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid')} on {holder.get('host')}"
 
 
 def _facts(text: str) -> dict[str, Any]:
