@@ -164,6 +164,6 @@ def decode_line(line: bytes) -> Record | None:
     if line.count(b'"kind"') == 1 and _PLAIN_SAMPLE.fullmatch(line):
         try:
             return checked(_decode_sample(line))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, LineError):
             pass  # "nan", or not right: decode knows
     return decode(line.decode("utf-8", "replace"))

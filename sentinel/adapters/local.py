@@ -41,7 +41,7 @@ class Writer(NamedTuple):
 
 
 class LocalLauncher:
-    """One run's command, started on this machine, as the daemon sees it."""
+    """One run's command, started on this machine, by the interface of act.neighbours.Launcher."""
 
     def __init__(
         self, jobs: LocalJobs, *, command: Sequence[str], working_directory: Path, log: Path, stop_grace_s: float
@@ -53,7 +53,6 @@ class LocalLauncher:
         self._stop_grace_s = stop_grace_s
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        """The run's living processes. `started` is what the attempts reported, the newest last."""
         found = self._jobs.writers(_by_hand(started))
         writers = tuple(
             WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
@@ -67,12 +66,10 @@ class LocalLauncher:
         """Nothing: the command is in the configuration."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """JobStillAlive when any process of the run lives but those of the spared rollback."""
         if left := _but(self._jobs.writers(_by_hand(started)), spare):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
-        """The Python stacks of the run's processes, by py-spy where it is installed. Never raises."""
         program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
         for writer in self._jobs.writers() if program else ():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -88,7 +85,6 @@ class LocalLauncher:
         """None: there is no job script."""
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
-        """The command, where it is started from, and what tells its trainer where the state folder is."""
         if not self._command:
             return ()
         where, state_dir, log = (str(path) for path in (self._working_directory, self._jobs.state_dir, self._log))
@@ -96,7 +92,6 @@ class LocalLauncher:
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Stops the run's processes but those of the spared rollback; JobStillAlive when some are not seen gone."""
         self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
 
     def start(
@@ -107,7 +102,6 @@ class LocalLauncher:
         *,
         follow_up: bool,  # noqa: ARG002 - so does it by this
     ) -> None:
-        """Starts the command again. ConfigError when there is none, or it can't be started."""
         if not self._command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
         extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}

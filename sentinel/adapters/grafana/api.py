@@ -1,7 +1,4 @@
-"""Grafana's HTTP API, as far as sentinel needs it: folder, datasource, dashboards, annotations. It deletes nothing.
-
-Through `grafana-client`, which knows the API's paths; what it raises becomes an error that says what to do.
-"""
+"""Grafana's HTTP API, through `grafana-client`: folder, datasource, dashboards, annotations. It deletes nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ __all__ = ["Grafana", "Outcome"]
 
 Outcome = Literal["created", "changed", "unchanged"]
 
-_MOST_MARKS = 10_000
-"""Annotations of one run that are asked for at once; more than a run has ever had."""
+_MOST_MARKS = 10_000  # annotations of one run that are asked for at once; more than a run has ever had
 
 
 class Grafana:
@@ -99,7 +95,7 @@ class Grafana:
 
     def annotate(self, mark: Annotation, there: dict[str, dict[str, Any]]) -> Outcome:
         """Makes sure of one mark; `there` is what `marks` found."""
-        begin, end = _ms(mark.time_unix_s), _ms(mark.end_unix_s)
+        begin, end = (math.floor(unix_s * 1000) for unix_s in (mark.time_unix_s, mark.end_unix_s))
         facts: dict[str, Any] = {"time_from": begin, "time_to": end, "tags": list(mark.tags), "text": mark.text}
         old = there.get(mark.key)
         if old is None:
@@ -171,10 +167,6 @@ class Grafana:
 
 class _NotThere(ConfigError):  # noqa: N818 - reads as what it says
     """Grafana answers that it has none."""
-
-
-def _ms(unix_s: float) -> int:
-    return math.floor(unix_s * 1000)
 
 
 def _reason(error: Exception) -> str:

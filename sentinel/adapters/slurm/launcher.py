@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Jobs, NamedJobs, Queue, fate_of, fate_of_group, foreign
-from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Recording
+from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of, submit
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
@@ -32,7 +32,8 @@ _ASKED = 4  # of so many of the last attempts' jobs: what an older one was is kn
 
 
 class SlurmLauncher:
-    """One run's jobs. What it did is never remembered, but looked for: in Slurm's queue and under the state folder."""
+    """One run's jobs, by the interface of act.neighbours.Launcher. What it did is never remembered, but looked for: in
+    Slurm's queue and under the state folder."""
 
     def __init__(
         self,
@@ -49,10 +50,9 @@ class SlurmLauncher:
         self._sleep = sleep
         self._shared = queue or Queue(client, clock)
         self._records = JobRecords(settings.state_dir / "jobs")
-        self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
-        self._recording = Recording(client, self._shared, self._records, self._failures)
-        self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
+        self._recording = Recording(client, self._shared, self._records)
+        self._preparation = Preparation(client, settings, self._records, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
         self._queue: Jobs = ()
         self._baseline: Baseline | None = None
@@ -125,13 +125,11 @@ class SlurmLauncher:
         return of_last | {s.job_id: fate_of(s.job_id, queue) for s in started if s.job_id}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records what a later start of the run's jobs will need, and which nodes took one with them."""
         self._recording.keep(self._of_run(started))
         ours = set(_groups_of(started))
         self._recording.note_failed_nodes([job for job in self._jobs if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
-        """What py-spy shows of the running jobs' processes, where it is installed on their nodes. Never raises."""
         for job in jobs_of_run(self._jobs, run=self._settings.run, known=self._records.groups(), job_name=None, but=()):
             try:
                 stacks = self._client.stacks(job.id) if not job.waits else ""
@@ -164,7 +162,6 @@ class SlurmLauncher:
             raise JobStillAlive(", ".join(f"job {job.shown} ({job.state})" for job in left))
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
-        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
         if not self._settings.changes_in_script:
             return None
         self._fresh(started)
@@ -187,11 +184,9 @@ class SlurmLauncher:
             self._preparation.prepare(label, shape, overrides)
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
-        """What a person types to submit the run's jobs again as they were before they were stopped, one line each."""
         return self._preparation.commands(self._preparation.shape_before(self._fresh_queue(), started))
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
         self._shared.forget()
         left = self._left(started, spare)
         self.keep(started)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
-from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Stopped
+from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
 from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, resubmission, unmarked, with_own_head
 from sentinel.jobscript.slurm_properties import JobProperties
@@ -36,17 +36,11 @@ class Preparation:
     """Writes STATE_DIR/submissions/LABEL, whole or not at all; submits nothing."""
 
     def __init__(
-        self,
-        client: SlurmClient,
-        settings: SlurmSettings,
-        records: JobRecords,
-        failures: NodeFailures,
-        submissions: Submissions,
+        self, client: SlurmClient, settings: SlurmSettings, records: JobRecords, submissions: Submissions
     ) -> None:
         self._client = client
         self._settings = settings
         self._records = records
-        self._failures = failures
         self._submissions = submissions
 
     def prepare(self, label: str, submissions: Sequence[Submission], overrides: Overrides | None = None) -> None:
@@ -201,8 +195,8 @@ class Preparation:
 
     def _without_failed_nodes(self, properties: JobProperties) -> JobProperties:
         """Leaves out nodes that failed again and again; those that the job already leaves out stay so."""
-        often = self._settings.exclude_after_failures
-        failed = [node for node, jobs in self._failures.read().items() if len(jobs) >= often and node != "unknown"]
+        often, failures = self._settings.exclude_after_failures, self._records.node_failures()
+        failed = [node for node, jobs in failures.items() if len(jobs) >= often and node != "unknown"]
         left_out = [node for node in (properties.excluded_nodes, *failed) if node]
         return replace(properties, excluded_nodes=",".join(left_out)) if failed else properties
 

@@ -18,7 +18,7 @@ from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["JobRecords", "NodeFailures", "Recording", "Stopped"]
+__all__ = ["JobRecords", "Recording", "Stopped"]
 
 log = logging.getLogger(__name__)
 
@@ -96,45 +96,32 @@ class JobRecords:
         """Writes down what is about to be cancelled."""
         write_atomically(self._folder / "stopped.json", dump_json(asdict(stopped), indent=2))
 
-    def _path(self, group: str, suffix: str) -> Path:
-        return self._folder / f"{checked_name(group, 'a job id')}{suffix}"
-
-
-class NodeFailures:
-    """STATE_DIR/nodes.json: which nodes failed under which of the run's jobs."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[str, list[str]]:
-        """Node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
+    def node_failures(self) -> dict[str, list[str]]:
+        """STATE_DIR/nodes.json: node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
         try:
-            return bounded.read_record(
-                self._path, lambda data: {node: list(jobs) for node, jobs in data.items()}, SlurmRefused
-            )
+            path = self._folder.parent / "nodes.json"
+            return bounded.read_record(path, lambda data: {n: list(jobs) for n, jobs in data.items()}, SlurmRefused)
         except FileNotFoundError:
             return {}
 
-    def knows(self, job: str) -> bool:
-        """Whether the job's failure has been noted."""
-        return any(job in jobs for jobs in self.read().values())
-
-    def note(self, job: str, nodes: Sequence[str]) -> None:
+    def note_node_failures(self, job: str, nodes: Sequence[str]) -> None:
         """Writes down that the nodes failed under the job."""
-        failures = self.read()
+        failures = self.node_failures()
         for node in nodes:
             failures.setdefault(node, []).append(job)
-        write_atomically(self._path, dump_json(failures))
+        write_atomically(self._folder.parent / "nodes.json", dump_json(failures))
+
+    def _path(self, group: str, suffix: str) -> Path:
+        return self._folder / f"{checked_name(group, 'a job id')}{suffix}"
 
 
 class Recording:
     """Records the run's jobs while Slurm still knows them, once each, and the nodes that failed under them."""
 
-    def __init__(self, client: SlurmClient, queue: Queue, records: JobRecords, failures: NodeFailures) -> None:
+    def __init__(self, client: SlurmClient, queue: Queue, records: JobRecords) -> None:
         self._client = client
         self._queue = queue
         self._records = records
-        self._failures = failures
         self._said: set[str] = set()
 
     def keep(self, jobs: Iterable[SlurmJob], *, insist: bool = False) -> None:
@@ -162,7 +149,9 @@ class Recording:
     def note_failed_nodes(self, jobs: Iterable[SlurmJob]) -> None:
         """A node that took a job with it is down now, and may be up again when the next job is placed."""
         for job in jobs:
-            if job.state == "NODE_FAIL" and job.nodes and not self._failures.knows(job.id):
+            if job.state != "NODE_FAIL" or not job.nodes:
+                continue
+            if not any(job.id in known for known in self._records.node_failures().values()):
                 several = re.search(r"[\[,]", job.nodes)
                 failed = self._client.failed_nodes(job.nodes) if several else (job.nodes,)
-                self._failures.note(job.id, failed or ("unknown",))
+                self._records.note_node_failures(job.id, failed or ("unknown",))

@@ -23,11 +23,10 @@ from sentinel.vocabulary.errors import ConfigError, WandbUnavailable
 
 __all__ = ["Drawing", "Outcome", "Row", "Wandb"]
 
-Row = Mapping[str, Any]
-"""What was logged at one of W&B's steps, with its `_step` and `_timestamp`."""
-
+Row = Mapping[str, Any]  # what was logged at one of W&B's steps, with its `_step` and `_timestamp`
 Outcome = Literal["created", "changed", "unchanged", "sent, and not seen there yet"]
 
+# What the library raises, which has no class in common: of the pinned version.
 _ERRORS = (
     ("wandb.errors", "Error"),
     ("wandb.sdk.lib.service.service_connection", "WandbApiFailedError"),
@@ -35,8 +34,6 @@ _ERRORS = (
     ("wandb.sdk.mailbox", "HandleAbandonedError"),
     ("wandb.sdk.mailbox", "MailboxClosedError"),
 )
-"""What the library raises, which has no class in common: of the pinned version."""
-
 _JOB_TYPE = "incident"
 _LAST_STEP = "last_step"
 
@@ -49,8 +46,7 @@ class Drawing:
     name: str
     notes: str
     tags: Sequence[str]
-    config: Mapping[str, str | int]
-    """What the table of runs is filtered and sorted by."""
+    config: Mapping[str, str | int]  # what the table of runs is filtered and sorted by
 
 
 class Wandb:
@@ -78,7 +74,7 @@ class Wandb:
         own = (getattr(importlib.import_module(module), name) for module, name in _ERRORS)
         self._raised: tuple[type[Exception], ...] = (*own, OSError, ValueError, RuntimeError)
         where = url or self._library.setup().settings.base_url  # of its own files and variables
-        settings = self._library.Settings(
+        self._settings = self._library.Settings(
             api_key=key,
             base_url=where,
             silent=True,
@@ -97,11 +93,10 @@ class Wandb:
             x_file_stream_retry_max=2,
             x_file_stream_timeout_seconds=timeout_s,
         )
-        self._settings = settings
         self.host = urlsplit(where).hostname or where
         overrides = {"base_url": where, "entity": entity}
         with self._errors():
-            self._library.setup(settings=settings)
+            self._library.setup(settings=self._settings)
             self._api = self._library.Api(overrides=overrides, timeout=max(1, round(timeout_s)), api_key=key)
 
     def called(self, name: str) -> list[str]:
@@ -164,12 +159,12 @@ class Wandb:
         """Whether it has the last step; what was sent is seen there some time later."""
         tries = 8
         for number in range(tries):
+            if number:
+                self._pause(self._timeout_s / tries)
             there = self._found(run_id)
             with self._errors():
                 if there is not None and there.lastHistoryStep >= last:
                     return True
-            if number < tries - 1:
-                self._pause(self._timeout_s / tries)
         return False
 
     def _found(self, run_id: str) -> Any:
@@ -191,7 +186,8 @@ class Wandb:
             raise self._named(error) from None  # its text may quote what was sent
 
     def _named(self, error: BaseException) -> Exception:
-        code = _status(error)
+        statuses = (getattr(getattr(each, "response", None), "http_status", None) for each in _chain(error))
+        code = next((int(status) for status in statuses if status), None)
         if code == 401:
             return ConfigError(f"{self.host} does not know the API key: is it of this server, and not revoked?")
         if code == 403:
@@ -212,15 +208,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status that is at the bottom of it, if one is."""
-    for each in _chain(error):
-        status = getattr(getattr(each, "response", None), "http_status", None)
-        if status:
-            return int(status)
-    return None
-
-
 def _says(error: BaseException, words: str) -> bool:
     return any(words in str(each).lower() for each in _chain(error))
 
@@ -229,6 +216,5 @@ def _kind(error: BaseException) -> str:
     """Only what kind of error: its text may quote what was sent."""
     if _says(error, "timed out") or _says(error, "timeout"):
         return "no answer in time"
-    return (
-        "it does not answer as a W&B server" if type(error).__name__ == "AuthenticationError" else type(error).__name__
-    )
+    name = type(error).__name__
+    return "it does not answer as a W&B server" if name == "AuthenticationError" else name
