@@ -17,8 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
 
-__all__ = ["Announced"]
-
 _WITHIN_S = 1.5  # that a name server, a node that is gone and a slow answer may take together
 _NOT_AGAIN_S = 60.0  # for which an address that has not answered in time is not asked again: each action of a plan asks
 _LONGEST_ANSWER_BYTES = 8 << 20
@@ -50,7 +48,6 @@ class Announced:
         return f"the exporter of attempt {attempt} answers at {url}, after {found[0]:.0f} steps" if found else None
 
     def _target(self, attempt: int) -> tuple[str, str] | None:
-        """The address and the run's name, as announced."""
         try:
             (group,) = json.loads(bounded.read_text(self._path, bounded.SECRET_BYTES))
             labels, (where,) = group["labels"], group["targets"]

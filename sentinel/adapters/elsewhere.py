@@ -11,8 +11,6 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["ElsewhereLauncher"]
-
 _WHY = "its job runs elsewhere ([launcher] kind)"
 
 

@@ -25,8 +25,6 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["LocalJobs", "LocalLauncher"]
-
 _SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 

@@ -17,8 +17,6 @@ from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError, LockHeld, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["RunLock"]
-
 _RENEW_S = 30.0  # between two renewals, a quarter of a lease: three may be lost
 
 
@@ -195,7 +193,6 @@ _renewals = _Renewals()
 
 
 def _written(path: Path) -> float | None:
-    """When it last was, Unix seconds; None where it is not there."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -223,7 +220,6 @@ def _shown(holder: dict[str, Any]) -> str:
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Who wrote it; nothing where a crash has left it empty."""
     try:
         return load_object(text)
     except LineError:

@@ -70,7 +70,6 @@ def foreign_process(pid: int) -> str | None:
 
 
 def _is_started(process: psutil.Process, started: RunStarted) -> bool:
-    """Whether the process is the one that the attempt names, and not a later one of the same number."""
     if started.process_start_ticks is not None and started.boot_id == _boot_id():
         stat = Path(f"/proc/{process.pid}/stat").read_bytes()
         return int(stat.rpartition(b")")[2].split()[19]) == started.process_start_ticks

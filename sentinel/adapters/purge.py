@@ -9,8 +9,6 @@ from pathlib import Path
 from sentinel.durable import sync_folder
 from sentinel.vocabulary.errors import QuarantineError
 
-__all__ = ["purge", "size_of"]
-
 _GOING = ".purging"
 
 

@@ -14,8 +14,6 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Overrides, decode_overrides, encode_overrides
 
-__all__ = ["Approvals", "OverridesFile", "OwnPins"]
-
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +59,6 @@ class OverridesFile:
             return None
 
     def write(self, overrides: Overrides) -> None:
-        """Replaces it, atomically."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, encode_overrides(overrides))
 
@@ -85,5 +82,4 @@ class OwnPins:
             return []
 
     def write(self, tags: Sequence[str]) -> None:
-        """Replaces the list."""
         write_atomically(self._path, dump_json({"tags": list(tags)}))

@@ -28,11 +28,9 @@ class DaemonCollector(Collector):
         self.registry.register(self)
 
     def show(self, run: str, shown: Iterable[Shown]) -> None:
-        """From now on a scrape sees this of the run."""
         self._shown[run] = tuple(shown)
 
     def withdraw(self, run: str) -> None:
-        """A scrape sees nothing of the run any more."""
         self._shown.pop(run, None)
 
     def text(self) -> bytes:
@@ -83,7 +81,6 @@ class Textfile:
         self._complained = False
 
     def write(self, shown: Iterable[Shown]) -> None:
-        """Holds this from now on, and nothing else."""
         collector = DaemonCollector()
         collector.show("", shown)
         try:

@@ -11,8 +11,6 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Certificate", "Token"]
-
 log = logging.getLogger(__name__)
 
 _SHORTEST = 16  # characters of a token: a shorter one could be guessed by who may try for days

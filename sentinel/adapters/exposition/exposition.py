@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,6 @@ from sentinel.adapters.exposition.server import Server, is_loopback
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import SentinelError
-from sentinel.vocabulary.metrics import Shown
 
 __all__ = ["NAME", "Exposition", "reachable_name"]
 
@@ -26,15 +25,14 @@ log = logging.getLogger(__name__)
 NAME = "scrape-watch.json"  # where Prometheus's file_sd finds the watch; one run's is beside the trainer's scrape.json
 
 
-class Exposition:
+class Exposition(DaemonCollector):
     """One server, whatever the number of runs. What goes wrong in it is logged, and the watch goes on without."""
 
     def __init__(self, settings: Metrics, announced: Path, labels: Mapping[str, str], *, once: bool = False) -> None:
-        """`labels` are the target's own: the run, where it shows only one."""
+        super().__init__()
         self._settings = settings
         self._announced = announced
-        self._labels = labels
-        self._collector = DaemonCollector()
+        self._labels = labels  # the target's own: the run, where it shows only one
         self._once = once
         self._is_open = False
         self._lock = Lock()
@@ -48,14 +46,6 @@ class Exposition:
             self._is_open = True
             self.server = self._listening() if self._settings.serve else None
             self._announce()
-
-    def show(self, run: str, shown: Iterable[Shown]) -> None:
-        """What the run's last turn has found; a scrape sees it from now on."""
-        self._collector.show(run, shown)
-
-    def withdraw(self, run: str) -> None:
-        """The run is not watched any more, and nobody is to miss that."""
-        self._collector.withdraw(run)
 
     def change(self, settings: Metrics) -> None:
         """The configuration was read again."""
@@ -86,7 +76,7 @@ class Exposition:
 
     def _listening(self) -> Server | None:
         try:
-            server = Server(self._collector.registry, self._settings)
+            server = Server(self.registry, self._settings)
         except (OSError, ValueError, SentinelError) as error:  # ValueError: no name that DNS could be asked for
             log.error("/metrics of sentinel itself can't be served: %s; the watch goes on without", error)
             return None

@@ -18,8 +18,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from sentinel.adapters.exposition.credentials import Certificate, Token
 from sentinel.adapters.exposition.settings import Metrics
 
-__all__ = ["Server", "is_loopback"]
-
 App = Callable[..., Iterable[bytes]]  # a WSGI application: (environment, start_response) -> the answer's body
 
 log = logging.getLogger(__name__)
@@ -122,12 +120,10 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The numeric address that it listens at."""
         return str(self._listener.server_address[0])
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
         return int(self._listener.server_address[1])
 
     def close(self) -> None:

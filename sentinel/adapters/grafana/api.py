@@ -114,7 +114,6 @@ class Grafana:
         return dict(keys)
 
     def _found(self, call: Callable[[], Any]) -> Any:
-        """What it answers; None where it says that there is no such thing."""
         try:
             return self._ask(call)
         except _NotThere:

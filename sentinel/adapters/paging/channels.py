@@ -38,7 +38,6 @@ class Channel(Protocol):
 
 
 def channel_of(of: settings.Channel, environ: Mapping[str, str]) -> Channel:
-    """The channel that a table of the configuration describes."""
     return _Configured(of, environ)
 
 

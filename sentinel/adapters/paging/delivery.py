@@ -16,8 +16,6 @@ from sentinel.plan.page import Page, page_from_json
 from sentinel.vocabulary.errors import LineError, PagerError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Delivery", "Outbox"]
-
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 60.0  # after which an outbox is looked at again without a wake, and a thread with nothing to do ends
@@ -35,7 +33,6 @@ class Outbox:
         write_atomically(self._folder / _name(page), dump_json(page.to_json()))
 
     def waiting(self) -> list[Page]:
-        """What is to be delivered, oldest first."""
         found = []
         for path in self._files():
             try:
@@ -48,11 +45,9 @@ class Outbox:
         return found
 
     def empty(self) -> bool:
-        """Whether nothing is to be delivered."""
         return not self._files()
 
     def given_up(self) -> int:
-        """How many pages were given up."""
         return len(list((self._folder / "given-up").glob("*.json")))
 
     def delivered(self, page: Page) -> None:
@@ -60,7 +55,6 @@ class Outbox:
         (self._folder / _name(page)).unlink(missing_ok=True)
 
     def give_up(self, page: Page) -> None:
-        """It is not tried any more, and kept."""
         self._set_aside(_name(page))
 
     def _set_aside(self, name: str) -> None:
@@ -102,12 +96,10 @@ class Delivery:
         self._looked_s = 0.0
 
     def start(self) -> None:
-        """Begins with what an earlier daemon has left."""
         self._started = True
         self._look()
 
     def wake(self) -> None:
-        """There is a new page."""
         self._wake.set()
         self._work()
 
@@ -206,7 +198,6 @@ class Delivery:
         return failed
 
     def _say(self, failed: PagerError) -> None:
-        """One line when the reason changes."""
         level = logging.DEBUG if str(failed) == self._reported else logging.WARNING
         self._reported = str(failed)
         log.log(level, "a page can't be delivered by %s: %s; trying again", self._name, failed)

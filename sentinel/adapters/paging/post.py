@@ -20,8 +20,6 @@ from sentinel.adapters.paging.settings import split_address
 from sentinel.vocabulary.errors import PagerError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Cut", "cut_after", "post", "trusting"]
-
 _LONGEST_ASKED_S = 3600.0  # Retry-After is heeded up to this: "next year" is tried again in an hour
 
 
@@ -124,7 +122,6 @@ class Cut:
         self._holders.append(holder)
 
     def now(self) -> None:
-        """Cuts."""
         self.why = f"no answer within {self._after_s:g} s"
         for holder in self._holders:
             if (sock := getattr(holder, "sock", None)) is not None:

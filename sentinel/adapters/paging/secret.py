@@ -9,8 +9,6 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Secret"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
@@ -23,7 +21,6 @@ class Secret:
     environ: Mapping[str, str] = field(repr=False)
 
     def __bool__(self) -> bool:
-        """Whether there is one at all."""
         return not (self.plain is None and self.env is None and self.file is None)
 
     def check(self) -> None:

@@ -215,10 +215,10 @@ def split_address(url: str, key: str) -> SplitResult:
     """The parts of an address that may be used. ConfigError does not quote the address, which may hold a secret."""
     try:
         parts = urlsplit(url)
-        port_is_a_number = parts.port is None or parts.port >= 0
+        _ = parts.port  # a port that is no number is a ValueError
     except ValueError as error:
         raise ConfigError(f"{key} is no address: it should look like https://host/path") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_a_number:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{key} should be an address that begins with https:// or http:// and a host")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError(f"{key} has a space or a character in it that an address can't have")
@@ -253,8 +253,6 @@ def _named_well(channel: Channel) -> None:
         raise ConfigError(
             f"name should be of letters, digits, - and _, 100 at most, not {channel.name[:60]!a}: it names a folder"
         )
-    if channel.timeout_s <= 0:
-        raise ConfigError(f"timeout_s should be above 0, not {channel.timeout_s}")
 
 
 # What `sentinel init` shows, commented out.

@@ -44,8 +44,6 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One series of a stretch."""
-
     labels: dict[str, str] = msgspec.field(name="metric")
     values: tuple[Point, ...] = ()  # in the order of time
 
@@ -78,7 +76,6 @@ class Door:
 
     @property
     def host(self) -> str:
-        """All of the address that errors name."""
         return urlsplit(self.url).hostname or "?"
 
     def headers(self) -> dict[str, str]:

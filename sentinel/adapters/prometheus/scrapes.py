@@ -14,8 +14,6 @@ from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.sample import Record, RunStarted
 from sentinel.vocabulary.scraped import ScrapedSample
 
-__all__ = ["Looked", "Scrape", "Steps", "scrapes_of", "selector_of"]
-
 Looked = tuple[int, tuple[tuple[str, str], ...]]  # an attempt, and the other labels: who scraped whom
 
 _LOSS_MAX = next(metric.maximum_name for metric in SAMPLE_METRICS if metric.field == "loss")
@@ -51,7 +49,6 @@ class Scrape:
 
     @property
     def waits(self) -> bool:
-        """Whether the attempt has not made a step yet."""
         return self.values.get(COUNTERS[0].name) == 0
 
 
@@ -93,8 +90,6 @@ def scrapes_of(series: Iterable[Series], known: Mapping[Looked, Container[float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Last:
-    """Where an attempt was, when it was last seen a step further."""
-
     step: int
     counts: tuple[float, ...]  # in the order of COUNTERS
     scrape: Scrape | None = None  # None before any: the attempt's own beginning

@@ -12,8 +12,6 @@ from sentinel.adapters.prometheus.api import Api, NotUnderstood, Series, TooMuch
 from sentinel.adapters.prometheus.scrapes import selector_of
 from sentinel.vocabulary.errors import ScrapeError
 
-__all__ = ["Answer", "Member", "SharedQueries"]
-
 _MOST = 500  # runs of one query: an answer of five seconds is five megabytes then, and the query some kilobytes
 _AHEAD_S = 1.0  # a run that is to ask within so many seconds is taken along, and one that should have asked already
 _APART_S = 15.0  # those taken along need to go back at most so much further: else all pay for what one has missed
@@ -46,7 +44,6 @@ class Member:
         return self.turn_s + 0.9 * self.pace_s
 
     def turn(self, now_s: float) -> None:
-        """The run's next turn begins."""
         gap_s = now_s - self.turn_s
         self.pace_s = (self.pace_s + gap_s) / 2 if math.isfinite(self.pace_s) else gap_s
         self.turn_s = now_s
@@ -71,11 +68,9 @@ class SharedQueries:
 
     @property
     def host(self) -> str:
-        """Whom errors name."""
         return self._api.host
 
     def member(self, run: str) -> Member:
-        """One more run."""
         member = Member(run)
         with self._changed:
             self._members.add(member)

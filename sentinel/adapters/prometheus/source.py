@@ -49,7 +49,6 @@ class ScrapedRuns:
         self.monotonic = monotonic
 
     def run(self, name: str, lookback_s: float = 86_400.0) -> ScrapedRun:
-        """One of them, from the beginning."""
         return ScrapedRun(self, name, lookback_s)
 
 
@@ -103,7 +102,6 @@ class ScrapedRun:
         return records
 
     def new(self) -> Iterator[Record]:
-        """The same."""
         yield from self.poll()
 
     def again(self, attempt: int) -> Iterator[Sample]:
@@ -180,7 +178,6 @@ class ScrapedRun:
                 return
 
     def _half(self, piece_s: float) -> float:
-        """What to ask for instead of so many seconds, which are too many."""
         if piece_s <= _SHORTEST_PIECE_S:
             raise ScrapeError(self._queries.host, "a second of this run is more than one answer holds")
         return max(_SHORTEST_PIECE_S, piece_s / 2)

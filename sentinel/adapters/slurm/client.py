@@ -17,8 +17,6 @@ from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
 from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
-__all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
-
 _FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes")  # of SlurmJob
 # Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm.
 _FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N")) + "\x1e"
@@ -45,8 +43,6 @@ _NAMES["array_throttle"] = "array_max_tasks"
 
 
 class Answer(NamedTuple):
-    """What a command said."""
-
     code: int
     stdout: str
     stderr: str

@@ -24,8 +24,6 @@ from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavaila
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["SlurmLauncher"]
-
 log = logging.getLogger(__name__)
 
 _ASKED = 4  # of so many of the last attempts' jobs: what an older one was is known by its successors
@@ -245,7 +243,6 @@ class SlurmLauncher:
 
     @property
     def _jobs(self) -> tuple[SlurmJob, ...]:
-        """What Slurm answered last; nothing where it did not."""
         return () if isinstance(self._queue, SlurmUnavailable) else self._queue
 
     def _fresh_queue(self) -> tuple[SlurmJob, ...]:

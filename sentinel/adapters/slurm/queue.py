@@ -14,8 +14,6 @@ from sentinel.jobscript.slurm_jobs import SlurmJob
 from sentinel.plan.witnesses import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
-__all__ = ["Jobs", "NamedJobs", "Queue", "Queues", "fate_of", "fate_of_group", "foreign"]
-
 Jobs = tuple[SlurmJob, ...] | SlurmUnavailable  # what Slurm has answered, or why it has not: then nothing is known
 
 _LONGEST_PAUSE_S = 300.0
@@ -56,7 +54,6 @@ class Queue:
             self._asking.release()
 
     def afresh(self) -> Jobs:
-        """An answer to a question that is asked now."""
         with self._asking:
             return self._asked()
 
@@ -95,14 +92,11 @@ class Queue:
 
 
 class Queues:
-    """One for each user whose jobs are watched."""
-
     def __init__(self) -> None:
         self._of: dict[str, Queue] = {}
         self._lock = Lock()
 
     def of(self, client: SlurmClient) -> Queue:
-        """The one of the client's user, whoever came with it first."""
         with self._lock:
             return self._of.setdefault(client.user, Queue(client))
 

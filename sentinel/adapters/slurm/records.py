@@ -18,8 +18,6 @@ from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["JobRecords", "Recording", "Stopped"]
-
 log = logging.getLogger(__name__)
 
 _FORM = Form(error=LineError, name="the record")
@@ -48,7 +46,6 @@ class JobRecords:
         return sorted((p.stem for p in self._folder.glob("*.json") if p.stem.isdigit()), key=int)
 
     def newest(self) -> str | None:
-        """The last job that was recorded; None when there is none."""
         return next(reversed(self.groups()), None)
 
     def keep(self, group: str, script: str, recorded: Recorded, members: Sequence[SlurmJob]) -> None:
@@ -61,7 +58,6 @@ class JobRecords:
         write_atomically(self._path(group, ".json"), dump_json(asdict(recorded), indent=2))
 
     def script_file(self, group: str) -> Path:
-        """Where the batch script is kept, as Slurm had spooled it."""
         return self._path(group, ".sh")
 
     def script(self, group: str) -> str:
@@ -85,7 +81,6 @@ class JobRecords:
         return str(Path(recorded.properties.working_directory) / name)
 
     def stopped(self) -> Stopped:
-        """What was cancelled last; empty when nothing was."""
         try:
             path = self._folder / "stopped.json"
             return bounded.read_record(path, lambda data: read(Stopped, data, form=_FORM), SlurmRefused)
@@ -93,7 +88,6 @@ class JobRecords:
             return Stopped()
 
     def note_stopped(self, stopped: Stopped) -> None:
-        """Writes down what is about to be cancelled."""
         write_atomically(self._folder / "stopped.json", dump_json(asdict(stopped), indent=2))
 
     def node_failures(self) -> dict[str, list[str]]:
@@ -105,7 +99,6 @@ class JobRecords:
             return {}
 
     def note_node_failures(self, job: str, nodes: Sequence[str]) -> None:
-        """Writes down that the nodes failed under the job."""
         failures = self.node_failures()
         for node in nodes:
             failures.setdefault(node, []).append(job)

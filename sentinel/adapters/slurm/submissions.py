@@ -19,8 +19,6 @@ from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Prepared", "SlurmSettings", "Submissions", "living", "restart_of", "rollback_of", "submit"]
-
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +75,6 @@ class Submissions:
         self._folder = folder
 
     def labels(self) -> frozenset[str]:
-        """What has been prepared whole."""
         return frozenset(p.parent.name for p in self._folder.glob("[!.]*/plan.json"))
 
     def rollbacks(self) -> list[str]:
@@ -144,7 +141,6 @@ class Submissions:
             return {}
 
     def note(self, label: str, submitted: Mapping[int, str]) -> None:
-        """Writes down what has been handed in."""
         text = dump_json({str(number): job for number, job in submitted.items()})
         write_atomically(self._room_of(label) / "submitted.json", text)
 
