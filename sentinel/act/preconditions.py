@@ -11,7 +11,7 @@ from typing import Literal
 from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
-from sentinel.adapters.processes import elsewhere
+from sentinel.adapters.witnesses import elsewhere
 
 __all__ = ["Fault", "faults"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from sentinel.act.file_activity import Signs, matching
 from sentinel.act.silence import FileSilence, Silence
-from sentinel.adapters.announced import Announced
-from sentinel.adapters.processes import fate_of_process
+from sentinel.adapters.witnesses import Announced, fate_of_process
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.observation import JobsSeen
 from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
-from sentinel.adapters.processes import elsewhere, foreign_process, start_unix_s
+from sentinel.adapters.witnesses import elsewhere, foreign_process, start_unix_s
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.witnesses import Fate, Life

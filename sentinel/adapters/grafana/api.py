@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
@@ -127,21 +126,16 @@ class Grafana:
         tries = 1 if once else self._tries
         for number in range(1, tries + 1):
             try:
-                with self._errors():
-                    answer = call()
-                if isinstance(answer, str):  # a proxy's page that asks for a password, as 200
-                    raise GrafanaUnavailable(self.host, "it does not answer as a Grafana")
-                return answer
+                return self._answer(call)
             except GrafanaUnavailable:
                 if number == tries:
                     raise
                 self._pause(2.0 ** (number - 1))
         raise AssertionError("a loop that ends otherwise")
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _answer(self, call: Callable[[], Any]) -> Any:
         try:
-            yield
+            answer = call()
         except GrafanaTimeoutError as error:
             raise GrafanaUnavailable(self.host, "no answer in time") from error
         except GrafanaServerError as error:
@@ -150,6 +144,9 @@ class Grafana:
             raise self._refused(error) from error
         except (GrafanaException, niquests.exceptions.RequestException, OSError) as error:
             raise GrafanaUnavailable(self.host, _reason(error)) from error
+        if isinstance(answer, str):  # a proxy's page that asks for a password, as 200
+            raise GrafanaUnavailable(self.host, "it does not answer as a Grafana")
+        return answer
 
     def _refused(self, error: GrafanaClientError) -> Exception:
         code = int(error.status_code)
