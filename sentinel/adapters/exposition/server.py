@@ -101,8 +101,9 @@ class Server:
         app: App = make_wsgi_app(registry)
         if token is not None:
             app = _guarded(app, token)
-        port = settings.port
-        found = socket.getaddrinfo(settings.address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            settings.address or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, place = found[0][0], found[0][4]
         try:
             self._listener = _Listener(family, place, app, certificate)
@@ -110,21 +111,15 @@ class Server:
             if error.errno != errno.EADDRINUSE:
                 raise
             self._listener = _Listener(family, (place[0], 0, *place[2:]), app, certificate)
-            log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", port, self.port)
+        self.address, self.port = str(self._listener.server_address[0]), int(self._listener.server_address[1])
+        if settings.port not in (0, self.port):
+            log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", settings.port, self.port)
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.2}, name="sentinel-metrics", daemon=True
         )
         self._thread.start()
         if token is not None and certificate is None and not is_loopback(self.address):
             log.warning("the token of /metrics travels in the clear: give it a certificate as well")
-
-    @property
-    def address(self) -> str:
-        return str(self._listener.server_address[0])
-
-    @property
-    def port(self) -> int:
-        return int(self._listener.server_address[1])
 
     def close(self) -> None:
         """Frees the port; who is being answered is not waited for."""

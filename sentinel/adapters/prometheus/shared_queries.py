@@ -58,6 +58,7 @@ class SharedQueries:
     """The runs that one Prometheus is asked about, from any threads. None of them leads."""
 
     def __init__(self, api: Api, more: str | None = None) -> None:
+        self.host = api.host
         self._api = api
         self._more = more
         self._members: WeakSet[Member] = WeakSet()  # each is given up with its last reference
@@ -65,10 +66,6 @@ class SharedQueries:
         self._most = _MOST
         self._failure: tuple[Member, float, str] | None = None  # which run was not answered, when, and why
         self._trying = 0
-
-    @property
-    def host(self) -> str:
-        return self._api.host
 
     def member(self, run: str) -> Member:
         member = Member(run)
@@ -147,7 +144,7 @@ class SharedQueries:
         if self._failure is not None:
             failed, at_s, why = self._failure
             if failed is not member and (self._trying or now_s - at_s < _FAILED_FOR_S):
-                raise ScrapeError(self._api.host, why)
+                raise ScrapeError(self.host, why)
 
     def _ask(self, group: list[Member], since: float, until: float, now_s: float) -> list[Series]:
         runs = sorted({member.run for member in group})
