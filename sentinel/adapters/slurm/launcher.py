@@ -13,7 +13,7 @@ from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import Preparation
 from sentinel.adapters.slurm.queue import Jobs, NamedJobs, Queue, fate_of, fate_of_group, foreign
 from sentinel.adapters.slurm.records import JobRecords, Recording
-from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of, submit
+from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
 from sentinel.lint.new_scripts import new_scripts
@@ -225,7 +225,7 @@ class SlurmLauncher:
             ids[one.number] = (
                 here.get(one.number)
                 or before.get(one.number)
-                or submit(self._client, self._settings, label, one, ids, extra)
+                or self._submissions.submit(self._client, self._settings, label, one, ids, extra)
             )
             self._submissions.note(label, before | ids)
         self._shared.forget()

@@ -54,8 +54,8 @@ class Preparation:
         for one in prepared:
             for script in (one.script, one.later):
                 if script is not None:
-                    check_script(script, room / f"{one.number}.original.sh")
-            self._client.test(one.arguments, one.script, one.script_arguments)
+                    check_script(room / script, room / f"{one.number}.original.sh")
+            self._client.test(one.arguments, room / one.script, one.script_arguments)
         self._submissions.publish(label, room, prepared, shape)
 
     def original(self, group: str) -> str:
@@ -144,8 +144,8 @@ class Preparation:
     def _made_ready(self, number: int, submission: Submission, room: Path, changed: Overrides | None) -> Prepared:
         if not submission.group:
             own, arguments = self._script_of_configuration()
-            script = room / f"{number}.sh"
-            script.write_bytes(bounded.read_document(own))
+            script = f"{number}.sh"
+            (room / script).write_bytes(bounded.read_document(own))
             return Prepared(
                 number=number,
                 arguments=tuple(arguments),
@@ -172,23 +172,23 @@ class Preparation:
             properties=properties,
         )
 
-    def _write(self, number: int, group: str, room: Path, changed: Overrides | None) -> tuple[Path, Path | None]:
+    def _write(self, number: int, group: str, room: Path, changed: Overrides | None) -> tuple[str, str | None]:
         """The script, and the one for later starts, where they are two."""
-        script, later = room / f"{number}.sh", room / f"{number}.later.sh"
+        script, later = f"{number}.sh", f"{number}.later.sh"
         if changed is None:
-            script.write_bytes(to_bytes(self._records.script(group)))
+            (room / script).write_bytes(to_bytes(self._records.script(group)))
             return script, None
         original = self.original(group)
         new = new_scripts(original, changed)
         for remark in new.remarks:
             log.warning("the changed run: %s", remark)
         mine = new.first if number == 0 else new.later
-        script.write_bytes(to_bytes(mine.text))
+        (room / script).write_bytes(to_bytes(mine.text))
         (room / f"{number}.original.sh").write_bytes(to_bytes(original))
         (room / f"{number}.diff").write_bytes(to_bytes(mine.diff))
         if new.later.text == mine.text:
             return script, None
-        later.write_bytes(to_bytes(new.later.text))
+        (room / later).write_bytes(to_bytes(new.later.text))
         return script, later
 
     def _without_failed_nodes(self, properties: JobProperties) -> JobProperties:

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel import bounded
@@ -22,11 +22,7 @@ from sentinel.vocabulary.numbers import dump_json
 log = logging.getLogger(__name__)
 
 
-def _file(name: str, key: str) -> Path:
-    return Path(checked_name(name, key))
-
-
-_FORM = Form(error=LineError, name="the plan", scalars={Path: ("the name of a file", _file)})
+_FORM = Form(error=LineError, name="the plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +48,10 @@ class Prepared:
 
     number: int
     arguments: tuple[str, ...]  # for sbatch, without the dependency and the comment
-    script: Path
+    script: str  # the name of its file beside plan.json
     script_arguments: tuple[str, ...]
     comment: str  # the user's own, without our mark
-    later: Path | None = None  # the script for a later start from the rollback's own checkpoints: without `once`
+    later: str | None = None  # the script for a later start from the rollback's own checkpoints: without `once`
     dependency: str  # with {0}, {1} … for the ids of the earlier ones; "" for none
     properties: JobProperties | None  # what the job has to come out as; None where nothing is known to compare with
 
@@ -92,25 +88,17 @@ class Submissions:
 
     def publish(self, label: str, room: Path, prepared: Sequence[Prepared], shape: Sequence[Submission]) -> None:
         """Makes the folder with its scripts the label's, whole. `shape`: of the jobs that it stands in for."""
-        rows = [
-            asdict(one) | {"script": one.script.name, "later": one.later.name if one.later else None}
-            for one in prepared
-        ]
-        document = {"submissions": rows, "shape": [asdict(one) for one in shape]}
+        document = asdict(_Plan(submissions=tuple(prepared), shape=tuple(shape)))
         write_atomically(room / "plan.json", dump_json(document, indent=2))
         room.rename(self._room_of(label))
         sync_folder(self._folder)
 
     def read(self, label: str) -> tuple[Prepared, ...]:
         """What was prepared. SlurmRefused when it can't be read."""
-        room = self._room_of(label)
         try:
-            prepared = self._plan(label).submissions
+            return self._plan(label).submissions
         except OSError as error:
-            raise SlurmRefused(f"{room / 'plan.json'} can't be read: {error}") from error
-        return tuple(
-            replace(one, script=room / one.script, later=room / one.later if one.later else None) for one in prepared
-        )
+            raise SlurmRefused(f"{self._room_of(label) / 'plan.json'} can't be read: {error}") from error
 
     def shape(self, label: str) -> tuple[Submission, ...]:
         """The shape of the jobs that the label's stand in for; empty where it was not recorded."""
@@ -151,6 +139,35 @@ class Submissions:
     def _room_of(self, label: str) -> Path:
         return self._folder / checked_name(label, "a submission")
 
+    def submit(
+        self,
+        client: SlurmClient,
+        settings: SlurmSettings,
+        label: str,
+        one: Prepared,
+        ids: Mapping[int, str],
+        extra: Mapping[str, str],
+    ) -> str:
+        """Submits one job, `ids` being those of the earlier ones; returns its id.
+
+        SlurmRefused when it came out otherwise than the job that it stands in for: then it is cancelled.
+        """
+        comment = marked(one.comment, Mark(run=settings.run, label=label, number=one.number))
+        dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
+        arguments = [*one.arguments, f"--comment={comment}"] + ([f"--dependency={dependency}"] if dependency else [])
+        script = self._room_of(label) / checked_name(one.script, "script")
+        submitted = client.submit(arguments, script, one.script_arguments, extra)
+        log.info("submitted job %s (%s)", submitted, comment)
+        wanted, found = one.properties, client.recorded(submitted).properties
+        differences = wanted.differences(found, asked=settings.sbatch_arguments) if wanted is not None else ()
+        if differences:
+            client.cancel(submitted)
+            raise SlurmRefused(
+                f"job {submitted} came out otherwise than the one it stands in for, and was cancelled: "
+                f"{'; '.join(differences)}; [launcher] sbatch_arguments can say what Slurm does not tell"
+            )
+        return submitted
+
     def is_incomplete(self, label: str, here: Mapping[int, str]) -> bool:
         """Whether some of the label's jobs live (`here`, as of `living`) while others were never handed in."""
         there = {**here, **self.submitted(label)} if here else {}
@@ -172,31 +189,3 @@ def living(jobs: Iterable[SlurmJob], run: str, label: str) -> dict[int, str]:
     """Number -> id of the run's jobs of this label that have not ended."""
     marks = [(job, mark_in(job.comment)) for job in jobs if not job.ended]
     return {mark.number: job.group for job, mark in marks if mark and mark.run == run and mark.label == label}
-
-
-def submit(
-    client: SlurmClient,
-    settings: SlurmSettings,
-    label: str,
-    one: Prepared,
-    ids: Mapping[int, str],
-    extra: Mapping[str, str],
-) -> str:
-    """Submits one job, `ids` being those of the earlier ones; returns its id.
-
-    SlurmRefused when it came out otherwise than the job that it stands in for: then it is cancelled.
-    """
-    comment = marked(one.comment, Mark(run=settings.run, label=label, number=one.number))
-    dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
-    arguments = [*one.arguments, f"--comment={comment}"] + ([f"--dependency={dependency}"] if dependency else [])
-    submitted = client.submit(arguments, one.script, one.script_arguments, extra)
-    log.info("submitted job %s (%s)", submitted, comment)
-    wanted, found = one.properties, client.recorded(submitted).properties
-    differences = wanted.differences(found, asked=settings.sbatch_arguments) if wanted is not None else ()
-    if differences:
-        client.cancel(submitted)
-        raise SlurmRefused(
-            f"job {submitted} came out otherwise than the one it stands in for, and was cancelled: "
-            f"{'; '.join(differences)}; [launcher] sbatch_arguments can say what Slurm does not tell"
-        )
-    return submitted
