@@ -55,10 +55,8 @@ class Columns:
 
 
 def write_table(path: Path, schema: pa.Schema, stretches: Iterable[Readings]) -> int:
-    """Writes them as the name ends; returns how many samples. The file is there once all of it is.
-
-    nan is nan; what was not measured is null, in CSV a blank.
-    """
+    """Writes them as the name ends; returns how many samples. The file is there once all of it is. nan is nan; what was
+    not measured is null, in CSV a blank."""
     written = 0
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file, _writer(path.suffix, file, schema) as write:

@@ -30,9 +30,7 @@ class IncidentLog:
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first.
-
-        IncidentLogError where the event could not be read again, as with a clock beyond any calendar.
-        """
+        IncidentLogError where the event could not be read again, as with a clock beyond any calendar."""
         try:
             self._check(dict(event))
         except LineError as error:
@@ -59,9 +57,7 @@ class IncidentLog:
 
     def read(self) -> list[dict[str, Any]]:
         """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one.
-
-        Only what is new is parsed, unless earlier lines changed. It is opened to find out: NFS then asks its server.
-        """
+        Only what is new is parsed, unless earlier lines changed. It is opened to find out: NFS then asks its server."""
         with os_errors_named(self._path):
             try:
                 file = open_regular(self._path)

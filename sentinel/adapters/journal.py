@@ -82,9 +82,7 @@ class Journals:
 
     def poll(self) -> list[Record]:
         """What was appended since the last poll: by attempt, then in order. An unfinished last line waits for its end.
-
-        A folder that is not there yet is nothing yet; OSError when what is there can't be read.
-        """
+        A folder that is not there yet is nothing yet; OSError when what is there can't be read."""
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
@@ -93,10 +91,8 @@ class Journals:
             yield from self._appended(path.name)
 
     def again(self, attempt: int) -> Iterator[Sample]:
-        """The attempt's samples that were read before, from the first one, in order, and nothing newer.
-
-        A journal that was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read.
-        """
+        """The attempt's samples that were read before, from the first one, in order, and nothing newer. A journal that
+        was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read."""
         for name in [name for name, attempts in self._attempts.items() if attempt in attempts]:
             path, left = self._folder / name, self._offsets[name]
             with os_errors_named(path):
@@ -144,10 +140,8 @@ class Journals:
 
 def _lines(file: BinaryIO, *, within: bool = False) -> Iterator[tuple[int, bytes, bool]]:
     """From where the file stands: bytes of each line in the file, the line without its end, and whether it has ended.
-
     An unfinished last line waits, unless it is too long to be kept: its first part is given as it is, the rest as an
-    empty line. `within`: the file stands within such a line.
-    """
+    empty line. `within`: the file stands within such a line."""
     rest = b""
     while chunk := file.read(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,38 +39,37 @@ class Writer(NamedTuple):
     rollback: str | None  # SENTINEL_ROLLBACK in its environment: the rollback that it was started for
 
 
+@dataclass(frozen=True, slots=True)
 class LocalLauncher:
     """One run's command, started on this machine, by the interface of act.neighbours.Launcher."""
 
-    def __init__(
-        self, jobs: LocalJobs, *, command: Sequence[str], working_directory: Path, log: Path, stop_grace_s: float
-    ) -> None:
-        self._jobs = jobs
-        self._command = command
-        self._working_directory = working_directory
-        self._log = log
-        self._stop_grace_s = stop_grace_s
+    jobs: LocalJobs
+    _: KW_ONLY
+    command: Sequence[str]
+    working_directory: Path
+    log: Path
+    stop_grace_s: float
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        found = self._jobs.writers(_by_hand(started))
+        found = self.jobs.writers(_by_hand(started))
         writers = tuple(
             WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
         )
         fates: dict[str | None, Fate] = {}
-        if (dead := self._jobs.last_seen_dead()) is not None:
+        if (dead := self.jobs.last_seen_dead()) is not None:
             fates[None] = Fate(life=Life.GONE, sentence=f"process {dead} is not there any more")
-        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self._log.exists())
+        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self.log.exists())
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: the command is in the configuration."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        if left := _but(self._jobs.writers(_by_hand(started)), spare):
+        if left := _but(self.jobs.writers(_by_hand(started)), spare):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
         program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-        for writer in self._jobs.writers() if program else ():
+        for writer in self.jobs.writers() if program else ():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = [str(program), "dump", "--pid", str(writer.pid)]
                 dump = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -83,14 +83,14 @@ class LocalLauncher:
         """None: there is no job script."""
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
-        if not self._command:
+        if not self.command:
             return ()
-        where, state_dir, log = (str(path) for path in (self._working_directory, self._jobs.state_dir, self._log))
-        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self._command)}"
+        where, state_dir, log = (str(path) for path in (self.working_directory, self.jobs.state_dir, self.log))
+        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self.command)}"
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
+        self.jobs.stop(grace_s=self.stop_grace_s, also=_by_hand(started), spare=spare)
 
     def start(
         self,
@@ -100,11 +100,11 @@ class LocalLauncher:
         *,
         follow_up: bool,  # noqa: ARG002 - so does it by this
     ) -> None:
-        if not self._command:
+        if not self.command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
         extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
         environment = {name: value for name, value in extra.items() if value}
-        self._jobs.start(self._command, cwd=self._working_directory, extra_env=environment, log_path=self._log)
+        self.jobs.start(self.command, cwd=self.working_directory, extra_env=environment, log_path=self.log)
 
 
 class LocalJobs:
@@ -143,11 +143,9 @@ class LocalJobs:
         return process.pid
 
     def writers(self, also: _Named | None = None) -> tuple[Writer, ...]:
-        """The run's living processes, in the order of their ids.
-
-        `also` names a trainer that somebody else started: it is found whoever's it is. Other processes of other users
-        are not: their environment can't be read. A zombie writes nothing once the last of its threads has ended.
-        """
+        """The run's living processes, in the order of their ids. `also` names a trainer that somebody else started: it
+        is found whoever's it is. Other processes of other users are not: their environment can't be read. A zombie
+        writes nothing once the last of its threads has ended."""
         self._bury()
         found = {}
         for pid in psutil.pids():
@@ -171,9 +169,7 @@ class LocalJobs:
 
     def stop(self, *, grace_s: float, also: _Named | None = None, spare: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
-
-        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved.
-        """
+        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             for group in {_group(w.pid) for w in _but(self.writers(also), spare)}:
                 _signal(group, number)
@@ -209,10 +205,8 @@ def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
 
 
 def _may_be_ours(pid: int) -> bool:
-    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment?
-
-    A zombie's can't be read, and its threads' may be ours.
-    """
+    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment? A zombie's
+    can't be read, and its threads' may be ours."""
     if not psutil.LINUX:
         return True
     proc = Path(f"/proc/{pid}")
@@ -226,10 +220,8 @@ def _may_be_ours(pid: int) -> bool:
 
 def _environment(process: psutil.Process, *, named: bool) -> Mapping[str, str] | None:
     """The process's environment; None for one that is dead to its last thread, or whose environment this account may
-    not read: empty where the journal names it.
-
-    A process is a zombie as soon as its first thread has ended; the others may hang in a write for minutes.
-    """
+    not read: empty where the journal names it. A process is a zombie as soon as its first thread has ended; the others
+    may hang in a write for minutes."""
     try:
         if process.status() != psutil.STATUS_ZOMBIE:
             return process.environ()

@@ -137,9 +137,7 @@ def _name(number: int) -> str:
 
 class Announced:
     """Asks the exporter that an attempt has announced in STATE_DIR/scrape.json whether it answers as that attempt, now.
-
-    An exporter on loopback, the default, is not announced: then nothing is asked. No answer says nothing.
-    """
+    An exporter on loopback, the default, is not announced: then nothing is asked. No answer says nothing."""
 
     def __init__(self, state_dir: Path, *, within_s: float = _WITHIN_S) -> None:
         self._path = state_dir / "scrape.json"

@@ -71,10 +71,8 @@ def _add(family: CounterMetricFamily | GaugeMetricFamily, metric: Exported, show
 
 
 class Textfile:
-    """What one run's watch shows, for node_exporter's textfile collector: written anew by each turn.
-
-    What goes wrong with it is logged once, and costs no turn.
-    """
+    """What one run's watch shows, for node_exporter's textfile collector: written anew by each turn. What goes wrong
+    with it is logged once, and costs no turn."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -66,10 +66,8 @@ class Certificate:
 
 
 class Token:
-    """The bearer token that a scrape has to bring, from a file; it is in no log, no error and no repr.
-
-    Read for each request, so that a changed one counts at once; no request is answered while it can't be read.
-    """
+    """The bearer token that a scrape has to bring, from a file; it is in no log, no error and no repr. Read for each
+    request, so that a changed one counts at once; no request is answered while it can't be read."""
 
     def __init__(self, path: Path) -> None:
         """ConfigError, which names the file, where it holds none."""

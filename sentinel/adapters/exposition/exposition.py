@@ -106,9 +106,7 @@ class Exposition(DaemonCollector):
 
 def reachable_name(asked: str, bound: str) -> str | None:
     """What another node calls what was asked to listen at `asked` and listens at `bound`; None where none can reach it.
-
-    The node's name where it listens everywhere: Slurm's, which the cluster's nodes resolve, else the host's own.
-    """
+    The node's name where it listens everywhere: Slurm's, which the cluster's nodes resolve, else the host's own."""
     if is_loopback(bound):
         return None
     if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:

@@ -90,10 +90,8 @@ class _Listener(ThreadingMixIn, WSGIServer):
 
 
 class Server:
-    """Serves a registry as the `[metrics]` table has it; where the port is taken, at any free one.
-
-    OSError; ConfigError where the certificate or the token can't be had: it is not served without them.
-    """
+    """Serves a registry as the `[metrics]` table has it; where the port is taken, at any free one. OSError; ConfigError
+    where the certificate or the token can't be had: it is not served without them."""
 
     def __init__(self, registry: CollectorRegistry, settings: Metrics) -> None:
         certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)

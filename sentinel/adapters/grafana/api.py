@@ -24,11 +24,9 @@ _MOST_MARKS = 10_000  # annotations of one run that are asked for at once; more 
 
 
 class Grafana:
-    """One organisation of one Grafana; closed at the end of its `with`.
-
-    A call takes at most `tries` times `timeout_s`, and the pauses between. It raises GrafanaUnavailable where Grafana
-    does not answer or is not itself, ConfigError where it says no.
-    """
+    """One organisation of one Grafana; closed at the end of its `with`. A call takes at most `tries` times `timeout_s`,
+    and the pauses between. It raises GrafanaUnavailable where Grafana does not answer or is not itself, ConfigError
+    where it says no."""
 
     def __init__(
         self,
@@ -119,10 +117,8 @@ class Grafana:
             return None
 
     def _ask(self, call: Callable[[], Any], *, once: bool = False) -> Any:
-        """One request, tried again where it is known not to have been refused.
-
-        `once`: what would be done twice if only the answer was lost is not tried again; the next push finds it.
-        """
+        """One request, tried again where it is known not to have been refused. `once`: what would be done twice if only
+        the answer was lost is not tried again; the next push finds it."""
         tries = 1 if once else self._tries
         for number in range(1, tries + 1):
             try:

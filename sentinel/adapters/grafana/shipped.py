@@ -32,10 +32,8 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 def fitted(document: Mapping[str, Any], *, datasource: str | None, pages: str | None) -> dict[str, Any]:
     """The dashboard for one Grafana: its Prometheus chosen, and sentinel's own pages where links lead to them.
-
     `datasource` is the uid of a Prometheus, None leaves the choice to Grafana's default. `pages` is the address of
-    sentinel's own pages; None takes away the links that need one.
-    """
+    sentinel's own pages; None takes away the links that need one."""
     made = deepcopy(dict(document))
     for variable in made["templating"]["list"]:
         if variable["name"] == "datasource" and datasource is not None:

@@ -73,10 +73,8 @@ def _name(page: Page) -> str:
 
 
 class Delivery:
-    """Delivers at least once. Nobody waits for it: a channel that hangs holds up its own pages and nothing else.
-
-    Its thread is there while there is something to deliver: a thousand runs that are well need no thousand threads.
-    """
+    """Delivers at least once. Nobody waits for it: a channel that hangs holds up its own pages and nothing else. Its
+    thread is there while there is something to deliver: a thousand runs that are well need no thousand threads."""
 
     def __init__(
         self, name: str, channel: Channel, outbox: Outbox, *, retry_up_to_s: float, give_up_after_s: float

@@ -108,10 +108,8 @@ class Api:
         self._trusting: tuple[tuple[float, float], ssl.SSLContext] | None = None
 
     def scraped(self, selector: str, since: float, until: float) -> list[Series]:
-        """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier.
-
-        ScrapeError where there is no answer, NotUnderstood where there is another, TooMuch where it would be too long.
-        """
+        """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier. ScrapeError where
+        there is no answer, NotUnderstood where there is another, TooMuch where it would be too long."""
         reach_s = math.ceil(until - since) + 1  # Prometheus 3 leaves the first moment out
         body = self._query(query=f"{selector}[{reach_s}s]", time=f"{until:.3f}")
         try:

@@ -66,10 +66,8 @@ def _literally(run: str) -> str:
 
 
 def scrapes_of(series: Iterable[Series], known: Mapping[Looked, Container[float]] | None = None) -> list[Scrape]:
-    """The scrapes by attempt, then in the order of time, but for those at the known moments, Unix seconds.
-
-    A series without an attempt is no trainer's of ours.
-    """
+    """The scrapes by attempt, then in the order of time, but for those at the known moments, Unix seconds. A series
+    without an attempt is no trainer's of ours."""
     found: dict[Looked, dict[float, dict[str, float]]] = {}
     for one in series:
         labels = dict(one.labels)

@@ -82,9 +82,7 @@ class SharedQueries:
 
     def new(self, member: Member, since: float, until: float, now_s: float) -> list[Answer]:
         """What is new of a run since: from another run's query, or from one of its own that takes others along.
-
-        ScrapeError, TooMuch; now_s is the monotonic clock's.
-        """
+        ScrapeError, TooMuch; now_s is the monotonic clock's."""
         with self._changed:
             member.since = since
             if not self._changed.wait_for(lambda: not member.asking, _PATIENCE_S):

@@ -53,12 +53,10 @@ class ScrapedRuns:
 
 
 class ScrapedRun:
-    """What Prometheus scraped of one run, from `lookback_s` ago on.
-
-    It catches up by itself, in pieces, and follows together with the others: from the last scrape that it knows on, so
-    that what Prometheus did not tell while it was away is told afterwards. What it did not scrape meanwhile, nobody
-    knows but the trainer's counters. Once a minute it goes back for what has arrived late, behind newer scrapes.
-    """
+    """What Prometheus scraped of one run, from `lookback_s` ago on. It catches up by itself, in pieces, and follows
+    together with the others: from the last scrape that it knows on, so that what Prometheus did not tell while it was
+    away is told afterwards. What it did not scrape meanwhile, nobody knows but the trainer's counters. Once a minute it
+    goes back for what has arrived late, behind newer scrapes."""
 
     def __init__(self, runs: ScrapedRuns, name: str, lookback_s: float) -> None:
         self._queries = runs.queries
@@ -106,9 +104,7 @@ class ScrapedRun:
 
     def again(self, attempt: int) -> Iterator[Sample]:
         """The attempt's samples that it has given, as far as `lookback_s` goes back from the newest, asked for anew.
-
-        None is kept: Prometheus remembers for longer than we look back. ScrapeError when it can't be asked.
-        """
+        None is kept: Prometheus remembers for longer than we look back. ScrapeError when it can't be asked."""
         first, newest = self._given.get(attempt, (math.inf, -math.inf))
         first, steps, piece_s = max(first, newest - self._lookback_s), Steps(), _FIRST_PIECE_S
         since = first

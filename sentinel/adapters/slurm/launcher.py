@@ -211,9 +211,8 @@ class SlurmLauncher:
         self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
     ) -> None:
         """Submits what was prepared, or what of it is missing: jobs of it that are there already are let be.
-
-        `follow_up`: the scripts without what is done once. Looks first: sbatch may have submitted and lost its reply.
-        """
+        `follow_up`: the scripts without what is done once. Looks first: sbatch may have submitted and lost its
+        reply."""
         label = self._label_to_start(rollback, started)
         here = living(self._fresh_queue(), self._settings.run, label)
         before = self._submissions.submitted(label) if here else {}  # all gone: the whole of it again

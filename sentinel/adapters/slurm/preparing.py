@@ -43,9 +43,7 @@ class Preparation:
 
     def prepare(self, label: str, submissions: Sequence[Submission], overrides: Overrides | None = None) -> None:
         """Makes the submissions ready under the label, with a rollback's changes where they belong in the script.
-
-        SlurmRefused when bash or Slurm would not have them; ScriptRefused, ConfigError for what can't be changed.
-        """
+        SlurmRefused when bash or Slurm would not have them; ScriptRefused, ConfigError for what can't be changed."""
         changed = overrides if self._settings.changes_in_script else None
         room, shape = self._submissions.room(label), submissions
         if changed is not None:
@@ -81,10 +79,8 @@ class Preparation:
         return shape or (replace(last, array=recorded.array or ""),)
 
     def note_stopped(self, jobs: Sequence[SlurmJob]) -> None:
-        """Records the shape of jobs that are about to be cancelled; of a rollback's jobs, of what they stood in for.
-
-        A stop that is repeated finds fewer jobs: the first record counts.
-        """
+        """Records the shape of jobs that are about to be cancelled; of a rollback's jobs, of what they stood in for. A
+        stop that is repeated finds fewer jobs: the first record counts."""
         groups = {job.group for job in jobs}
         if groups <= set(self._records.stopped().groups) or not all(self._records.has(group) for group in groups):
             return
@@ -209,9 +205,8 @@ def _arguments(recorded: Recorded, submission: Submission) -> list[str]:
 
 def check_script(script: Path, original: Path) -> None:
     """SlurmRefused when bash does not understand the script, or shellcheck finds an error that the original has not.
-
-    Neither runs it. What the run has lived with so far is no reason to leave it stopped. `original` need not be there.
-    """
+    Neither runs it. What the run has lived with so far is no reason to leave it stopped. `original` need not be
+    there."""
     if not script.read_bytes().startswith(_BASH):
         return
     try:

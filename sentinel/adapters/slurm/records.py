@@ -118,11 +118,9 @@ class Recording:
         self._said: set[str] = set()
 
     def keep(self, jobs: Iterable[SlurmJob], *, insist: bool = False) -> None:
-        """Records script and properties of the jobs that are not recorded yet, those that run last.
-
-        What can't be recorded (another user's script) is logged once: a run can be watched without it. With `insist`
-        it is SlurmRefused.
-        """
+        """Records script and properties of the jobs that are not recorded yet, those that run last. What can't be
+        recorded (another user's script) is logged once: a run can be watched without it. With `insist` it is
+        SlurmRefused."""
         groups: dict[str, list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: not job.waits):
             groups.setdefault(job.group, []).append(job)

@@ -148,10 +148,8 @@ class Submissions:
         ids: Mapping[int, str],
         extra: Mapping[str, str],
     ) -> str:
-        """Submits one job, `ids` being those of the earlier ones; returns its id.
-
-        SlurmRefused when it came out otherwise than the job that it stands in for: then it is cancelled.
-        """
+        """Submits one job, `ids` being those of the earlier ones; returns its id. SlurmRefused when it came out
+        otherwise than the job that it stands in for: then it is cancelled."""
         comment = marked(one.comment, Mark(run=settings.run, label=label, number=one.number))
         dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
         arguments = [*one.arguments, f"--comment={comment}"] + ([f"--dependency={dependency}"] if dependency else [])

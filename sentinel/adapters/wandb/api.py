@@ -50,10 +50,8 @@ class Drawing:
 
 
 class Wandb:
-    """One project. Errors say what to do and never what the key is.
-
-    WandbUnavailable where W&B does not answer, ConfigError where it says no.
-    """
+    """One project. Errors say what to do and never what the key is. WandbUnavailable where W&B does not answer,
+    ConfigError where it says no."""
 
     def __init__(
         self,
@@ -128,9 +126,7 @@ class Wandb:
 
     def draw(self, drawing: Drawing, rows: Sequence[Row], step_metric: str | None) -> Outcome:
         """Makes the drawing, or goes on where it was cut short; `step_metric` is the trainer's own axis, if it has one.
-
-        `rows` hold the `_step` that each is drawn at, rising.
-        """
+        `rows` hold the `_step` that each is drawn at, rising."""
         last = int(rows[-1]["_step"])
         with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
             run = self._library.init(
