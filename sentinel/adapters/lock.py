@@ -87,12 +87,13 @@ class RunLock:
         if not holder:
             raise LockHeld("nobody any more, its lock was taken away")
         if holder.get("token") != self._token:
-            raise LockHeld(f"{_shown(holder)}, which took the lock over")
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}, which took the lock over")
 
     def held_by(self) -> str | None:
         """Who holds the lock, and lives; None for nobody. Looks only."""
         holder = self._holder()
-        return _shown(holder) if holder and self._lives(holder, self._path, time.time()) else None
+        lives = holder and self._lives(holder, self._path, time.time())
+        return f"process {holder.get('pid')} on {holder.get('host')}" if lives else None
 
     def _holder(self) -> dict[str, Any]:
         try:
@@ -108,7 +109,7 @@ class RunLock:
             return
         holder = _facts(holder_text)
         if self._lives(holder, self._path, now_unix_s) and holder.get("token") != self._token:
-            raise LockHeld(_shown(holder))
+            raise LockHeld(f"process {holder.get('pid')} on {holder.get('host')}")
         stale = self._path.with_name(f".lock.stale.{self._token}")
         try:
             self._path.rename(stale)
@@ -213,10 +214,6 @@ def _start_of(pid: int) -> int:
     if fields[0] in "ZX" and threads < 2:  # or one of them hangs, and may yet write
         raise ProcessLookupError(f"process {pid} is gone")
     return int(fields[19])
-
-
-def _shown(holder: dict[str, Any]) -> str:
-    return f"process {holder.get('pid')} on {holder.get('host')}"
 
 
 def _facts(text: str) -> dict[str, Any]:
