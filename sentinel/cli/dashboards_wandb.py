@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.output import print_outcomes
 from sentinel.config import Config
 from sentinel.daemon.run_files import incident_log_of
@@ -16,7 +16,7 @@ from sentinel.sources.wandb_runs import project_of
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:  # its library is optional
-    from sentinel.adapters.wandb.api import Drawing, Row, Wandb
+    from sentinel.adapters.wandb import Drawing, Row, Wandb
 
 __all__ = ["push_incidents"]
 
@@ -54,7 +54,7 @@ def _pushed(there: Wandb, runs: Sequence[str], overlay: Overlay, of: WandbRun) -
 
 
 def _drawing(overlay: Overlay, run_id: str) -> Drawing:
-    from sentinel.adapters.wandb.api import Drawing
+    from sentinel.adapters.wandb import Drawing
 
     return Drawing(
         id=f"{run_id}-{overlay.incident}",

@@ -1,4 +1,4 @@
-"""W&B's API, as far as sentinel needs it: runs are read, and runs of sentinel's own are written. It deletes nothing.
+"""The `[wandb]` table, and W&B's API: runs are read, and runs of sentinel's own are written. It deletes nothing.
 
 **A run that a trainer logs to is never written to.** W&B keeps a run's history by the number of the line, and a second
 process that writes to the same run, be it resumed with resume="must", writes over the trainer's lines (github.com/
@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from sentinel.vocabulary.errors import ConfigError, WandbUnavailable
+from sentinel.vocabulary.names import checked_name
+from sentinel.vocabulary.ranges import Range
 
-__all__ = ["Drawing", "Outcome", "Row", "Wandb"]
+__all__ = ["Drawing", "Outcome", "Row", "Wandb", "WandbRun"]
 
 Row = Mapping[str, Any]  # what was logged at one of W&B's steps, with its `_step` and `_timestamp`
 Outcome = Literal["created", "changed", "unchanged", "sent, and not seen there yet"]
@@ -36,6 +39,44 @@ _ERRORS = (
 )
 _JOB_TYPE = "incident"
 _LAST_STEP = "last_step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WandbRun:
+    """The `[wandb]` table: where the trainer logs the run in Weights & Biases, for `sentinel dashboards push --wandb`.
+    The key is in the environment's WANDB_API_KEY, or in a file. The trainer's run is read and never written to."""
+
+    entity: str | None = None
+    """The user or team that the project belongs to."""
+
+    project: str | None = None
+    """The project, as its address has it: wandb.ai/ENTITY/PROJECT."""
+
+    run_id: str | None = None
+    """The end of the run's address; by default all runs of the project that are called as [run] name says."""
+
+    loss: str | None = None
+    """What the trainer logs the loss as, where that is not found by itself: "train/loss"."""
+
+    step: str | None = None
+    """What it logs the optimizer step as, likewise; without any it is W&B's own _step."""
+
+    api_key_file: Path | None = None
+    """Holds the API key; without it, WANDB_API_KEY does."""
+
+    url: str | None = None
+    """Of a W&B server of one's own; default is the library's."""
+
+    timeout_s: Annotated[float, Range(above=0, most=600)] = 20.0
+    """Seconds for one request, and for what was sent to be seen there."""
+
+    def __post_init__(self) -> None:
+        for key in ("entity", "project", "run_id"):
+            value = getattr(self, key)
+            if value is not None:
+                checked_name(value, key)
+        if (self.entity is None) != (self.project is None):
+            raise ConfigError("entity and project belong together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
