@@ -18,8 +18,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
-__all__ = ["Config", "Launcher", "Run", "Source", "Watch"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

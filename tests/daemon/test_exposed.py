@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.daemon.correlated import Correlated, leads
-from sentinel.daemon.watch_metrics import MITIGATIONS, Turns, exposed, of_daemon
+from sentinel.daemon.run_metrics import MITIGATIONS, Correlated, Turns, exposed, leads, of_daemon
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds

@@ -16,7 +16,7 @@ from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.status import show
 from sentinel.config import Config, load_config
-from sentinel.daemon.choosing import Chosen
+from sentinel.daemon.run_files import Chosen
 from sentinel.daemon.supervisor import watch
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
