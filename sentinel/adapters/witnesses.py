@@ -20,7 +20,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from sentinel import bounded
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["Announced", "elsewhere", "fate_of_process", "foreign_process", "start_unix_s"]

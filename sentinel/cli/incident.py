@@ -10,7 +10,7 @@ import typer
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, fields_of, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
 

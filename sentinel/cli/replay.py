@@ -13,7 +13,7 @@ from sentinel.daemon.run_files import find_config
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
-from sentinel.plan.recommended import rollback_to
+from sentinel.plan.target import rollback_to
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved
 

@@ -12,7 +12,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
-from sentinel.act.pinning import Pinning
+from sentinel.act.perform import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.act.file_activity import Signs
-from sentinel.act.ledger import Ledger, Say
+from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
-from sentinel.act.perform import Performer
-from sentinel.act.references import References
+from sentinel.act.perform import Ledger, Performer, Say
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.jobscript.derived import total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Tuning
 from sentinel.tune.search import Pacing, Space
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings

@@ -18,8 +18,7 @@ from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
 from sentinel.lint.new_scripts import new_scripts
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.witnesses import Fate
+from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

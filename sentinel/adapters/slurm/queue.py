@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
 Jobs = tuple[SlurmJob, ...] | SlurmUnavailable  # what Slurm has answered, or why it has not: then nothing is known
