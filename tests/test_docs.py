@@ -13,7 +13,7 @@ import yaml
 
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import app
 from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.act.source import Source
-from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.overrides import Overrides

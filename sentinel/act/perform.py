@@ -11,7 +11,7 @@ from typing import assert_never
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
-from sentinel.adapters.own_pins import OwnPins
+from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,

@@ -12,7 +12,7 @@ from sentinel.act.file_activity import modified_unix_s
 from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
-from sentinel.adapters.processes import elsewhere
+from sentinel.adapters.witnesses import elsewhere
 
 
 class Fault(str):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.act.file_activity import FileSilence, Signs, Silence, matching
-from sentinel.adapters.announced import Announced
-from sentinel.adapters.processes import fate_of_process
+from sentinel.adapters.witnesses import Announced, fate_of_process
 from sentinel.judge.history import Attempt, History
 from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign
 from sentinel.vocabulary.sample import RunStarted

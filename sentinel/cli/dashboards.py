@@ -24,8 +24,7 @@ from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:  # their libraries are optional
     from sentinel.adapters.grafana.api import Grafana
-    from sentinel.adapters.wandb.api import Drawing, Row, Wandb
-    from sentinel.adapters.wandb.settings import WandbRun
+    from sentinel.adapters.wandb import Drawing, Row, Wandb, WandbRun
     from sentinel.config import Config
     from sentinel.plan.annotations import Overlay
 
@@ -210,7 +209,7 @@ def _drawn(there: Wandb, runs: Sequence[str], overlay: Overlay, of: WandbRun) ->
 
 
 def _drawing(overlay: Overlay, run_id: str) -> Drawing:
-    from sentinel.adapters.wandb.api import Drawing
+    from sentinel.adapters.wandb import Drawing
 
     return Drawing(
         id=f"{run_id}-{overlay.incident}",

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Paging
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy, Tuning
 from sentinel.vocabulary.errors import ConfigError

@@ -14,12 +14,11 @@ from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
-from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of

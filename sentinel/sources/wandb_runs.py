@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.paging.secret import Secret
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.bounded import LINE_BYTES
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
@@ -27,7 +27,7 @@ from sentinel.sources.table_source import Object, Objects, searched_source
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:  # its library is not in every installation
-    from sentinel.adapters.wandb.api import Wandb
+    from sentinel.adapters.wandb import Wandb
 
 __all__ = ["PREFIX", "open_wandb", "project_of", "source_in_wandb"]
 
@@ -182,7 +182,7 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
 def project_of(of: WandbRun) -> Wandb:
     """The project that the table names, with the key of its file or of the environment."""
     try:
-        from sentinel.adapters.wandb.api import Wandb
+        from sentinel.adapters.wandb import Wandb
 
         env = None if of.api_key_file is not None else _KEY_VARIABLE
         key = Secret(what="api_key", env=env, file=of.api_key_file, environ=os.environ).read()

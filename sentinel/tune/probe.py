@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentinel.act.neighbours import Launcher
 from sentinel.act.source import Source
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import OverridesFile
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life
 from sentinel.tune.task import Task

@@ -18,9 +18,8 @@ from typing import ClassVar
 import pytest
 
 from sentinel.adapters.prometheus.api import Api, Door, Point, Series, TooMuch, series_in
-from sentinel.adapters.prometheus.scrapes import scrapes_of, selector_of
+from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of, selector_of
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
-from sentinel.adapters.prometheus.steps import Steps
 from sentinel.judge.events import EventKind
 from sentinel.judge.series import Series as Judged
 from sentinel.judge.thresholds import Thresholds

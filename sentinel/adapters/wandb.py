@@ -1,4 +1,4 @@
-"""W&B's API, as far as sentinel needs it: runs are read, and runs of sentinel's own are written. It deletes nothing.
+"""The `[wandb]` table, and W&B's API: runs are read, and runs of sentinel's own are written. It deletes nothing.
 
 **A run that a trainer logs to is never written to.** W&B keeps a run's history by the number of the line, and a second
 process that writes to the same run, be it resumed with resume="must", writes over the trainer's lines (github.com/
@@ -16,18 +16,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from sentinel.vocabulary.errors import ConfigError, WandbUnavailable
+from sentinel.vocabulary.names import checked_name
+from sentinel.vocabulary.numbers import Range
 
-__all__ = ["Drawing", "Outcome", "Row", "Wandb"]
+__all__ = ["Drawing", "Outcome", "Row", "Wandb", "WandbRun"]
 
-Row = Mapping[str, Any]
-"""What was logged at one of W&B's steps, with its `_step` and `_timestamp`."""
-
+Row = Mapping[str, Any]  # what was logged at one of W&B's steps, with its `_step` and `_timestamp`
 Outcome = Literal["created", "changed", "unchanged", "sent, and not seen there yet"]
 
+# What the library raises, which has no class in common: of the pinned version.
 _ERRORS = (
     ("wandb.errors", "Error"),
     ("wandb.sdk.lib.service.service_connection", "WandbApiFailedError"),
@@ -35,10 +37,46 @@ _ERRORS = (
     ("wandb.sdk.mailbox", "HandleAbandonedError"),
     ("wandb.sdk.mailbox", "MailboxClosedError"),
 )
-"""What the library raises, which has no class in common: of the pinned version."""
-
 _JOB_TYPE = "incident"
 _LAST_STEP = "last_step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WandbRun:
+    """The `[wandb]` table: where the trainer logs the run in Weights & Biases, for `sentinel dashboards push --wandb`.
+    The key is in the environment's WANDB_API_KEY, or in a file. The trainer's run is read and never written to."""
+
+    entity: str | None = None
+    """The user or team that the project belongs to."""
+
+    project: str | None = None
+    """The project, as its address has it: wandb.ai/ENTITY/PROJECT."""
+
+    run_id: str | None = None
+    """The end of the run's address; by default all runs of the project that are called as [run] name says."""
+
+    loss: str | None = None
+    """What the trainer logs the loss as, where that is not found by itself: "train/loss"."""
+
+    step: str | None = None
+    """What it logs the optimizer step as, likewise; without any it is W&B's own _step."""
+
+    api_key_file: Path | None = None
+    """Holds the API key; without it, WANDB_API_KEY does."""
+
+    url: str | None = None
+    """Of a W&B server of one's own; default is the library's."""
+
+    timeout_s: Annotated[float, Range(above=0, most=600)] = 20.0
+    """Seconds for one request, and for what was sent to be seen there."""
+
+    def __post_init__(self) -> None:
+        for key in ("entity", "project", "run_id"):
+            value = getattr(self, key)
+            if value is not None:
+                checked_name(value, key)
+        if (self.entity is None) != (self.project is None):
+            raise ConfigError("entity and project belong together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +87,12 @@ class Drawing:
     name: str
     notes: str
     tags: Sequence[str]
-    config: Mapping[str, str | int]
-    """What the table of runs is filtered and sorted by."""
+    config: Mapping[str, str | int]  # what the table of runs is filtered and sorted by
 
 
 class Wandb:
-    """One project. Errors say what to do and never what the key is.
-
-    WandbUnavailable where W&B does not answer, ConfigError where it says no.
-    """
+    """One project. Errors say what to do and never what the key is. WandbUnavailable where W&B does not answer,
+    ConfigError where it says no."""
 
     def __init__(
         self,
@@ -78,7 +113,7 @@ class Wandb:
         own = (getattr(importlib.import_module(module), name) for module, name in _ERRORS)
         self._raised: tuple[type[Exception], ...] = (*own, OSError, ValueError, RuntimeError)
         where = url or self._library.setup().settings.base_url  # of its own files and variables
-        settings = self._library.Settings(
+        self._settings = self._library.Settings(
             api_key=key,
             base_url=where,
             silent=True,
@@ -97,11 +132,10 @@ class Wandb:
             x_file_stream_retry_max=2,
             x_file_stream_timeout_seconds=timeout_s,
         )
-        self._settings = settings
         self.host = urlsplit(where).hostname or where
         overrides = {"base_url": where, "entity": entity}
         with self._errors():
-            self._library.setup(settings=settings)
+            self._library.setup(settings=self._settings)
             self._api = self._library.Api(overrides=overrides, timeout=max(1, round(timeout_s)), api_key=key)
 
     def called(self, name: str) -> list[str]:
@@ -133,9 +167,7 @@ class Wandb:
 
     def draw(self, drawing: Drawing, rows: Sequence[Row], step_metric: str | None) -> Outcome:
         """Makes the drawing, or goes on where it was cut short; `step_metric` is the trainer's own axis, if it has one.
-
-        `rows` hold the `_step` that each is drawn at, rising.
-        """
+        `rows` hold the `_step` that each is drawn at, rising."""
         last = int(rows[-1]["_step"])
         with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
             run = self._library.init(
@@ -164,12 +196,12 @@ class Wandb:
         """Whether it has the last step; what was sent is seen there some time later."""
         tries = 8
         for number in range(tries):
+            if number:
+                self._pause(self._timeout_s / tries)
             there = self._found(run_id)
             with self._errors():
                 if there is not None and there.lastHistoryStep >= last:
                     return True
-            if number < tries - 1:
-                self._pause(self._timeout_s / tries)
         return False
 
     def _found(self, run_id: str) -> Any:
@@ -191,7 +223,8 @@ class Wandb:
             raise self._named(error) from None  # its text may quote what was sent
 
     def _named(self, error: BaseException) -> Exception:
-        code = _status(error)
+        statuses = (getattr(getattr(each, "response", None), "http_status", None) for each in _chain(error))
+        code = next((int(status) for status in statuses if status), None)
         if code == 401:
             return ConfigError(f"{self.host} does not know the API key: is it of this server, and not revoked?")
         if code == 403:
@@ -212,15 +245,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status that is at the bottom of it, if one is."""
-    for each in _chain(error):
-        status = getattr(getattr(each, "response", None), "http_status", None)
-        if status:
-            return int(status)
-    return None
-
-
 def _says(error: BaseException, words: str) -> bool:
     return any(words in str(each).lower() for each in _chain(error))
 
@@ -229,6 +253,5 @@ def _kind(error: BaseException) -> str:
     """Only what kind of error: its text may quote what was sent."""
     if _says(error, "timed out") or _says(error, "timeout"):
         return "no answer in time"
-    return (
-        "it does not answer as a W&B server" if type(error).__name__ == "AuthenticationError" else type(error).__name__
-    )
+    name = type(error).__name__
+    return "it does not answer as a W&B server" if name == "AuthenticationError" else name

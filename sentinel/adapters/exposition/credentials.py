@@ -1,20 +1,19 @@
-"""A certificate and its key, from files: what a server speaks TLS with. A renewed one is taken up by itself."""
+"""What a server of sentinel's is trusted by and what it asks for: a certificate with its key, and a bearer token."""
 
 from __future__ import annotations
 
+import hmac
 import logging
 import ssl
 import threading
 from pathlib import Path
 
+from sentinel import bounded
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["Certificate"]
 
 log = logging.getLogger(__name__)
 
-_Written = tuple[int, ...]
-"""When each file was written, nanoseconds, and how long it is, bytes."""
+_SHORTEST = 16  # characters of a token: a shorter one could be guessed by who may try for days
 
 
 class Certificate:
@@ -43,7 +42,7 @@ class Certificate:
                 self._complaint = str(error)
             return self._context
 
-    def _written(self) -> _Written:
+    def _written(self) -> tuple[int, ...]:
         found: list[int] = []
         for what, path in (("certificate", self._certificate), ("key", self._key)):
             try:
@@ -55,15 +54,47 @@ class Certificate:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        named = f"certificate: {self._certificate}"
         try:
             context.load_cert_chain(self._certificate, self._key, password=lambda: b"")  # or OpenSSL asks the terminal
         except ssl.SSLError as error:
             why = f": {error.reason}" if error.reason else ""
-            raise ConfigError(
-                f"certificate: {self._certificate} and the key {self._key} can't be used together{why}"
-            ) from error
+            raise ConfigError(f"{named} and the key {self._key} can't be used together{why}") from error
         except OSError as error:
-            raise ConfigError(
-                f"certificate: {self._certificate} or its key {self._key} can't be read: {error.strerror}"
-            ) from error
+            raise ConfigError(f"{named} or its key {self._key} can't be read: {error.strerror}") from error
         return context
+
+
+class Token:
+    """The bearer token that a scrape has to bring, from a file; it is in no log, no error and no repr. Read for each
+    request, so that a changed one counts at once; no request is answered while it can't be read."""
+
+    def __init__(self, path: Path) -> None:
+        """ConfigError, which names the file, where it holds none."""
+        self._path = path
+        self._complaint = ""
+        self._read()
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether the header brings it, found out in a time that does not depend on where it is wrong."""
+        try:
+            expected = self._read()
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                log.warning("nobody is shown /metrics: %s", error)
+            self._complaint = str(error)
+            return False
+        self._complaint = ""
+        scheme, _, given = (authorization or "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())
+        return same and scheme.lower() == "bearer"
+
+    def _read(self) -> str:
+        named = f"token_file: {self._path}"
+        try:
+            token = bounded.read_text(self._path, bounded.SECRET_BYTES).strip()
+        except OSError as error:
+            raise ConfigError(f"{named} can't be read: {error.strerror}") from error
+        if len(token) < _SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
+            raise ConfigError(f"{named} should hold {_SHORTEST} visible ASCII characters or more, alone")
+        return token
