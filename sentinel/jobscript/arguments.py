@@ -13,8 +13,6 @@ from tree_sitter import Node
 from sentinel.jobscript.syntax import ARGUMENTS_OF_A_SHELL, Script, climb, code_of, conditions, source_of
 from sentinel.jobscript.words import Word, command_words, word, words_of_array, words_of_string
 
-__all__ = ["ArgumentList", "Assignment", "Command", "Reached", "Reading", "read"]
-
 Moment = tuple[int, int]
 """When something runs, in bytes of the script: where its function is first called, then where it stands itself."""
 
@@ -29,14 +27,9 @@ class ArgumentList:
     start: int
     end: int
     words: tuple[Word, ...]
-
-    conditions: tuple[int, ...]
-    """What has to happen before it takes effect: see `syntax.conditions`."""
-
+    conditions: tuple[int, ...]  # What has to happen before it takes effect: see `syntax.conditions`
     moment: Moment
-
-    variable: str = ""
-    """The variable that holds it; empty for a command's own words."""
+    variable: str = ""  # The variable that holds it; empty for a command's own words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +38,10 @@ class Assignment:
 
     name: str
     start: int
-    value: Node | None
-    """None where the value is empty."""
-
-    appends: bool
-    """Adds to what the variable holds: `+=`, or `X="$X …"`."""
-
-    integer: bool
-    """`declare -i`: the shell calculates what it is given."""
-
-    one_command: bool
-    """`NAME=value command`: holds for that command alone."""
-
+    value: Node | None  # None where the value is empty
+    appends: bool  # Adds to what the variable holds: `+=`, or `X="$X …"`
+    integer: bool  # `declare -i`: the shell calculates what it is given
+    one_command: bool  # `NAME=value command`: holds for that command alone
     written: ArgumentList
 
     @property
@@ -69,15 +54,11 @@ class Reached:
     """A word that a command gets, and how it got there."""
 
     word: Word
-
     path: tuple[ArgumentList, ...]
     """The lists through which it came, the command's own first, the one in which it is written last."""
 
-    uses: tuple[Word, ...]
-    """The uses of variables through which it came, as `$GPT_ARGS`: one for each step of the path."""
-
-    reparsed: bool
-    """Whether a shell reads it a second time, as code: `eval`, or a double-quoted `bash -c`."""
+    uses: tuple[Word, ...]  # The uses of variables through which it came, as `$GPT_ARGS`: one for each step of the path
+    reparsed: bool  # Whether a shell reads it a second time, as code: `eval`, or a double-quoted `bash -c`
 
     @property
     def written(self) -> ArgumentList:
@@ -88,9 +69,7 @@ class Reached:
 class Command:
     """A command with all that it gets."""
 
-    name: str
-    """Empty where it is not written out."""
-
+    name: str  # Empty where it is not written out
     node: Node
     words: tuple[Reached, ...]
 

@@ -8,8 +8,6 @@ from tree_sitter import Node
 
 from sentinel.jobscript.syntax import code_of, from_bytes, walk
 
-__all__ = ["only_calculates"]
-
 _CALCULATORS = frozenset(
     [
         "basename",

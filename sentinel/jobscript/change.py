@@ -8,17 +8,6 @@ from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = [
-    "Change",
-    "Edit",
-    "RemoveOption",
-    "Rewritten",
-    "SetDirective",
-    "SetJson",
-    "SetOption",
-    "SetVariable",
-]
-
 _FLAG = re.compile(r"--[A-Za-z][A-Za-z0-9_-]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -27,11 +16,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class SetOption:
     """The trainer gets this option with this value, whether it had the option before or not."""
 
-    flag: str
-    """Whole name with its dashes, as `--lr`. Abbreviations are not looked for: Megatron's parser takes none."""
-
-    value: str | None = None
-    """None for a switch, which has no value."""
+    flag: str  # Whole name with its dashes, as `--lr`. Abbreviations are not looked for: Megatron's parser takes none.
+    value: str | None = None  # None for a switch, which has no value
 
     def __post_init__(self) -> None:
         _check(_FLAG, self.flag, "an option")
@@ -42,7 +28,6 @@ class RemoveOption:
     """The trainer no longer gets this option, wherever in its arguments it stood; nothing where it did not."""
 
     flag: str
-
     values: int | None = None
     """How many values go with it; None for all words up to the next option. Refused where the script has fewer."""
 
@@ -55,8 +40,7 @@ class SetVariable:
     """The script's only assignment of this variable gets this value; everything that uses the variable follows."""
 
     name: str
-    value: str
-    """One plain word: where a variable's value ends up (arithmetic, eval, a JSON) can't be followed."""
+    value: str  # One plain word: where a variable's value ends up (arithmetic, eval, a JSON) can't be followed
 
     def __post_init__(self) -> None:
         _check(_NAME, self.name, "a variable")
@@ -66,11 +50,8 @@ class SetVariable:
 class SetJson:
     """The DeepSpeed JSON, which the script writes from a here-document, gets this value at this path."""
 
-    path: tuple[str, ...]
-    """Keys from the top; objects that are missing on the way are made."""
-
-    value: Any
-    """Anything that JSON holds."""
+    path: tuple[str, ...]  # Keys from the top; objects that are missing on the way are made
+    value: Any  # Anything that JSON holds
 
     def __post_init__(self) -> None:
         if not self.path or not all(key.isascii() for key in self.path):
@@ -81,9 +62,7 @@ class SetJson:
 class SetDirective:
     """An `#SBATCH` line gets this value, or is added below the others."""
 
-    flag: str
-    """The long name, as `--time`; a line that has the short one (`-t`) is found, too."""
-
+    flag: str  # The long name, as `--time`; a line that has the short one (`-t`) is found, too
     value: str
 
     def __post_init__(self) -> None:
@@ -107,10 +86,7 @@ class Rewritten:
     """A job script after its changes."""
 
     text: str
-
-    diff: str
-    """Unified, from the script as it was; empty where nothing had to change."""
-
+    diff: str  # Unified, from the script as it was; empty where nothing had to change
     changed_lines: tuple[int, ...]
     """Lines of the script as it was, counted from 1, that were replaced, removed or had one added before them."""
 

@@ -9,8 +9,6 @@ from sentinel.jobscript.facts import Curriculum, DeepSpeedJson
 from sentinel.jobscript.given import Unread
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["curriculum_of", "deepspeed_of", "precision_facts"]
-
 
 def deepspeed_of(data: Mapping[str, Any], unread: list[Unread]) -> DeepSpeedJson | None:
     """What it says of batches, precision and ZeRO. Values that are no numbers are left out, and said."""

@@ -18,21 +18,6 @@ from sentinel.vocabulary.pacing import (
     Track,
 )
 
-__all__ = [
-    "BILLION",
-    "ParameterCount",
-    "batch_schedule",
-    "curriculum_schedule",
-    "embedding_rows",
-    "parameter_count",
-    "replicas",
-    "scale",
-    "steps_of",
-    "total_steps",
-    "track_of",
-    "warmup_steps",
-]
-
 _LARGEST_VOCABULARY = 262_144
 """Rows of the largest embeddings in use; bounds the count where the vocabulary is not known."""
 

@@ -11,8 +11,6 @@ from sentinel.jobscript.quoting import is_plain
 from sentinel.jobscript.syntax import Script
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["directive", "set_directive"]
-
 _SHORT = {
     "--account": "-A",
     "--array": "-a",

@@ -10,8 +10,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.training_settings import OptimizerSettings
 
-__all__ = ["BatchRamp", "Curriculum", "DeepSpeedJson", "Facts"]
-
 
 class _Checked:
     """Numbers in it are finite, not negative, whole ones at most 2^53, sizes not 0: every formula has a value."""
@@ -35,14 +33,9 @@ class _Checked:
 class BatchRamp(_Checked):
     """`--rampup-batch-size START INCREMENT SAMPLES`: the global batch grows in steps, as Megatron does it."""
 
-    start: int
-    """Samples of the first global batch."""
-
-    increment: int
-    """Samples by which it grows at a time."""
-
-    samples: int
-    """Samples over which it grows to the full batch, all stages equally long."""
+    start: int  # Samples of the first global batch
+    increment: int  # Samples by which it grows at a time
+    samples: int  # Samples over which it grows to the full batch, all stages equally long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +44,15 @@ class Curriculum(_Checked):
 
     may_be_zero = frozenset(["total_steps"])
 
-    min_difficulty: int | None = None
-    """Tokens per sample at the first step."""
-
-    max_difficulty: int | None = None
-    """Tokens per sample at the end."""
-
-    difficulty_step: int | None = None
-    """Lengths are multiples of this."""
-
-    schedule: str | None = None
-    """fixed_linear, fixed_root, fixed_discrete or custom."""
-
+    min_difficulty: int | None = None  # Tokens per sample at the first step
+    max_difficulty: int | None = None  # Tokens per sample at the end
+    difficulty_step: int | None = None  # Lengths are multiples of this
+    schedule: str | None = None  # fixed_linear, fixed_root, fixed_discrete or custom
     total_steps: int | None = None
     """T: optimizer steps from the first length to the last; of fixed_linear and fixed_root."""
 
-    difficulties: tuple[int, ...] = ()
-    """Lengths of fixed_discrete."""
-
-    max_steps: tuple[int, ...] = ()
-    """The last step of each of these lengths but the last one."""
-
+    difficulties: tuple[int, ...] = ()  # Lengths of fixed_discrete
+    max_steps: tuple[int, ...] = ()  # The last step of each of these lengths but the last one
     old_block: bool = False
     """Whether it is the top-level `curriculum_learning` of the DeepSpeed JSON, which not every DeepSpeed takes."""
 
@@ -82,22 +63,13 @@ class DeepSpeedJson(_Checked):
 
     may_be_zero = frozenset(["gradient_clipping", "zero_stage", "loss_scale", "initial_scale_power"])
 
-    train_batch_size: int | None = None
-    """Samples per optimizer step."""
-
-    micro_batch_size: int | None = None
-    """`train_micro_batch_size_per_gpu`, samples."""
-
+    train_batch_size: int | None = None  # Samples per optimizer step
+    micro_batch_size: int | None = None  # `train_micro_batch_size_per_gpu`, samples
     gradient_clipping: float | None = None
     fp16: bool | None = None
     bf16: bool | None = None
-
-    loss_scale: float | None = None
-    """0 is dynamic, anything else is held for the whole run."""
-
-    initial_scale_power: int | None = None
-    """The first loss scale is 2 to this power."""
-
+    loss_scale: float | None = None  # 0 is dynamic, anything else is held for the whole run
+    initial_scale_power: int | None = None  # The first loss scale is 2 to this power
     zero_stage: int | None = None
 
 
@@ -113,142 +85,73 @@ class Facts(_Checked, OptimizerSettings):
         ]
     )
 
-    hidden_size: int | None = None
-    """h, the width of the model."""
-
+    hidden_size: int | None = None  # h, the width of the model
     ffn_hidden_size: int | None = None
     """Width inside the FFN; None where it is not given, and Megatron takes 4 x hidden."""
 
-    gated_ffn: bool | None = None
-    """swiglu, geglu and their like: an FFN with three matrices."""
-
+    gated_ffn: bool | None = None  # swiglu, geglu and their like: an FFN with three matrices
     num_layers: int | None = None
     num_attention_heads: int | None = None
-
-    kv_channels: int | None = None
-    """Width of one head; None where it is hidden / heads."""
-
-    num_query_groups: int | None = None
-    """Heads of keys and values, where they are fewer than those of queries (GQA)."""
-
-    num_experts: int | None = None
-    """Experts in each FFN; 1 is an FFN."""
-
-    seq_length: int | None = None
-    """Full length, tokens per sample."""
-
-    max_position_embeddings: int | None = None
-    """Positions that the model can tell apart."""
-
-    learned_positions: bool | None = None
-    """Whether positions are an embedding: not so with rotary ones and ALiBi."""
-
-    vocab_size: int | None = None
-    """Tokens that the tokenizer knows."""
-
-    padded_vocab_size: int | None = None
-    """Rows of the embedding, where they are said."""
-
+    kv_channels: int | None = None  # Width of one head; None where it is hidden / heads
+    num_query_groups: int | None = None  # Heads of keys and values, where they are fewer than those of queries (GQA)
+    num_experts: int | None = None  # Experts in each FFN; 1 is an FFN
+    seq_length: int | None = None  # Full length, tokens per sample
+    max_position_embeddings: int | None = None  # Positions that the model can tell apart
+    learned_positions: bool | None = None  # Whether positions are an embedding: not so with rotary ones and ALiBi
+    vocab_size: int | None = None  # Tokens that the tokenizer knows
+    padded_vocab_size: int | None = None  # Rows of the embedding, where they are said
     make_vocab_size_divisible_by: int | None = None
     """Megatron pads the vocabulary to a multiple of this times the tensor parallel size."""
 
-    tied_embeddings: bool | None = None
-    """Whether the output takes the embedding's weights."""
-
-    embed_layernorm: bool | None = None
-    """A LayerNorm right after the embedding."""
-
+    tied_embeddings: bool | None = None  # Whether the output takes the embedding's weights
+    embed_layernorm: bool | None = None  # A LayerNorm right after the embedding
     init_method_std: float | None = None
     """Standard deviation of the initial weights, before it is scaled with the depth."""
 
-    declared_parameters: float | None = None
-    """How many parameters the run says that it has, as in the name tr8-104B."""
-
+    declared_parameters: float | None = None  # How many parameters the run says that it has, as in the name tr8-104B
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
-
     context_parallel_size: int | None = None
     """Ranks that share the tokens of a sample: Megatron's context parallelism, DeepSpeed's sequence parallelism."""
 
-    pp_partition_method: str | None = None
-    """How DeepSpeed cuts the layers into stages, as `type:transformer|embedding`."""
-
-    world_size: int | None = None
-    """Ranks: nodes x GPUs per node."""
-
+    pp_partition_method: str | None = None  # How DeepSpeed cuts the layers into stages, as `type:transformer|embedding`
+    world_size: int | None = None  # Ranks: nodes x GPUs per node
     gpus_per_node: int | None = None
-
-    micro_batch_size: int | None = None
-    """Samples of one replica in one pass."""
-
-    global_batch_size: int | None = None
-    """Samples of an optimizer step, over all replicas and passes."""
-
+    micro_batch_size: int | None = None  # Samples of one replica in one pass
+    global_batch_size: int | None = None  # Samples of an optimizer step, over all replicas and passes
     rampup_batch_size: BatchRamp | None = None
-
     consumed_samples: int | None = None
     """Samples that were consumed before this start; None is a start from the beginning."""
 
     train_samples: int | None = None
     train_iters: int | None = None
     train_tokens: int | None = None
-
     lr_decay_samples: int | None = None
     lr_decay_iters: int | None = None
     lr_decay_tokens: int | None = None
-
     lr_warmup_samples: int | None = None
     lr_warmup_iters: int | None = None
     lr_warmup_tokens: int | None = None
-
-    lr_warmup_fraction: float | None = None
-    """The warmup as a share of the decay."""
-
-    lr: float | None = None
-    """Peak."""
-
+    lr_warmup_fraction: float | None = None  # The warmup as a share of the decay
+    lr: float | None = None  # Peak
     min_lr: float | None = None
-
     lr_scheduler: Literal["older", "newer"] | None = None
     """Which name Megatron's scheduler has in its options: `lr-scheduler` (BigScience's) or `opt_param-scheduler`
     (Microsoft's and NVIDIA's)."""
 
-    clip_grad: float | None = None
-    """L2 norm to which the gradient is clipped; 0 is none."""
-
+    clip_grad: float | None = None  # L2 norm to which the gradient is clipped; 0 is none
     precision: Literal["fp32", "fp16", "bf16"] | None = None
-
-    initial_loss_scale: float | None = None
-    """Where a dynamic loss scale begins; of fp16."""
-
+    initial_loss_scale: float | None = None  # Where a dynamic loss scale begins; of fp16
     static_loss_scale: float | None = None
     """A loss scale that is held for the whole run; of fp16. None is a dynamic one."""
 
-    curriculum: Curriculum | None = None
-    """SLW, where it is switched on."""
-
+    curriculum: Curriculum | None = None  # SLW, where it is switched on
     deepspeed: DeepSpeedJson | None = None
-
-    save_interval: int | None = None
-    """Optimizer steps between two checkpoints; 0 is never."""
-
-    eval_interval: int | None = None
-    """Optimizer steps between two validations; 0 is never."""
-
-    exit_interval: int | None = None
-    """Optimizer steps after which the trainer ends by itself."""
-
-    exit_duration_min: float | None = None
-    """Minutes after which the trainer saves and ends by itself."""
-
-    time_limit_min: float | None = None
-    """Minutes after which Slurm ends the job."""
-
-    step_time_s: float | None = None
-    """Seconds of an optimizer step at full batch."""
-
-    save_time_s: float | None = None
-    """Seconds for which a save holds the training up."""
-
-    node_failures_per_day: float | None = None
-    """Of all the run's nodes together."""
+    save_interval: int | None = None  # Optimizer steps between two checkpoints; 0 is never
+    eval_interval: int | None = None  # Optimizer steps between two validations; 0 is never
+    exit_interval: int | None = None  # Optimizer steps after which the trainer ends by itself
+    exit_duration_min: float | None = None  # Minutes after which the trainer saves and ends by itself
+    time_limit_min: float | None = None  # Minutes after which Slurm ends the job
+    step_time_s: float | None = None  # Seconds of an optimizer step at full batch
+    save_time_s: float | None = None  # Seconds for which a save holds the training up
+    node_failures_per_day: float | None = None  # Of all the run's nodes together

@@ -18,8 +18,6 @@ from sentinel.jobscript.values import Unknown, text_of
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
-__all__ = ["Given", "Option", "Unread", "given", "options_of"]
-
 _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-per-node", "--time")
 
 
@@ -27,13 +25,9 @@ _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-p
 class Unread:
     """Something that the script does not show."""
 
-    what: str
-    """The option, or what else it is."""
-
+    what: str  # The option, or what else it is
     why: str
-
-    line: int | None = None
-    """Counted from 1; None where it has none."""
+    line: int | None = None  # Counted from 1; None where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,35 +36,22 @@ class Option:
 
     flag: str
     values: tuple[str, ...]
-
-    unread: Unread | None = None
-    """Set where its values, or whether it is given at all, can't be known."""
+    unread: Unread | None = None  # Set where its values, or whether it is given at all, can't be known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What the trainer gets from a script, a command line or a log."""
 
-    program: str
-    """Its file's or module's name, as `pretrain_gpt.py`."""
-
-    options: tuple[Option, ...]
-    """In the order in which argparse reads them."""
-
-    launcher: tuple[Option, ...] = ()
-    """Options of what starts the trainer: torchrun, srun."""
-
-    directives: Mapping[str, str] = field(default_factory=dict)
-    """sbatch's options in the script, by their long names."""
-
+    program: str  # Its file's or module's name, as `pretrain_gpt.py`
+    options: tuple[Option, ...]  # In the order in which argparse reads them
+    launcher: tuple[Option, ...] = ()  # Options of what starts the trainer: torchrun, srun
+    directives: Mapping[str, str] = field(default_factory=dict)  # sbatch's options in the script, by their long names
     deepspeed: Mapping[str, Any] | None = None
     """The DeepSpeed JSON, where the script writes it; null for what can't be known in it."""
 
-    unread: tuple[Unread, ...] = ()
-    """What is not any option's."""
-
-    complete: bool = True
-    """Whether there are no further options that can't be seen."""
+    unread: tuple[Unread, ...] = ()  # What is not any option's
+    complete: bool = True  # Whether there are no further options that can't be seen
 
 
 @lru_cache(maxsize=8)  # a decision asks for the same script's options a dozen times

@@ -11,8 +11,6 @@ from sentinel.jobscript.megatron_facts import Known, read_options
 from sentinel.jobscript.numbers_in_words import declared_parameters, number, whole
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["DEFAULTS", "NAMES", "PRESETS", "gpt_trainer_facts"]
-
 PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "tiny": (4, 64, 4, 128),
     "117M": (12, 768, 12, 1024),

@@ -17,8 +17,6 @@ from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
-__all__ = ["filled_json", "set_json"]
-
 _EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
 _EDITORS = frozenset(["perl", "python", "python3", "sed"])
 
@@ -27,18 +25,12 @@ _EDITORS = frozenset(["perl", "python", "python3", "sed"])
 class _Document:
     """A here-document that holds a JSON object."""
 
-    start: int
-    """First byte of its body."""
-
+    start: int  # First byte of its body
     masked: str
     """The body with each of the shell's expansions as digits of the same length in bytes, so that it is JSON."""
 
-    quoted: bool
-    """Whether the shell leaves the body as it is: `<<'EOT'`."""
-
-    destination: str
-    """The file that it is written to, as the script says it."""
-
+    quoted: bool  # Whether the shell leaves the body as it is: `<<'EOT'`
+    destination: str  # The file that it is written to, as the script says it
     node: Node
 
 

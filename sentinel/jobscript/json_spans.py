@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from sentinel.vocabulary.errors import LineError
 
-__all__ = ["Member", "insertion_point", "members"]
-
 _BLANKS = re.compile(r"[ \t\n]*")
 _DECODER = json.JSONDecoder()
 

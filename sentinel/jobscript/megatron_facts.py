@@ -11,11 +11,7 @@ from sentinel.jobscript.numbers_in_words import number, whole
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import settings_of
 
-__all__ = ["Known", "megatron_facts", "read_options"]
-
-Known = dict[str, Any]
-"""Values of `Facts`, by their names."""
-
+Known = dict[str, Any]  # Values of `Facts`, by their names
 _WHOLE = [
     *["hidden-size", "ffn-hidden-size", "num-layers", "num-attention-heads", "kv-channels", "seq-length"],
     *["max-position-embeddings", "vocab-size", "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts"],

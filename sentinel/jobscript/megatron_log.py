@@ -12,8 +12,6 @@ from typing import Any
 from sentinel.jobscript.given import Given, Option, Unread
 from sentinel.jobscript.megatron_facts import Known
 
-__all__ = ["given_by_log", "is_megatron_log", "measured"]
-
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
 _PREFIX = re.compile(r"^(?:\s*(?:\[default\d+\]|\d+|slurm_procid \d+ )\s*:)?")

@@ -19,16 +19,6 @@ from sentinel.vocabulary.overrides import Once
 from sentinel.vocabulary.pacing import SeqlenSchedule
 from sentinel.vocabulary.training_settings import TrainingSettings, settings_of
 
-__all__ = [
-    "OPTIONS",
-    "LrWarmup",
-    "Marked",
-    "SeqlenWarmup",
-    "Wanted",
-    "changes_at",
-    "megatron_changes",
-]
-
 Unit = Literal["steps", "samples", "tokens"]
 Start = Literal["first", "later"]
 
@@ -38,7 +28,6 @@ class Marked:
     """A change, and the starts of the run that it is for."""
 
     change: Change
-
     at: Literal["once", "standing", "afterwards"] = "standing"
     """`once`: only the start at the anchor; `afterwards`: only the starts after it; `standing`: all of them."""
 
@@ -55,15 +44,9 @@ class LrWarmup:
 class SeqlenWarmup:
     """SLW: the changes of DeepSpeed's tutorial (2.1 to 2.4); the fifth, the LR warmup, is an `LrWarmup`."""
 
-    schedule: SeqlenSchedule
-    """From a start that is a multiple of 8, by a pacing that can be listed as a staircase."""
-
-    train_tokens: int
-    """`--train-tokens`: where the run ends."""
-
-    decay_tokens: int
-    """`--lr-decay-tokens`."""
-
+    schedule: SeqlenSchedule  # From a start that is a multiple of 8, by a pacing that can be listed as a staircase
+    train_tokens: int  # `--train-tokens`: where the run ends
+    decay_tokens: int  # `--lr-decay-tokens`
     warmup_end_tokens: int | None = None
     """Tokens at which a warmup that is over, or is none, ended: what Microsoft's scheduler has to decay from. None
     where an `LrWarmup` is still to come."""

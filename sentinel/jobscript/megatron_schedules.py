@@ -15,14 +15,6 @@ from sentinel.vocabulary.pacing import (
     staircase,
 )
 
-__all__ = [
-    "decay_tokens",
-    "discrete_curriculum",
-    "lr_schedule",
-    "run_unit",
-    "warmup_end_tokens",
-]
-
 
 def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
     """Megatron's LR as its options ask for it, in the unit that they count in and from the run's beginning.

@@ -6,8 +6,6 @@ import re
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["declared_parameters", "declared_size", "minutes", "number", "whole"]
-
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4})(?:([.p])(\d+))?([MBTmbt])(\d(?![0-9]))?(?![A-Za-z0-9])(?!-?tok)")
 _POWERS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _TIME = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<rest>\d{1,9}(?::\d{1,9}){0,2})")

@@ -16,8 +16,6 @@ from sentinel.jobscript.trainer import Launch, refuse_unfollowed_mentions, train
 from sentinel.jobscript.words import Word
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["refuse_more_than_asked", "remove_option", "set_option"]
-
 _PASTED_SUBSTITUTION = re.compile(r"`|\$\(|\$\{\w+:?[=?]")
 """A substitution in a word that holds more than it: not looked into."""
 
@@ -28,12 +26,8 @@ class Occurrence:
 
     at: Reached
     values: tuple[Word, ...]
-
-    joined: bool
-    """`--flag=value`, one word."""
-
-    open_ended: bool
-    """Whether it is the last word of its list, so that a value may stand in another one."""
+    joined: bool  # `--flag=value`, one word
+    open_ended: bool  # Whether it is the last word of its list, so that a value may stand in another one
 
     @property
     def end(self) -> int:

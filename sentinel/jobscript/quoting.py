@@ -12,8 +12,6 @@ from sentinel.jobscript.change import Change, RemoveOption
 from sentinel.jobscript.trainer import Launch
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["is_plain", "refuse_unwritable", "why_not_written", "written"]
-
 _SHOWN = 60
 
 _KEEPS_WORDS = frozenset(["exec", "nohup", "python", "python3", "srun", "time", "torchrun"])

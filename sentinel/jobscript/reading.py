@@ -17,8 +17,6 @@ from sentinel.jobscript.numbers_in_words import declared_parameters, minutes, wh
 from sentinel.vocabulary.errors import ConfigError, LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
-__all__ = ["Read", "read_command", "read_text"]
-
 Format = Literal["job script", "command", "megatron log", "deepspeed json", "not understood"]
 _OWN_TRAINER = "trainer_hooks.gpt"
 
@@ -30,10 +28,7 @@ class Read:
     format: Format
     facts: Facts
     unread: tuple[Unread, ...]
-
-    program: str = ""
-    """The trainer's file or module; "" where none is named."""
-
+    program: str = ""  # The trainer's file or module; "" where none is named
     names: Mapping[str, str] = field(default_factory=dict)
     """The trainer's own options, by the names that the rules know them under."""
 

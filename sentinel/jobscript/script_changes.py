@@ -26,8 +26,6 @@ from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of
 
-__all__ = ["CARRIED", "baseline_of_script", "changes_of"]
-
 
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
 """Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says."""

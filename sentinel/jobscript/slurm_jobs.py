@@ -7,19 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-__all__ = [
-    "Mark",
-    "SlurmJob",
-    "Submission",
-    "array_of",
-    "jobs_of_run",
-    "mark_in",
-    "marked",
-    "resubmission",
-    "unmarked",
-    "with_own_head",
-]
-
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _ENDED = frozenset(
     {
@@ -45,12 +32,8 @@ _NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<del
 class SlurmJob:
     """One record of squeue: a job, a task of an array, or the tasks of an array that still wait."""
 
-    id: str
-    """The record's own job id, digits."""
-
-    array: str | None = None
-    """Job id of the array that it belongs to; None for a job that is none."""
-
+    id: str  # The record's own job id, digits
+    array: str | None = None  # Job id of the array that it belongs to; None for a job that is none
     tasks: str = ""
     """The task's index, or for those that wait their list with its throttle, as `2-4%1`; "" for no array."""
 
@@ -60,11 +43,8 @@ class SlurmJob:
     name: str = ""
     user: str = ""
     comment: str = ""
-    nodes: str = ""
-    """Where it runs or ran, as n[1-4]; "" for nowhere yet."""
-
-    dependency: str = ""
-    """What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing."""
+    nodes: str = ""  # Where it runs or ran, as n[1-4]; "" for nowhere yet
+    dependency: str = ""  # What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing
 
     @property
     def group(self) -> str:
@@ -99,11 +79,8 @@ class Mark:
     """What sentinel writes into the comment of each job that it submits, to find it again when a reply was lost."""
 
     run: str
-    label: str
-    """The rollback that it was submitted for, or the name of a restart."""
-
-    number: int
-    """Which of its submissions, from 0."""
+    label: str  # The rollback that it was submitted for, or the name of a restart
+    number: int  # Which of its submissions, from 0
 
 
 def marked(comment: str, mark: Mark) -> str:
@@ -156,14 +133,9 @@ def _needs(dependency: str) -> list[str]:
 class Submission:
     """One sbatch: a job or an array, in the shape that the cancelled one had."""
 
-    group: str
-    """The job or array that its script and its properties come from."""
-
-    array: str = ""
-    """Task indices and throttle, as sbatch --array takes them; "" for no array."""
-
-    dependency: str = ""
-    """With {0}, {1} … where the ids of the earlier submissions go; "" for none."""
+    group: str  # The job or array that its script and its properties come from
+    array: str = ""  # Task indices and throttle, as sbatch --array takes them; "" for no array
+    dependency: str = ""  # With {0}, {1} … where the ids of the earlier submissions go; "" for none
 
     @property
     def throttle(self) -> int | None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-__all__ = ["UNLIMITED", "JobProperties"]
-
-UNLIMITED = -1
-"""A time limit that is none."""
+UNLIMITED = -1  # A time limit that is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,20 +17,14 @@ class JobProperties:
     account: str = ""
     qos: str = ""
     reservation: str = ""
-    features: str = ""
-    """As --constraint takes them."""
-
-    time_limit_min: int | None = None
-    """Minutes; UNLIMITED for no limit."""
-
+    features: str = ""  # As --constraint takes them
+    time_limit_min: int | None = None  # Minutes; UNLIMITED for no limit
     nodes: int | None = None
     tasks: int | None = None
     cpus_per_task: int | None = None
     memory_per_node_mb: int | None = None
     memory_per_cpu_mb: int | None = None
-    tres_per_node: str = ""
-    """As squeue shows it, e.g. gres:gpu:8 or gres/gpu:8."""
-
+    tres_per_node: str = ""  # As squeue shows it, e.g. gres:gpu:8 or gres/gpu:8.
     tres_per_task: str = ""
     tres_per_job: str = ""
     required_nodes: str = ""

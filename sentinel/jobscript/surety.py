@@ -10,8 +10,6 @@ from sentinel.jobscript.arguments import ArgumentList, Reached, Reading
 from sentinel.jobscript.syntax import code_of, spaced_continuation
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["refuse_other_ways_to_set", "refuse_unsure"]
-
 _SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset"])
 _STRUCTURE = re.compile(r"[\"'`\\]|^#")
 

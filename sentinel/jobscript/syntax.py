@@ -11,20 +11,6 @@ from tree_sitter import Language, Node, Parser
 
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = [
-    "ARGUMENTS_OF_A_SHELL",
-    "Script",
-    "climb",
-    "code_of",
-    "conditions",
-    "from_bytes",
-    "parse",
-    "source_of",
-    "spaced_continuation",
-    "to_bytes",
-    "walk",
-]
-
 ARGUMENTS_OF_A_SHELL = (re.compile(r"(?:.*/)?(?:ba)?sh"), re.compile(r"-[a-z]*c"))
 """The two words before a text that a shell of its own runs: `bash -c`, `sh -lc`."""
 
@@ -41,9 +27,7 @@ _BRANCHES = frozenset(
         "subshell",
     ]
 )
-_LARGEST_BYTES = 1 << 20
-"""Slurm takes 4 MiB by default; the largest script that is known has 30 KiB."""
-
+_LARGEST_BYTES = 1 << 20  # Slurm takes 4 MiB by default; the largest script that is known has 30 KiB
 _LANGUAGE = Language(tree_sitter_bash.language())
 _BACKTICK = re.compile(rb"(?<!\\)`")
 _SPACED_CONTINUATION = re.compile(rb"\\[ \t]+\n")
@@ -54,12 +38,8 @@ class Script:
     """The text and its trees."""
 
     source: bytes
-
-    roots: tuple[Node, ...]
-    """The script's own tree, then one for each single-quoted text that a `bash -c` in it runs."""
-
-    hosts: Mapping[int, Node]
-    """Where such a text stands: the quoted text's node, by the id of its tree's root."""
+    roots: tuple[Node, ...]  # The script's own tree, then one for each single-quoted text that a `bash -c` in it runs
+    hosts: Mapping[int, Node]  # Where such a text stands: the quoted text's node, by the id of its tree's root
 
     def line(self, position: int) -> int:
         """The line of a byte, counted from 1."""

@@ -12,8 +12,6 @@ from sentinel.jobscript.arguments import Assignment, Command, Reached, Reading
 from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["Launch", "refuse_unfollowed_mentions", "trainers"]
-
 _TRAINING_OPTIONS = frozenset(
     [
         "--deepspeed_config",

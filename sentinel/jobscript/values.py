@@ -13,8 +13,6 @@ from sentinel.jobscript.directives import directive
 from sentinel.jobscript.surety import refuse_other_ways_to_set
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["Unknown", "text_of"]
-
 _WHOLE = re.compile(r"\$(?:(?P<name>\w+)|\{(?P<braced>\w+)\}|\{(?P<defaulted>\w+):?[-=](?P<default>[^{}]*)\})")
 _SUM = re.compile(r"\$\(\((?P<sum>.*)\)\)", re.DOTALL)
 _PRINTED = re.compile(

@@ -14,8 +14,6 @@ from sentinel.jobscript.surety import refuse_other_ways_to_set
 from sentinel.jobscript.syntax import source_of
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["set_variable"]
-
 
 def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
     """The edit that gives the variable's one assignment this value; the variable's other uses follow it."""

@@ -11,8 +11,6 @@ from tree_sitter import Node
 
 from sentinel.jobscript.syntax import Script, code_of, from_bytes
 
-__all__ = ["Word", "command_words", "word", "words_of_array", "words_of_string"]
-
 Splice = Literal["", "words", "elements", "quoted elements"]
 """What a word that is one expansion becomes: `$X` the words of X, `${X[@]}` the elements of an array."""
 
@@ -28,25 +26,16 @@ _BACKSLASHED_IN_QUOTES = re.compile(r'\\(["$`\\])')
 class Word:
     """One argument as it is written."""
 
-    start: int
-    """First byte, quotes included."""
-
+    start: int  # First byte, quotes included
     end: int
     raw: str
-
     text: str | None
     """What the shell makes of it; None where it holds an expansion, or is written in a way that is not followed."""
 
-    literal: str
-    """The same with its expansions left out."""
-
-    variable: str = ""
-    """The variable whose words stand here; empty where this is not just an expansion."""
-
+    literal: str  # The same with its expansions left out
+    variable: str = ""  # The variable whose words stand here; empty where this is not just an expansion
     splice: Splice = ""
-
-    value: Node | None = None
-    """The only expansion of which the word consists; None where there is none, or more."""
+    value: Node | None = None  # The only expansion of which the word consists; None where there is none, or more
 
     @property
     def unquoted(self) -> str:

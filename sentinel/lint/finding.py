@@ -12,20 +12,6 @@ from typing import Literal
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import Read
 
-__all__ = [
-    "Finding",
-    "Remark",
-    "Severity",
-    "applied",
-    "big",
-    "error",
-    "in_its_words",
-    "note",
-    "rules_of",
-    "source_of",
-    "warning",
-]
-
 Severity = Literal["error", "warning", "note"]
 """error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing."""
 
@@ -35,15 +21,9 @@ class Finding:
     """One thing about a run that a person should look at before it starts."""
 
     severity: Severity
-
-    what: str
-    """The rule's name."""
-
-    sentence: str
-    """The numbers, and what would be right."""
-
-    source: str
-    """Who says so."""
+    what: str  # The rule's name
+    sentence: str  # The numbers, and what would be right
+    source: str  # Who says so
 
 
 @dataclass(frozen=True, slots=True)

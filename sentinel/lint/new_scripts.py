@@ -12,8 +12,6 @@ from sentinel.lint import lint_before_restart
 from sentinel.vocabulary.errors import ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 
-__all__ = ["NewScripts", "new_scripts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewScripts:
@@ -21,8 +19,7 @@ class NewScripts:
 
     first: Rewritten
     later: Rewritten
-    remarks: tuple[str, ...] = ()
-    """What lint says of the changed run and did not say of the run as it was; sentences."""
+    remarks: tuple[str, ...] = ()  # What lint says of the changed run and did not say of the run as it was; sentences
 
 
 def new_scripts(text: str, overrides: Overrides) -> NewScripts:

@@ -9,8 +9,7 @@ from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, error, note, warning
 from sentinel.vocabulary.pacing import Position
 
-_GPT3_WARMUP_TOKENS = 375e6
-"""X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B."""
+_GPT3_WARMUP_TOKENS = 375e6  # X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B.
 
 
 def slw_without_batch_ramp(facts: Facts) -> Iterator[Remark]:

@@ -14,8 +14,6 @@ from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 
-__all__ = ["OWN_TRAINER", "Folders", "command_of", "options_for_own_trainer", "script_of"]
-
 OWN_TRAINER = "trainer_hooks.gpt"
 
 
@@ -23,11 +21,8 @@ OWN_TRAINER = "trainer_hooks.gpt"
 class Folders:
     """Where the run keeps its things, and where a probe keeps its own."""
 
-    working_directory: Path
-    """What the run's relative paths count from."""
-
-    moved: Mapping[Path, Path]
-    """The run's folder -> the probe's. The first is the checkpoints'."""
+    working_directory: Path  # What the run's relative paths count from
+    moved: Mapping[Path, Path]  # The run's folder -> the probe's. The first is the checkpoints'.
 
     @property
     def checkpoints(self) -> str:
@@ -110,8 +105,7 @@ def _refuse_the_runs_own(found: Given, changes: Sequence[SetOption], folders: Fo
             )
 
 
-_CHECKPOINT_OPTIONS = ("--save", "--load")
-"""Megatron's."""
+_CHECKPOINT_OPTIONS = ("--save", "--load")  # Megatron's
 
 
 def _not_named(where: str, folders: Folders) -> ConfigError:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["SIGNIFICANT", "Curve", "perplexity", "perplexity_ratio"]
-
 SIGNIFICANT = 1.3
 """A perplexity that is above so many times the best one before it fluctuates significantly (the paper's definition)."""
 

@@ -12,11 +12,7 @@ from sentinel.tune.record import Life
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import PermanentError
 
-__all__ = ["LOG", "Probe"]
-
-LOG = "job.log"
-"""What the trainer prints, in the probe's folder."""
-
+LOG = "job.log"  # What the trainer prints, in the probe's folder
 _LOOKS_UNTIL_GONE = 3
 """So many looks in a row at a trainer that is not there and has reported nothing new, and it is gone."""
 

@@ -12,31 +12,20 @@ from sentinel.tune.search import Seen
 from sentinel.vocabulary.numbers import to_number
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, Validation
 
-__all__ = ["Reading"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One life of a probe, as far as its trainer has reported it."""
 
     curve: Curve = field(default_factory=Curve)
-    global_step: int = 0
-    """Optimizer steps taken."""
-
-    consumed_tokens: int = 0
-    """Tokens trained on; 0 where the trainer does not count them. Validation's are not in it."""
-
-    broke_at: int | None = None
-    """The first step whose training loss was nan or inf: no perplexity is worse."""
-
+    global_step: int = 0  # Optimizer steps taken
+    consumed_tokens: int = 0  # Tokens trained on; 0 where the trainer does not count them. Validation's are not in it.
+    broke_at: int | None = None  # The first step whose training loss was nan or inf: no perplexity is worse
     started: RunStarted | None = None
     """What the trainer said that it runs with; None where it has not, or is one that only logs."""
 
-    seed: int | None = None
-    """The seed that orders the data, as the trainer reported it; None where it has not."""
-
-    finished: str | None = None
-    """Why the trainer has ended, in its own words; None while it has not said so."""
+    seed: int | None = None  # The seed that orders the data, as the trainer reported it; None where it has not
+    finished: str | None = None  # Why the trainer has ended, in its own words; None while it has not said so
 
     def after(self, records: Iterable[Record]) -> Reading:
         """The reading with what was reported since."""

@@ -12,8 +12,6 @@ from sentinel.tune.search import Pacing
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Life", "Record", "Why"]
-
 Why = Literal["fluctuates", "calm", "not needed", "lost", "failed"]
 """Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the
 search was stopped or killed, and its trainer with it (lost); its trainer ended by itself, early (failed)."""
@@ -24,18 +22,11 @@ class Life:
     """One training of one probe."""
 
     pacing: Pacing
-    number: int
-    """1 is the probe's first life; a probe whose trainer was lost begins anew, in a folder of its own."""
-
+    number: int  # 1 is the probe's first life; a probe whose trainer was lost begins anew, in a folder of its own
     began_unix_s: float
-    ended_unix_s: float | None = None
-    """None while it runs, and where a killed search could not say."""
-
-    why: Why | None = None
-    """None while it runs."""
-
-    reading: Reading | None = None
-    """What it has shown, once it has ended."""
+    ended_unix_s: float | None = None  # None while it runs, and where a killed search could not say
+    why: Why | None = None  # None while it runs
+    reading: Reading | None = None  # What it has shown, once it has ended
 
     @property
     def name(self) -> str:

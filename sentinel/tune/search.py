@@ -16,18 +16,13 @@ from itertools import pairwise
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Decision", "Pacing", "Seen", "Space", "answer_of_the_grid", "decide", "is_monotone"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pacing:
     """One candidate: `fixed_linear` from a start to the full length."""
 
-    start: int
-    """Tokens per sample at the first step."""
-
-    total_steps: int
-    """T, optimizer steps from start to full length."""
+    start: int  # Tokens per sample at the first step
+    total_steps: int  # T, optimizer steps from start to full length
 
     def __str__(self) -> str:
         return f"start {self.start}, T {self.total_steps}"
@@ -37,20 +32,13 @@ class Pacing:
 class Space:
     """Where is searched, and for how long one looks."""
 
-    starts: tuple[int, ...]
-    """Tokens per sample, ascending, all below the full length."""
-
-    durations: tuple[int, ...]
-    """Candidates for T in optimizer steps, ascending."""
-
-    first_duration: int
-    """T of the first probes; one of the durations."""
-
+    starts: tuple[int, ...]  # Tokens per sample, ascending, all below the full length
+    durations: tuple[int, ...]  # Candidates for T in optimizer steps, ascending
+    first_duration: int  # T of the first probes; one of the durations
     beginning_steps: int
     """A fluctuation up to this step is one at the very beginning: it speaks against the start, not against T."""
 
-    horizon_steps: int
-    """A probe that has not fluctuated by this step is calm."""
+    horizon_steps: int  # A probe that has not fluctuated by this step is calm
 
     def __post_init__(self) -> None:
         for name, values in (("starts", self.starts), ("durations", self.durations)):
@@ -68,14 +56,9 @@ class Space:
 class Seen:
     """What one probe has shown so far."""
 
-    fluctuated_at: int | None = None
-    """The step of its first significant fluctuation; None for none yet."""
-
-    calm_through: int = 0
-    """The last step that was validated."""
-
-    ended: bool = False
-    """Whether the training is over by itself: nothing more can be seen of it."""
+    fluctuated_at: int | None = None  # The step of its first significant fluctuation; None for none yet
+    calm_through: int = 0  # The last step that was validated
+    ended: bool = False  # Whether the training is over by itself: nothing more can be seen of it
 
     def calm_at_first(self, space: Space) -> bool | None:
         """Whether the beginning is calm; None while that is open."""
@@ -97,14 +80,9 @@ class Decision:
     probes: tuple[Pacing, ...] = ()
     """Those that should run now, the one that tells most first. One that runs and is not among them tells no more."""
 
-    chosen: Pacing | None = None
-    """The answer."""
-
-    over: bool = False
-    """Whether there is nothing left to try; without a chosen one, no pacing of the space is calm."""
-
-    reason: str = ""
-    """A sentence."""
+    chosen: Pacing | None = None  # The answer
+    over: bool = False  # Whether there is nothing left to try; without a chosen one, no pacing of the space is calm
+    reason: str = ""  # A sentence
 
 
 def decide(space: Space, seen: Mapping[Pacing, Seen], *, room: int = 1) -> Decision:

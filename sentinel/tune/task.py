@@ -14,16 +14,11 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 
-__all__ = ["Task", "task_of"]
-
 _DURATIONS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 """Multiples of the LR warmup. The paper tried up to 27 (80K steps over 3K) and chose 20 for GPT-2 117M."""
 
-_FIRST = 4
-"""A few multiples of the LR warmup."""
-
-_HORIZON = 3
-"""Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K."""
+_FIRST = 4  # A few multiples of the LR warmup
+_HORIZON = 3  # Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +26,13 @@ class Task:
     """One run's search, whole: two of the same task may share their probes."""
 
     space: Space
-    full: int
-    """Full length, tokens per sample."""
-
+    full: int  # Full length, tokens per sample
     difficulty_step: int
     fluctuation: float
-    validate_every: int
-    """Steps between two validations, which the reference trainer is told."""
-
+    validate_every: int  # Steps between two validations, which the reference trainer is told
     lr_warmup_steps: int
-    full_steps: int | None = None
-    """Optimizer steps of one full run without SLW; None where it is not known."""
-
-    full_tokens: int | None = None
-    """Tokens of one full run; None where that is not known."""
+    full_steps: int | None = None  # Optimizer steps of one full run without SLW; None where it is not known
+    full_tokens: int | None = None  # Tokens of one full run; None where that is not known
 
     def schedule(self, pacing: Pacing) -> SeqlenSchedule:
         """The pacing as the trainer performs it, from its first step on."""

@@ -13,8 +13,6 @@ from sentinel.tune.search import Decision, Pacing, Seen, decide
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 
-__all__ = ["Tuner"]
-
 Say = Callable[[str], None]
 
 
