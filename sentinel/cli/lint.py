@@ -41,8 +41,7 @@ def lint(
     as_json: Json = False,
 ) -> int:
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
-    from sentinel.jobscript.facts import Facts
-    from sentinel.jobscript.numbers_in_words import declared_size
+    from sentinel.jobscript.facts import Facts, declared_size
 
     given = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from sentinel.jobscript.facts import Facts
     from sentinel.jobscript.reading import Read
     from sentinel.tune.command import Folders
-    from sentinel.tune.probe import Probe
     from sentinel.tune.record import Life
     from sentinel.tune.report import Report
     from sentinel.tune.task import Task
+    from sentinel.tune.tuner import Probe
 
 __all__ = ["search", "tune"]
 
@@ -150,7 +150,7 @@ def _probe(config: Config, task: Task, facts: Facts, text: str, life: Life, fold
     """One life of a probe: the run's launcher, with folders of its own."""
     from sentinel.daemon.wiring import launcher_of
     from sentinel.tune.command import Folders, command_of
-    from sentinel.tune.probe import LOG, Probe
+    from sentinel.tune.tuner import LOG, Probe
 
     settings, run = config.launcher, config.run
     moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
@@ -181,7 +181,7 @@ def _with_script(
     """Slurm's settings of the probe; writes its job script."""
     from sentinel.jobscript.given import given
     from sentinel.tune.command import script_of
-    from sentinel.tune.probe import LOG
+    from sentinel.tune.tuner import LOG
 
     found = given(text)
     words = (found.program, *(option.flag for option in found.options))

@@ -21,13 +21,12 @@ from sentinel.jobscript.change import (
     SetJson,
     SetOption,
     SetVariable,
+    refuse_unwritable,
 )
 from sentinel.jobscript.directives import set_directive
 from sentinel.jobscript.here_documents import set_json
-from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option
-from sentinel.jobscript.quoting import refuse_unwritable
+from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option, set_variable
 from sentinel.jobscript.syntax import from_bytes, parse, to_bytes
-from sentinel.jobscript.variables import set_variable
 
 __all__ = [
     "Change",

@@ -8,15 +8,7 @@ from functools import lru_cache
 
 from sentinel.jobscript.facts import Facts
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import (
-    BILLION,
-    BatchSizeSchedule,
-    FixedDiscrete,
-    FixedLinear,
-    Position,
-    SeqlenSchedule,
-    Track,
-)
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedDiscrete, FixedLinear, Position, SeqlenSchedule, Track
 
 _LARGEST_VOCABULARY = 262_144
 """Rows of the largest embeddings in use; bounds the count where the vocabulary is not known."""

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sentinel.jobscript.change import Edit, SetDirective
-from sentinel.jobscript.quoting import is_plain
+from sentinel.jobscript.change import Edit, SetDirective, is_plain
 from sentinel.jobscript.syntax import Script
 from sentinel.vocabulary.errors import ScriptRefused
 
@@ -61,8 +60,7 @@ def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
         raise ScriptRefused(None, f"the value {change.value!r} of {change.flag} is not one plain word")
     found = list(_settings(script, change.flag))
     if len(found) > 1:
-        lines = " and ".join(str(script.line(setting.start)) for setting in found)
-        raise ScriptRefused(script.line(found[-1].start), f"{change.flag} is set in lines {lines}: which one counts?")
+        raise script.unclear(f"{change.flag} is set", [setting.start for setting in found])
     if found:
         setting = found[0]
         if setting.value.strip(b"\"'") == change.value.encode():
@@ -81,7 +79,7 @@ def _directives(script: Script) -> Iterator[re.Match[bytes]]:
         found = _DIRECTIVE.match(script.source, position, position + len(line.rstrip(b"\n")))
         if found is not None:
             if re.match(rb"\s*(?:hetjob|packjob)\b", found.group(1)):
-                raise ScriptRefused(script.line(position), "a heterogeneous job has directives for each component")
+                raise script.refusal(position, "a heterogeneous job has directives for each component")
             yield found
         position += len(line)
 
@@ -99,7 +97,7 @@ def _settings(script: Script, flag: str) -> Iterator[_Setting]:
                 yield _Setting(start=start, end=end, value=script.source[start + 1 : end], separator="=")
             elif found.group() in {long, short} - {b""}:
                 if index + 1 == len(words):
-                    raise ScriptRefused(script.line(found.start()), f"{flag} has no value there")
+                    raise script.refusal(found.start(), f"{flag} has no value there")
                 value = words[index + 1]
                 yield _Setting(start=value.start(), end=value.end(), value=value.group(), separator="")
             elif short and found.group().startswith(short) and not found.group().startswith(b"--"):
@@ -121,5 +119,5 @@ def _after_the_last(script: Script) -> int:
         last = 0
     line_end = script.source.find(b"\n", last)
     if line_end < 0:
-        raise ScriptRefused(script.line(last), "the line is the last one, and has no end")
+        raise script.refusal(last, "the line is the last one, and has no end")
     return line_end + 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.jobscript.megatron_facts import Known
+from sentinel.jobscript.option_facts import Known
 
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")

@@ -15,9 +15,11 @@ from sentinel.jobscript.megatron_options import (
     Marked,
     SeqlenWarmup,
     Wanted,
+    decay_tokens,
+    lr_schedule,
     megatron_changes,
+    warmup_end_tokens,
 )
-from sentinel.jobscript.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
 from sentinel.jobscript.reading import read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
@@ -25,7 +27,6 @@ from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of
-
 
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
 """Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, scale
+from sentinel.jobscript.derived import scale
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
+from sentinel.vocabulary.pacing import BILLION
 
 
 def beta2(facts: Facts) -> Iterator[Remark]:

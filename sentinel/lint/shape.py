@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, embedding_rows, parameter_count, scale
+from sentinel.jobscript.derived import embedding_rows, parameter_count, scale
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
+from sentinel.vocabulary.pacing import BILLION
 
 
 def ffn_size(facts: Facts) -> Iterator[Remark]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, scale, steps_of, total_steps, track_of, warmup_steps
+from sentinel.jobscript.derived import scale, steps_of, total_steps, track_of, warmup_steps
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, error, note, warning
-from sentinel.vocabulary.pacing import Position
+from sentinel.vocabulary.pacing import BILLION, Position
 
 _GPT3_WARMUP_TOKENS = 375e6  # X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B.
 

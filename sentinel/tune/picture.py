@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from sentinel.tune.fluctuation import Curve, perplexity
+from sentinel.tune.reading import Curve, perplexity
 from sentinel.tune.report import ProbeRow, Report
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
+from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 __all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]

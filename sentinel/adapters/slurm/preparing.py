@@ -13,8 +13,7 @@ from sentinel.adapters.slurm.checking import check_script
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
 from sentinel.adapters.slurm.settings import SlurmSettings
-from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, unmarked, with_own_head
-from sentinel.jobscript.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_jobs import JobProperties, SlurmJob, Submission, mark_in, unmarked, with_own_head
 from sentinel.jobscript.syntax import to_bytes
 from sentinel.lint.new_scripts import new_scripts
 from sentinel.vocabulary.errors import ConfigError

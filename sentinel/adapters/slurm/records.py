@@ -12,8 +12,7 @@ from typing import Any
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, array_of
-from sentinel.jobscript.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_jobs import JobProperties, SlurmJob, Submission, array_of
 from sentinel.vocabulary.errors import SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
