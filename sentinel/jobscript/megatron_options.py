@@ -45,21 +45,28 @@ def run_unit(facts: Facts) -> str:
     return "samples" if facts.train_samples is not None else "steps"
 
 
+def _suffix(facts: Facts) -> str:
+    return "samples" if run_unit(facts) == "samples" else "iters"
+
+
+def _counted(facts: Facts, what: str) -> int | None:
+    """How long `train`, `lr_decay` or `lr_warmup` is in the run's own unit."""
+    number: int | None = getattr(facts, f"{what}_{_suffix(facts)}")
+    return number
+
+
 def _warmup(facts: Facts) -> tuple[str, int | None]:
     if facts.lr_warmup_tokens is not None:
         return "tokens", facts.lr_warmup_tokens
-    unit = run_unit(facts)
     if facts.lr_warmup_fraction:
         decay = _decay(facts)
-        return unit, None if decay is None else round(facts.lr_warmup_fraction * decay)
-    return unit, facts.lr_warmup_samples if unit == "samples" else facts.lr_warmup_iters
+        return run_unit(facts), None if decay is None else round(facts.lr_warmup_fraction * decay)
+    return run_unit(facts), _counted(facts, "lr_warmup")
 
 
 def _decay(facts: Facts) -> int | None:
     """The samples or steps of the decay; those of the run where it is not given."""
-    if run_unit(facts) == "samples":
-        return facts.lr_decay_samples or facts.train_samples
-    return facts.lr_decay_iters or facts.train_iters
+    return _counted(facts, "lr_decay") or _counted(facts, "train")
 
 
 def decay_tokens(facts: Facts) -> int | None:
@@ -74,9 +81,10 @@ def decay_tokens(facts: Facts) -> int | None:
 
 def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
     """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
-    track = track_of(facts)
-    if lr.unit == "tokens" or track is None:
-        return lr.warmup if lr.unit == "tokens" else None
+    if lr.unit == "tokens":
+        return lr.warmup
+    if (track := track_of(facts)) is None:
+        return None
     if lr.unit == "samples":
         return track.tokens_at(Position(), lr.warmup)
     return track.reach(Position(), step=lr.warmup).tokens
@@ -103,17 +111,13 @@ def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
     }
 
 
-Unit = Literal["steps", "samples", "tokens"]
-Start = Literal["first", "later"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
     """A change, and the starts of the run that it is for."""
 
     change: Change
+    # once: only the start at the anchor; afterwards: only the starts after it; standing: all of them.
     at: Literal["once", "standing", "afterwards"] = "standing"
-    """`once`: only the start at the anchor; `afterwards`: only the starts after it; `standing`: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,7 @@ class LrWarmup:
     """Another LR warmup, counted from the run's beginning, as Megatron's schedulers count."""
 
     length: int
-    unit: Unit
+    unit: Literal["steps", "samples", "tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,35 +144,24 @@ class SeqlenWarmup:
 class Wanted:
     """What a restart is to do differently; None leaves it."""
 
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """What is written as it is: a key of `OPTIONS` -> its value."""
-
+    numbers: Mapping[str, float] = field(default_factory=dict)  # What is written as it is: a key of `OPTIONS` -> value
     peak_lr: float | None = None
     lr_warmup: LrWarmup | None = None
     seqlen_warmup: SeqlenWarmup | None = None
 
 
+# Key of `standing` or `once` in overrides.json -> the option that holds its value as it is. Megatron orders all of its
+# data by the seed, also what it has consumed, so a new one holds at later starts, too.
 OPTIONS = {name: s.option for cls in (TrainingSettings, Once) for name, s in settings_of(cls).items() if s.option}
-"""Key of `standing` or `once` in overrides.json -> the option that holds its value as it is.
-
-Megatron orders all of its data by the seed, also what it has consumed, so a new one holds at later starts, too.
-"""
-
-_FOR_ONE_START = ("loss_scale",)
-"""Only where the scale is not restored from the checkpoint, and the engine has none of its own."""
 
 
 def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
     """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
-    plain = tuple(
-        Marked(
-            change=SetOption(flag=OPTIONS[name], value=_number(value)),
-            at="once" if name in _FOR_ONE_START else "standing",
-        )
+    plain = tuple(  # a loss scale only where the checkpoint does not restore it, and the engine has none of its own
+        replace(_set(OPTIONS[name], value), at="once" if name == "loss_scale" else "standing")
         for name, value in wanted.numbers.items()
     )
-    schedules = (wanted.peak_lr, wanted.lr_warmup, wanted.seqlen_warmup)
-    if all(each is None for each in schedules):
+    if wanted.peak_lr is None and wanted.lr_warmup is None and wanted.seqlen_warmup is None:
         return plain
     needed = {
         "--lr": facts.lr,
@@ -181,7 +174,7 @@ def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
     return (*_schedules(wanted, facts), *plain)
 
 
-def changes_at(marked: Sequence[Marked], start: Start) -> tuple[Change, ...]:
+def changes_at(marked: Sequence[Marked], start: Literal["first", "later"]) -> tuple[Change, ...]:
     """The changes of the run's original script for the start at the anchor, or for the follow-ups after its first save.
 
     A follow-up must not be used before that save: it would bring the old schedule back from the anchor's checkpoint.
@@ -211,35 +204,24 @@ def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
         raise ConfigError(f"sequence lengths should be multiples of 8, not {start} and {full}")
     if slw.schedule.full != full:
         raise ConfigError(f"SLW ends at {slw.schedule.full} tokens per sample, and --seq-length is {full}")
-    name = "iters" if run_unit(facts) == "steps" else "samples"
+    name, batch = _suffix(facts), facts.global_batch_size or 1
+    # Samples or iterations that do not end the run before its tokens: three times those of the full length.
+    each = (facts.seq_length or 1) * (batch if name == "iters" else 1)
+    most = max(facts.train_samples or facts.train_iters or 0, 3 * -(-slw.train_tokens // each))
     yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(slw.schedule)))
     yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
     yield _set("--train-tokens", slw.train_tokens)
-    yield _set(f"--train-{name}", _most(slw, facts))
+    yield _set(f"--train-{name}", most)
     yield _set("--lr-decay-tokens", slw.decay_tokens)
     yield Marked(change=RemoveOption(flag=f"--lr-decay-{name}", values=1))
 
 
-def _most(slw: SeqlenWarmup, facts: Facts) -> int:
-    """Samples or iterations that do not end the run before its tokens: three times those of the full length."""
-    batch = facts.global_batch_size or 1
-    each = (facts.seq_length or 1) * (batch if run_unit(facts) == "steps" else 1)
-    return max(facts.train_samples or facts.train_iters or 0, 3 * -(-slw.train_tokens // each))
-
-
 def _lr_warmup(warmup: LrWarmup, facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
-    names: dict[Unit, str] = {
-        "steps": "--lr-warmup-iters",
-        "samples": "--lr-warmup-samples",
-        "tokens": "--lr-warmup-tokens",
-    }
-    unit = run_unit(facts)
-    train, decay = (
-        (facts.train_iters, facts.lr_decay_iters) if unit == "steps" else (facts.train_samples, facts.lr_decay_samples)
-    )
+    names = {"steps": "--lr-warmup-iters", "samples": "--lr-warmup-samples", "tokens": "--lr-warmup-tokens"}
+    train, decay = _counted(facts, "train"), _counted(facts, "lr_decay")
     end = (train if decay is None or by_tokens else decay) or 0
-    if warmup.unit == unit and warmup.length >= end:
-        counted = "iterations" if unit == "steps" else "samples"
+    if warmup.unit == run_unit(facts) and warmup.length >= end:
+        counted = "iterations" if warmup.unit == "steps" else "samples"
         raise ConfigError(f"an LR warmup of {warmup.length} {counted} would not end before the decay, {end}")
     for other, flag in names.items():
         if other != warmup.unit and not (other == "tokens" and facts.lr_scheduler != "newer"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, number, whole
 from sentinel.jobscript.given import Given, Option, Unread
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import settings_of
 
+T = TypeVar("T")
 Known = dict[str, Any]  # Values of `Facts`, by their names
 _WHOLE = [
     *["hidden-size", "ffn-hidden-size", "num-layers", "num-attention-heads", "kv-channels", "seq-length"],
@@ -18,19 +19,20 @@ _WHOLE = [
     *["micro-batch-size", "global-batch-size", "train-samples", "train-iters", "train-tokens"],
     *["lr-decay-samples", "lr-decay-iters", "lr-decay-tokens"],
 ]
-_NOT_NEGATIVE = [
-    *["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens", "save-interval", "eval-interval", "exit-interval"],
-]
+_NOT_NEGATIVE = ["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens"]
+_NOT_NEGATIVE += ["save-interval", "eval-interval", "exit-interval"]
 _NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
+# Settings whose value stands in one option as it is.
 _PLAIN = {name: setting for name, setting in settings_of().items() if setting.option}
-"""Settings whose value stands in one option as it is."""
 
 
 def _not_negative(text: str) -> int:
     return int(number(str(int(text))))
 
 
-OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+# Option -> the fact, and how its value is read or, for a switch, what it says.
+Table = Mapping[str, tuple[str, Any]]
+_MEGATRON: Table = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
     **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
     **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
@@ -41,7 +43,7 @@ OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "--exit-duration-in-mins": ("exit_duration_min", number),
     "--pp-partition-method": ("pp_partition_method", lambda text: text.strip("'\"")),
 }
-_SWITCHES: Mapping[str, tuple[str, Any]] = {
+_SWITCHES: Table = {
     "--swiglu": ("gated_ffn", True),
     "--glu-activation": ("gated_ffn", True),
     "--embed-layernorm": ("embed_layernorm", True),
@@ -50,6 +52,8 @@ _SWITCHES: Mapping[str, tuple[str, Any]] = {
     "--fp16": ("precision", "fp16"),
     "--bf16": ("precision", "bf16"),
 }
+_LOSS_SCALES = {"--loss-scale": "static_loss_scale", "--initial-loss-scale": "initial_loss_scale"}
+# Megatron's own, for options that are not given: megatron/arguments.py, the same in all three.
 _DEFAULTS: Known = {
     "gated_ffn": False,
     "embed_layernorm": False,
@@ -61,56 +65,46 @@ _DEFAULTS: Known = {
     "init_method_std": 0.02,
     "make_vocab_size_divisible_by": 128,
 }
-"""Megatron's own, for options that are not given: megatron/arguments.py, the same in all three."""
 
 
-def read_options(
-    given: Given, table: Mapping[str, tuple[str, Callable[[str], Any]]], unread: list[Unread]
-) -> tuple[Known, set[str]]:
+def _read(given: Given, table: Table, unread: list[Unread]) -> tuple[Known, set[str]]:
     """The values of the options in the table, the last of each; and the facts that an unreadable one leaves open."""
     known: Known = {}
     unsure: set[str] = set()
     for option in given.options:
-        if option.flag not in table:
-            continue
-        name, parse = table[option.flag]
-        if option.unread is not None:
-            unsure.add(name)
-            unread.append(option.unread)
-            continue
+        name, meaning = table.get(option.flag, ("", None))
+        why = option.unread
         try:
-            known[name] = parse(option.values[0])
+            if name and why is None:
+                known[name] = meaning(option.values[0]) if callable(meaning) else meaning
         except (ValueError, IndexError):
+            why = Unread(what=option.flag, why=f"{' '.join(option.values) or 'nothing'} is not a value for it")
+        if name and why is not None:
             unsure.add(name)
-            said = " ".join(option.values) or "nothing"
-            unread.append(Unread(what=option.flag, why=f"{said} is not a value for it"))
+            unread.append(why)
     return {name: value for name, value in known.items() if name not in unsure}, unsure
 
 
 def megatron_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
-    known, unsure = read_options(given, OPTIONS, unread)
-    complete = given.complete
-    for option in given.options:
-        if option.flag in _SWITCHES:
-            name, value = _SWITCHES[option.flag]
-            if option.unread is not None:
-                unsure.add(name)
-                unread.append(option.unread)
-            else:
-                known[name] = value
+    known, unsure = _read(given, _MEGATRON, unread)
+    switched, unsure_switches = _read(given, _SWITCHES, unread)
+    known, unsure = known | switched, unsure | unsure_switches
     flags = {option.flag: option for option in given.options}
     newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
     known["lr_scheduler"] = "newer" if newer else "older"
     if (position := flags.get("--position-embedding-type")) is not None and position.values:
         known["learned_positions"] = position.values[0].lower() in ("absolute", "learned_absolute")
     if "--group-query-attention" in flags and (groups := flags.get("--num-query-groups")) and groups.values:
-        known["num_query_groups"] = _whole_or_none(groups.values[0])
+        known["num_query_groups"] = or_none(whole, groups.values[0])
     if (ramp := flags.get("--rampup-batch-size")) is not None:
         known["rampup_batch_size"] = _ramp(ramp, unread)
-    if "--deepspeed" not in flags:
-        _loss_scale(known, flags, complete=complete)
-    if complete:
+    for flag, name in _LOSS_SCALES.items() if "--deepspeed" not in flags else ():
+        if (scale := flags.get(flag)) is not None and scale.values and scale.unread is None:
+            known[name] = or_none(number, scale.values[0])
+        elif scale is None and given.complete and flag == "--initial-loss-scale":
+            known[name] = 2.0**32
+    if given.complete:
         _absent(known, unsure, flags)
     return {name: value for name, value in known.items() if name not in unsure}
 
@@ -134,16 +128,6 @@ def _absent(known: Known, unsure: set[str], flags: Mapping[str, Option]) -> None
         known[f"lr_warmup_{unit}"] = 0
 
 
-def _loss_scale(known: Known, flags: Mapping[str, Option], *, complete: bool) -> None:
-    if (static := flags.get("--loss-scale")) is not None and static.values and static.unread is None:
-        known["static_loss_scale"] = _number_or_none(static.values[0])
-    initial = flags.get("--initial-loss-scale")
-    if initial is not None and initial.values and initial.unread is None:
-        known["initial_loss_scale"] = _number_or_none(initial.values[0])
-    elif initial is None and complete:
-        known["initial_loss_scale"] = 2.0**32
-
-
 def _ramp(option: Option, unread: list[Unread]) -> BatchRamp | None:
     try:
         if option.unread is not None:
@@ -155,20 +139,24 @@ def _ramp(option: Option, unread: list[Unread]) -> BatchRamp | None:
         return None
 
 
-def _whole_or_none(text: str) -> int | None:
+def made(kind: type[T], values: Known, what: str, unread: list[Unread]) -> T | None:
+    """An object of these values; None, and said, where no run can have them."""
     try:
-        return whole(text)
+        return kind(**values)
+    except ConfigError as error:
+        unread.append(Unread(what=what, why=str(error)))
+        return None
+
+
+def or_none(parse: Callable[[str], T], text: str) -> T | None:
+    """The number; None for 0, and for what is none."""
+    try:
+        return parse(text) or None
     except ValueError:
         return None
 
 
-def _number_or_none(text: str) -> float | None:
-    try:
-        return number(text) or None
-    except ValueError:
-        return None
-
-
+# Layers, width, heads and length, as the trainer has them.
 PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "tiny": (4, 64, 4, 128),
     "117M": (12, 768, 12, 1024),
@@ -177,8 +165,7 @@ PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "gpt3-125M": (12, 768, 12, 2048),
     "gpt3-1.3B": (24, 2048, 16, 2048),
 }
-"""Layers, width, heads and length, as the trainer has them."""
-
+# Its options, by Megatron's names for them.
 NAMES: Mapping[str, str] = {
     "--adam-beta2": "--beta2",
     "--clip-grad": "--clip",
@@ -189,10 +176,7 @@ NAMES: Mapping[str, str] = {
     "--train-iters": "--steps",
     "--train-tokens": "--tokens",
 }
-"""Its options, by Megatron's names for them."""
-
-
-_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+_GPT_TRAINER: Table = {
     "--preset": ("preset", str),
     "--seqlen": ("seq_length", whole),
     "--vocabulary": ("padded_vocab_size", whole),
@@ -215,6 +199,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "--save-interval": ("save_interval", _not_negative),
     "--run": ("run", str),
 }
+# The trainer's own, for options that are not given.
 DEFAULTS: Known = {
     "preset": "tiny",
     "lr": 6e-4,
@@ -230,12 +215,11 @@ DEFAULTS: Known = {
     "precision": "fp32",
     "save_interval": 0,
 }
-"""The trainer's own, for options that are not given."""
 
 
 def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say, with the preset's shape and the trainer's defaults."""
-    known, unsure = read_options(given, _OPTIONS, unread)
+    known, unsure = _read(given, _GPT_TRAINER, unread)
     for name, value in DEFAULTS.items() if given.complete else ():
         if name not in unsure:
             known.setdefault(name, value)
@@ -256,22 +240,9 @@ def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
     if unit is not None:
         suffix = "tokens" if unit == "tokens" else "iters"
         facts |= {f"lr_warmup_{suffix}": warmup, f"lr_decay_{suffix}": decay or None}
-    known.pop("run", None)
     facts |= known
     if start is not None and unsure.isdisjoint(("seqlen_warmup_steps", "seqlen_start")):
-        facts["curriculum"] = _curriculum(start, duration, facts.get("seq_length"), unread)
+        slw = {"min_difficulty": start, "max_difficulty": facts.get("seq_length"), "difficulty_step": 8}
+        slw |= {"schedule": "fixed_linear", "total_steps": duration}
+        facts["curriculum"] = made(Curriculum, slw, "--seqlen-start", unread)
     return facts
-
-
-def _curriculum(start: int, duration: int | None, full: Any, unread: list[Unread]) -> Curriculum | None:
-    try:
-        return Curriculum(
-            min_difficulty=start,
-            max_difficulty=full,
-            difficulty_step=8,
-            schedule="fixed_linear",
-            total_steps=duration,
-        )
-    except ConfigError as error:
-        unread.append(Unread(what="--seqlen-start", why=str(error)))
-        return None
