@@ -49,13 +49,10 @@ class Curriculum(_Checked):
     max_difficulty: int | None = None  # Tokens per sample at the end
     difficulty_step: int | None = None  # Lengths are multiples of this
     schedule: str | None = None  # fixed_linear, fixed_root, fixed_discrete or custom
-    total_steps: int | None = None
-    """T: optimizer steps from the first length to the last; of fixed_linear and fixed_root."""
-
+    total_steps: int | None = None  # T of fixed_linear and fixed_root: steps from the first length to the last
     difficulties: tuple[int, ...] = ()  # Lengths of fixed_discrete
     max_steps: tuple[int, ...] = ()  # The last step of each of these lengths but the last one
-    old_block: bool = False
-    """Whether it is the top-level `curriculum_learning` of the DeepSpeed JSON, which not every DeepSpeed takes."""
+    old_block: bool = False  # Whether it is the JSON's top-level `curriculum_learning`, which not every DeepSpeed takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +84,7 @@ class Facts(_Checked, OptimizerSettings):
     )
 
     hidden_size: int | None = None  # h, the width of the model
-    ffn_hidden_size: int | None = None
-    """Width inside the FFN; None where it is not given, and Megatron takes 4 x hidden."""
-
+    ffn_hidden_size: int | None = None  # Width inside the FFN; where it is None, Megatron takes 4 x hidden
     gated_ffn: bool | None = None  # swiglu, geglu and their like: an FFN with three matrices
     num_layers: int | None = None
     num_attention_heads: int | None = None
@@ -101,29 +96,21 @@ class Facts(_Checked, OptimizerSettings):
     learned_positions: bool | None = None  # Whether positions are an embedding: not so with rotary ones and ALiBi
     vocab_size: int | None = None  # Tokens that the tokenizer knows
     padded_vocab_size: int | None = None  # Rows of the embedding, where they are said
-    make_vocab_size_divisible_by: int | None = None
-    """Megatron pads the vocabulary to a multiple of this times the tensor parallel size."""
-
+    make_vocab_size_divisible_by: int | None = None  # Megatron pads the vocabulary to multiples of this x the TP size
     tied_embeddings: bool | None = None  # Whether the output takes the embedding's weights
     embed_layernorm: bool | None = None  # A LayerNorm right after the embedding
-    init_method_std: float | None = None
-    """Standard deviation of the initial weights, before it is scaled with the depth."""
-
+    init_method_std: float | None = None  # Standard deviation of the initial weights, before it is scaled with depth
     declared_parameters: float | None = None  # How many parameters the run says that it has, as in the name tr8-104B
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
-    """Ranks that share the tokens of a sample: Megatron's context parallelism, DeepSpeed's sequence parallelism."""
-
+    context_parallel_size: int | None = None  # Ranks that share a sample's tokens; DeepSpeed's sequence parallelism
     pp_partition_method: str | None = None  # How DeepSpeed cuts the layers into stages, as `type:transformer|embedding`
     world_size: int | None = None  # Ranks: nodes x GPUs per node
     gpus_per_node: int | None = None
     micro_batch_size: int | None = None  # Samples of one replica in one pass
     global_batch_size: int | None = None  # Samples of an optimizer step, over all replicas and passes
     rampup_batch_size: BatchRamp | None = None
-    consumed_samples: int | None = None
-    """Samples that were consumed before this start; None is a start from the beginning."""
-
+    consumed_samples: int | None = None  # Samples that were consumed before this start; None: from the beginning
     train_samples: int | None = None
     train_iters: int | None = None
     train_tokens: int | None = None
@@ -136,16 +123,11 @@ class Facts(_Checked, OptimizerSettings):
     lr_warmup_fraction: float | None = None  # The warmup as a share of the decay
     lr: float | None = None  # Peak
     min_lr: float | None = None
-    lr_scheduler: Literal["older", "newer"] | None = None
-    """Which name Megatron's scheduler has in its options: `lr-scheduler` (BigScience's) or `opt_param-scheduler`
-    (Microsoft's and NVIDIA's)."""
-
+    lr_scheduler: Literal["older", "newer"] | None = None  # newer: named opt_param-scheduler
     clip_grad: float | None = None  # L2 norm to which the gradient is clipped; 0 is none
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     initial_loss_scale: float | None = None  # Where a dynamic loss scale begins; of fp16
-    static_loss_scale: float | None = None
-    """A loss scale that is held for the whole run; of fp16. None is a dynamic one."""
-
+    static_loss_scale: float | None = None  # Held for the whole run; of fp16. None is a dynamic one
     curriculum: Curriculum | None = None  # SLW, where it is switched on
     deepspeed: DeepSpeedJson | None = None
     save_interval: int | None = None  # Optimizer steps between two checkpoints; 0 is never

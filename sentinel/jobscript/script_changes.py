@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,8 +52,9 @@ def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
 def baseline_of_script(text: str, facts: Facts | None = None) -> Baseline:
     """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
     facts = facts or read_text(text).facts
+    seed = (_word(text, "--seed") or "").replace("_", "")
     return Baseline(
-        seed=_seed(text),
+        seed=int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None,
         lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
         lr_from_start=True,
         seqlen=curriculum_schedule(facts),

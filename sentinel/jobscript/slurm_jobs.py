@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, get_type_hints
 from urllib.parse import quote, unquote
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "LAUNCH_FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "RECONFIG_FAIL",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"]
+) | {"PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}
 _MARK = re.compile(r"\s*\bsentinel:([^\s:]+):([^\s:]+):(\d+)")
 _NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<delay>\+\d+)?(?:\([a-z]*\))?")
 
@@ -34,12 +22,8 @@ class SlurmJob:
 
     id: str  # The record's own job id, digits
     array: str | None = None  # Job id of the array that it belongs to; None for a job that is none
-    tasks: str = ""
-    """The task's index, or for those that wait their list with its throttle, as `2-4%1`; "" for no array."""
-
-    state: str = "RUNNING"
-    """In capitals, as squeue -o %T. What is neither waiting nor ended may write: COMPLETING does."""
-
+    tasks: str = ""  # The index; of those that wait their list with its throttle, as `2-4%1`; "" for no array
+    state: str = "RUNNING"  # As squeue -o %T. What is neither waiting nor ended may write: COMPLETING does
     name: str = ""
     user: str = ""
     comment: str = ""
@@ -110,19 +94,14 @@ def jobs_of_run(
     that are not the run's whatever they are called, such as the one that sentinel itself runs in.
     """
     there = [job for job in jobs if job.id not in set(but) and job.group not in set(but)]
-    groups = {job.group for job in there if _named(job, run, job_name)}
     named = {word.partition("_")[0] for word in known}
-    groups |= {job.group for job in there if job.id in named or job.group in named}
+    groups = {job.group for job in there if job.id in named or job.group in named or job.name == job_name}
+    groups |= {job.group for job in there if (mark := mark_in(job.comment)) is not None and mark.run == run}
     found: set[str] = set()
     while groups != found:
         found = set(groups)
         groups |= {job.group for job in there if found & set(_needs(job.dependency))}
     return tuple(sorted((j for j in there if j.group in groups and not j.ended), key=lambda j: int(j.id)))
-
-
-def _named(job: SlurmJob, run: str, job_name: str | None) -> bool:
-    mark = mark_in(job.comment)
-    return (mark is not None and mark.run == run) or (job_name is not None and job.name == job_name)
 
 
 def _needs(dependency: str) -> list[str]:
@@ -234,86 +213,62 @@ UNLIMITED = -1  # A time limit that is none
 class JobProperties:
     """The properties that a restart has to keep. None or "" is what was not asked for."""
 
-    name: str = ""
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    reservation: str = ""
-    features: str = ""  # As --constraint takes them
-    time_limit_min: int | None = None  # Minutes; UNLIMITED for no limit
-    nodes: int | None = None
-    tasks: int | None = None
-    cpus_per_task: int | None = None
-    memory_per_node_mb: int | None = None
-    memory_per_cpu_mb: int | None = None
-    tres_per_node: str = ""  # As squeue shows it, e.g. gres:gpu:8 or gres/gpu:8.
+    name: Annotated[str, "--job-name"] = ""
+    partition: Annotated[str, "--partition"] = ""
+    account: Annotated[str, "--account"] = ""
+    qos: Annotated[str, "--qos"] = ""
+    reservation: Annotated[str, "--reservation"] = ""
+    features: Annotated[str, "--constraint"] = ""  # As --constraint takes them
+    time_limit_min: Annotated[int | None, "--time"] = None  # Minutes; UNLIMITED for no limit
+    nodes: Annotated[int | None, "--nodes"] = None
+    tasks: Annotated[int | None, "--ntasks"] = None
+    cpus_per_task: Annotated[int | None, "--cpus-per-task"] = None
+    memory_per_node_mb: Annotated[int | None, "--mem"] = None
+    memory_per_cpu_mb: Annotated[int | None, "--mem-per-cpu"] = None
+    tres_per_node: Annotated[str, "--gres"] = ""  # As squeue shows it, e.g. gres:gpu:8 or gres/gpu:8.
     tres_per_task: str = ""
     tres_per_job: str = ""
-    required_nodes: str = ""
-    excluded_nodes: str = ""
-    licenses: str = ""
-    requeue: bool = True
-    working_directory: str = ""
-    array_throttle: int | None = None
-    """How many tasks of its array may run at once, a part of --array. None for no array, or no limit."""
+    required_nodes: Annotated[str, "--nodelist"] = ""
+    excluded_nodes: Annotated[str, "--exclude"] = ""
+    licenses: Annotated[str, "--licenses"] = ""
+    requeue: Annotated[bool, "--requeue"] = True
+    working_directory: Annotated[str, "--chdir"] = ""
+    array_throttle: Annotated[int | None, "--array"] = (
+        None  # How many of its tasks run at once
+    )
 
     def arguments(self) -> list[str]:
         """For sbatch. Given on the command line, they hold whatever the script's own #SBATCH lines say."""
-        given = {
-            **{option: getattr(self, name) for option, name in _OPTIONS.items() if name != "requeue"},
+        given = {option: getattr(self, name) for option, name in _OPTIONS.items()} | {
             "--time": "UNLIMITED" if self.time_limit_min == UNLIMITED else self.time_limit_min,
-            "--mem": _megabytes(self.memory_per_node_mb),
-            "--mem-per-cpu": _megabytes(self.memory_per_cpu_mb),
             "--gres": _gres(self.tres_per_node),
+            "--array": None,
+            "--requeue": None,
         }
+        for option in ("--mem", "--mem-per-cpu"):
+            given[option] = None if given[option] is None else f"{given[option]}M"
         requeue = "--requeue" if self.requeue else "--no-requeue"
         return [f"{option}={value}" for option, value in given.items() if value not in (None, "")] + [requeue]
-
-    def _asks_nothing(self, name: str) -> bool:
-        """A time limit that was left to the partition shows only once the job begins."""
-        return name == "time_limit_min" and self.time_limit_min is None
 
     def differences(self, other: JobProperties, *, asked: Sequence[str] = ()) -> tuple[str, ...]:
         """What another job has otherwise, each as a phrase: `partition is 'long', not 'debug'`.
 
         What the options `asked` for by hand (as `--partition=long`) change is no difference.
         """
-        changed = {(_OPTIONS | {"--array": "array_throttle"}).get(option.partition("=")[0]) for option in asked}
-        return tuple(
-            f"{f.name} is {getattr(other, f.name)!r}, not {getattr(self, f.name)!r}"
-            for f in fields(self)
-            if f.name not in changed
-            and not self._asks_nothing(f.name)
-            and getattr(self, f.name) != getattr(other, f.name)
-        )
+        changed = {_OPTIONS.get(option.partition("=")[0].replace("--no-", "--")) for option in asked}
+        if self.time_limit_min is None:  # one that was left to the partition shows only once the job begins
+            changed.add("time_limit_min")
+        mine, others = asdict(self), asdict(other)
+        different = [name for name in mine if name not in changed and mine[name] != others[name]]
+        return tuple(f"{name} is {others[name]!r}, not {mine[name]!r}" for name in different)
 
 
+# sbatch's option of each property, in its long form.
 _OPTIONS = {
-    "--job-name": "name",
-    "--partition": "partition",
-    "--account": "account",
-    "--qos": "qos",
-    "--reservation": "reservation",
-    "--constraint": "features",
-    "--time": "time_limit_min",
-    "--nodes": "nodes",
-    "--ntasks": "tasks",
-    "--cpus-per-task": "cpus_per_task",
-    "--mem": "memory_per_node_mb",
-    "--mem-per-cpu": "memory_per_cpu_mb",
-    "--gres": "tres_per_node",
-    "--nodelist": "required_nodes",
-    "--exclude": "excluded_nodes",
-    "--licenses": "licenses",
-    "--requeue": "requeue",
-    "--no-requeue": "requeue",
-    "--chdir": "working_directory",
+    hint.__metadata__[0]: name
+    for name, hint in get_type_hints(JobProperties, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
 }
-"""sbatch's option of each property, in its long form."""
-
-
-def _megabytes(amount: int | None) -> str:
-    return "" if amount is None else f"{amount}M"
 
 
 def _gres(tres: str) -> str:

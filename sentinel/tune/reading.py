@@ -11,8 +11,7 @@ from sentinel.tune.search import Seen
 from sentinel.vocabulary.numbers import to_number
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, Validation
 
-SIGNIFICANT = 1.3
-"""A perplexity that is above so many times the best one before it fluctuates significantly (the paper's definition)."""
+SIGNIFICANT = 1.3  # Times the best perplexity before: above it a fluctuation is significant (the paper)
 
 
 def perplexity(loss: float) -> float:
@@ -36,8 +35,7 @@ def perplexity_ratio(loss: float, best_before: float | None) -> float:
 class Curve:
     """The validation losses of one run."""
 
-    points: tuple[tuple[int, float], ...] = ()
-    """(global_step, loss in nats at full length), by step. nan and inf are measured, and that bad."""
+    points: tuple[tuple[int, float], ...] = ()  # (global_step, loss in nats at full length); nan and inf are measured
 
     def ratios(self) -> tuple[tuple[int, float], ...]:
         """(global_step, perplexity ratio) of each validation. What is not finite never becomes the best."""
@@ -69,9 +67,7 @@ class Reading:
     global_step: int = 0  # Optimizer steps taken
     consumed_tokens: int = 0  # Tokens trained on; 0 where the trainer does not count them. Validation's are not in it.
     broke_at: int | None = None  # The first step whose training loss was nan or inf: no perplexity is worse
-    started: RunStarted | None = None
-    """What the trainer said that it runs with; None where it has not, or is one that only logs."""
-
+    started: RunStarted | None = None  # What the trainer said that it runs with; None: it has not, or only logs
     seed: int | None = None  # The seed that orders the data, as the trainer reported it; None where it has not
     finished: str | None = None  # Why the trainer has ended, in its own words; None while it has not said so
 

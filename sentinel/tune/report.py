@@ -23,9 +23,7 @@ class ProbeRow:
     life: int
     steps: int  # Optimizer steps that it took, also those after its answer was known
     tokens: int
-    max_perplexity_ratio: float | None
-    """The largest validation perplexity over the best before it, also after the horizon; None: nothing validated."""
-
+    max_perplexity_ratio: float | None  # The largest, after the horizon too; None: nothing validated
     verdict: str  # fluctuates, calm, not needed, lost or failed
     fluctuated_at: int | None  # The step of the first significant fluctuation, or None
     seed: int | None  # The seed that its trainer has reported; None where it has not
@@ -40,9 +38,7 @@ class Report:
     task: Task
     chosen: Pacing | None
     reason: str
-    monotone: bool
-    """False: a longer duration was calm where a shorter one fluctuated, so that the answer depends on the order."""
-
+    monotone: bool  # False: a longer duration was calm where a shorter one fluctuated: the answer depends on the order
     probes: tuple[ProbeRow, ...]
     plot: Path
 

@@ -35,9 +35,7 @@ class Space:
     starts: tuple[int, ...]  # Tokens per sample, ascending, all below the full length
     durations: tuple[int, ...]  # Candidates for T in optimizer steps, ascending
     first_duration: int  # T of the first probes; one of the durations
-    beginning_steps: int
-    """A fluctuation up to this step is one at the very beginning: it speaks against the start, not against T."""
-
+    beginning_steps: int  # A fluctuation up to this step speaks against the start, not against T
     horizon_steps: int  # A probe that has not fluctuated by this step is calm
 
     def __post_init__(self) -> None:
@@ -77,9 +75,7 @@ class Seen:
 class Decision:
     """What follows from what was seen."""
 
-    probes: tuple[Pacing, ...] = ()
-    """Those that should run now, the one that tells most first. One that runs and is not among them tells no more."""
-
+    probes: tuple[Pacing, ...] = ()  # To run now, the one that tells most first; others tell no more
     chosen: Pacing | None = None  # The answer
     over: bool = False  # Whether there is nothing left to try; without a chosen one, no pacing of the space is calm
     reason: str = ""  # A sentence

@@ -14,9 +14,7 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 
-_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
-"""Multiples of the LR warmup. The paper tried up to 27 (80K steps over 3K) and chose 20 for GPT-2 117M."""
-
+_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)  # x LR warmup. The paper tried up to 27, chose 20 for GPT-2 117M
 _FIRST = 4  # A few multiples of the LR warmup
 _HORIZON = 3  # Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K
 

@@ -18,8 +18,7 @@ from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 
 LOG = "job.log"  # What the trainer prints, in the probe's folder
-_LOOKS_UNTIL_GONE = 3
-"""So many looks in a row at a trainer that is not there and has reported nothing new, and it is gone."""
+_LOOKS_UNTIL_GONE = 3  # So many looks in a row at a trainer that is not there and reports nothing, and it is gone
 
 
 class Probe:
