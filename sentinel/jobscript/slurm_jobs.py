@@ -233,9 +233,7 @@ class JobProperties:
     licenses: Annotated[str, "--licenses"] = ""
     requeue: Annotated[bool, "--requeue"] = True
     working_directory: Annotated[str, "--chdir"] = ""
-    array_throttle: Annotated[int | None, "--array"] = (
-        None  # How many of its tasks run at once
-    )
+    array_throttle: Annotated[int | None, "--array"] = None  # How many of its tasks run at once
 
     def arguments(self) -> list[str]:
         """For sbatch. Given on the command line, they hold whatever the script's own #SBATCH lines say."""

@@ -16,10 +16,7 @@ _SHELL, _MINUS_C = re.compile(r"(?:.*/)?(?:ba)?sh"), re.compile(r"-[a-z]*c")
 _BRANCHES = re.compile(
     "case_item|(command|process)_substitution|do_group|(elif|else)_clause|function_definition|pipeline|subshell"
 )
-_NOT_IN_A_SCRIPT = {
-    b"\r": "it ends in a DOS line break, which sbatch and bash refuse",
-    b"\0": "it holds a NUL byte",
-}
+_NOT_IN_A_SCRIPT = {b"\r": "it ends in a DOS line break, which sbatch and bash refuse", b"\0": "it holds a NUL byte"}
 _LARGEST_BYTES = 1 << 20  # Slurm takes 4 MiB by default; the largest script that is known has 30 KiB
 _LANGUAGE = Language(tree_sitter_bash.language())
 _BACKTICK = re.compile(rb"(?<!\\)`")

@@ -32,7 +32,9 @@ def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tup
     """
     lived_with = set(lint(before))
     brought_in = [finding for finding in lint(after) if finding not in lived_with]
-    own = [finding for rule in RESTART_RULES for finding in applied(rule, before, after, resume_step)]
+    own = [
+        finding for rule in RESTART_RULES for finding in applied(rule, after, before=before, resume_step=resume_step)
+    ]
     return _sorted([*own, *brought_in])
 
 

@@ -104,11 +104,7 @@ class Reading:
         last = told.points[-1][0] if told.points else 0
         broke = self.broke_at if self.broke_at is not None and self.broke_at <= max(last, horizon_steps) else None
         bad = [step for step in (told.fluctuates_at(limit), broke) if step is not None]
-        return Seen(
-            fluctuated_at=min(bad, default=None),
-            calm_through=last,
-            ended=self.finished == "finished",
-        )
+        return Seen(fluctuated_at=min(bad, default=None), calm_through=last, ended=self.finished == "finished")
 
     def to_json(self) -> dict[str, Any]:
         """As the record of the search keeps it."""
