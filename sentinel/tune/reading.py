@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -108,24 +108,13 @@ class Reading:
 
     def to_json(self) -> dict[str, Any]:
         """As the record of the search keeps it."""
-        return {
-            "global_step": self.global_step,
-            "consumed_tokens": self.consumed_tokens,
-            "broke_at": self.broke_at,
-            "seed": self.seed,
-            "finished": self.finished,
-            "validations": [list(point) for point in self.curve.points],
-        }
+        return {name: getattr(self, name) for name in _KEPT} | {"validations": [list(p) for p in self.curve.points]}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Reading:
+    def from_json(cls, data: Mapping[str, Any]) -> Reading:
         """What to_json gave, but what the trainer said at its start."""
         points = tuple((int(step), cast("float", to_number(loss, "loss"))) for step, loss in data["validations"])
-        return cls(
-            curve=Curve(points),
-            global_step=data["global_step"],
-            consumed_tokens=data["consumed_tokens"],
-            broke_at=data["broke_at"],
-            seed=data["seed"],
-            finished=data["finished"],
-        )
+        return cls(curve=Curve(points), **{name: data[name] for name in _KEPT})
+
+
+_KEPT = ("global_step", "consumed_tokens", "broke_at", "seed", "finished")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sentinel.adapters.incident_log import IncidentLog
@@ -12,9 +12,9 @@ from sentinel.tune.search import Pacing
 from sentinel.tune.task import Task
 from sentinel.vocabulary.errors import ConfigError
 
+# Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the
+# search was stopped or killed, and its trainer with it (lost); its trainer ended by itself, early (failed).
 Why = Literal["fluctuates", "calm", "not needed", "lost", "failed"]
-"""Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the
-search was stopped or killed, and its trainer with it (lost); its trainer ended by itself, early (failed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class Record:
     def begin(self, pacing: Pacing, *, now: float) -> Life:
         """Notes that a life begins; returns when that is on the disk."""
         number = 1 + sum(life.pacing == pacing for life in self.lives)
-        life = Life(pacing=pacing, number=number, began_unix_s=now)
-        self._write({"event": "began", **_named(life), "time_unix_s": now})
+        self._write({"event": "began", **_named(pacing, number), "time_unix_s": now})
         return self.lives[-1]
 
     def end(self, life: Life, why: Why, reading: Reading, *, now: float | None) -> Life:
         """Notes how a life has ended."""
-        told = {"event": "ended", **_named(life), "time_unix_s": now, "why": why, **reading.to_json()}
-        self._write(told)
+        self._write(
+            {"event": "ended", **_named(life.pacing, life.number), "time_unix_s": now, "why": why, **reading.to_json()}
+        )
         return next(known for known in self.lives if known.name == life.name)
 
     def running(self) -> list[Life]:
@@ -85,17 +85,11 @@ class Record:
         if event["event"] == "began":
             self.lives.append(Life(pacing=pacing, number=number, began_unix_s=event["time_unix_s"]))
             return
+        ended = {"ended_unix_s": event["time_unix_s"], "why": event["why"], "reading": Reading.from_json(event)}
         for place, life in enumerate(self.lives):
             if (life.pacing, life.number) == (pacing, number):
-                self.lives[place] = Life(
-                    pacing=pacing,
-                    number=number,
-                    began_unix_s=life.began_unix_s,
-                    ended_unix_s=event["time_unix_s"],
-                    why=event["why"],
-                    reading=Reading.from_json(dict(event)),
-                )
+                self.lives[place] = replace(life, **ended)
 
 
-def _named(life: Life) -> dict[str, Any]:
-    return {"start": life.pacing.start, "total_steps": life.pacing.total_steps, "life": life.number}
+def _named(pacing: Pacing, life: int) -> dict[str, Any]:
+    return {"start": pacing.start, "total_steps": pacing.total_steps, "life": life}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.jobscript.derived import total_steps, warmup_steps
@@ -50,11 +50,7 @@ class Task:
     def to_json(self) -> dict[str, Any]:
         """What decides about an answer, as the record of a search begins with it."""
         return {
-            "starts": list(self.space.starts),
-            "durations": list(self.space.durations),
-            "first_duration": self.space.first_duration,
-            "beginning_steps": self.space.beginning_steps,
-            "horizon_steps": self.space.horizon_steps,
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.space).items()},
             "full_seqlen": self.full,
             "difficulty_step": self.difficulty_step,
             "fluctuation": self.fluctuation,
