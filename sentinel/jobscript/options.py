@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from tree_sitter import Node
 
 from sentinel.jobscript.arguments import ArgumentList, Assignment, Reached, Reading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption, SetVariable, is_plain, why_not_written
@@ -55,7 +52,11 @@ def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
         if not occurrences:
             reason = f"this start of the trainer does not get {change.flag}, another one does"
             raise reading.script.refusal(launch.command.node.start_byte, reason)
-    occurrence = _the_one_that_counts(reading, [o for _, occurrences in found for o in occurrences], change.flag)
+    by_place = {each.at.word.start: each for _, occurrences in found for each in occurrences}
+    if len({each.at.written.start for each in by_place.values()}) > 1:
+        by_line = {reading.script.line(start): start for start in sorted(by_place)}
+        raise reading.script.unclear(f"{change.flag} stands in two lists of arguments,", list(by_line.values()))
+    occurrence = by_place[max(by_place)]
     refuse_unsure(reading, occurrence.at)
     return _replacement(reading, occurrence, change, launches)
 
@@ -105,14 +106,6 @@ def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
     if len(inside) > len(held):
         raise reading.script.refusal(word.start, f"${word.variable} after {flag_of(at)} holds more than one word")
     return True
-
-
-def _the_one_that_counts(reading: Reading, occurrences: Sequence[Occurrence], flag: str) -> Occurrence:
-    by_place = {occurrence.at.word.start: occurrence for occurrence in occurrences}
-    if len({occurrence.at.written.start for occurrence in occurrences}) > 1:
-        by_line = {reading.script.line(start): start for start in sorted(by_place)}
-        raise reading.script.unclear(f"{flag} stands in two lists of arguments,", list(by_line.values()))
-    return by_place[max(by_place)]
 
 
 def _replacement(
@@ -246,17 +239,11 @@ def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
         return (Edit(start=assignment.written.end, end=assignment.written.end, new=change.value),)
     if not only_calculates(value):
         raise ScriptRefused(line, f"${change.name} is made by a substitution that may do more than calculate")
-    if _says(value, assignment, change.value):
-        return ()
+    words, unquoted = assignment.written.words, source_of(value).strip(b"\"'")
+    if len(words) == 1 and words[0].text == change.value and len(unquoted) == len(words[0].raw.strip("\"'").encode()):
+        return ()  # it has this very value, blanks inside its quotes included
     quote = chr(value.text[0]) if value.text and value.type in ("string", "raw_string") else ""
     return (Edit(start=value.start_byte, end=value.end_byte, new=f"{quote}{change.value}{quote}"),)
-
-
-def _says(value: Node, assignment: Assignment, wanted: str) -> bool:
-    """Whether the assignment already has this very value, blanks inside its quotes included."""
-    words = assignment.written.words
-    unquoted = source_of(value).strip(b"\"'")
-    return len(words) == 1 and words[0].text == wanted and len(unquoted) == len(words[0].raw.strip("\"'").encode())
 
 
 def _only_assignment(reading: Reading, name: str) -> Assignment:

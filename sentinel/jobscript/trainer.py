@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import ArgumentList, Assignment, Command, Reached, Reading
+from sentinel.jobscript.arguments import ArgumentList, Command, Reached, Reading
 from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
@@ -173,13 +173,10 @@ def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
     if any(_BY_NAME.match(source_of(node)) for node in reading.script.nodes()):
         return
     for name, assignments in reading.assignments.items():
-        if not _is_read(reading.script, name, assignments) and not _is_exported(reading.script, name):
+        uses = [n.start_byte for n in reading.script.nodes() if n.type == "variable_name" and code_of(n) == name]
+        read = not all(any(a.start <= use < a.written.end for a in assignments) for use in uses)
+        if not read and not _is_exported(reading.script, name):
             yield from ((a.start, a.written.end) for a in assignments if not a.one_command)
-
-
-def _is_read(script: Script, name: str, assignments: Sequence[Assignment]) -> bool:
-    uses = [node.start_byte for node in script.nodes() if node.type == "variable_name" and code_of(node) == name]
-    return not all(any(a.start <= use < a.written.end for a in assignments) for use in uses)
 
 
 def _is_exported(script: Script, name: str) -> bool:
@@ -205,8 +202,11 @@ def refuse_unsure(reading: Reading, at: Reached) -> None:
         if len(whole) > 1:
             raise reading.script.unclear(f"${inner.variable} is set", [a.start for a in whole])
     _refuse_broken(reading, at.written)
-    if at.reparsed:
-        _refuse_structure(reading, at)
+    # Inside a text that is read as code, only words whose quotes close in them are what they look like.
+    for word in at.written.words if at.reparsed else ():
+        if word.value is None and word.start <= at.word.end and _STRUCTURE.search(word.unquoted):
+            reason = f"a second shell reads this list as code, with {word.raw} in it"
+            raise reading.script.refusal(at.word.start, reason)
 
 
 def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
@@ -251,12 +251,3 @@ def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
     for assignment in reading.assignments.get("IFS", ()):
         if not assignment.one_command:
             raise script.refusal(assignment.start, "IFS changes how texts are split into words")
-
-
-def _refuse_structure(reading: Reading, at: Reached) -> None:
-    """Inside a text that is read as code, only words whose quotes close in them are what they look like."""
-    for word in at.written.words:
-        if word.value is None and word.start <= at.word.end and _STRUCTURE.search(word.unquoted):
-            raise reading.script.refusal(
-                at.word.start, f"a second shell reads this list as code, with {word.raw} in it"
-            )

@@ -147,19 +147,14 @@ def answer_of_the_grid(space: Space, grid: Mapping[Pacing, Seen]) -> Pacing | No
     longest of its calm durations. ConfigError where the grid is not whole.
     """
     for start in space.starts:
-        told = [_whole(space, grid, Pacing(start, duration)) for duration in space.durations]
+        told = {pacing: grid.get(pacing, Seen()).calm(space) for pacing in (Pacing(start, t) for t in space.durations)}
+        if (open_one := next((pacing for pacing, calm in told.items() if calm is None), None)) is not None:
+            raise ConfigError(f"{open_one}: the grid has no answer for it")
         first = grid[Pacing(start, space.first_duration)]
-        calm = [duration for duration, is_calm in zip(space.durations, told, strict=True) if is_calm]
+        calm = [pacing.total_steps for pacing, is_calm in told.items() if is_calm]
         if first.calm_at_first(space) and calm:
             return Pacing(start, calm[-1])
     return None
-
-
-def _whole(space: Space, grid: Mapping[Pacing, Seen], pacing: Pacing) -> bool:
-    calm = grid.get(pacing, Seen()).calm(space)
-    if calm is None:
-        raise ConfigError(f"{pacing}: the grid has no answer for it")
-    return calm
 
 
 def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:

@@ -66,7 +66,8 @@ def task_of(tuning: Tuning, facts: Facts) -> Task:
         raise ConfigError("the run's LR warmup is not to be seen, or there is none: [tune] lr_warmup_steps can say it")
     if full is None:
         raise ConfigError("the run's full length is not to be seen: [tune] full_seqlen can say it")
-    starts = tuning.starts or tuple(_doublings(tuning.difficulty_step, full))
+    doublings = (tuning.difficulty_step << power for power in range(full.bit_length()))
+    starts = tuning.starts or tuple(start for start in doublings if start < full)
     if not starts or starts[-1] >= full:
         raise ConfigError(f"[tune] starts: each should be below the full length {full}, and there should be one")
     durations = tuning.durations or tuple(factor * warmup for factor in _DURATIONS)
@@ -99,11 +100,3 @@ def task_of(tuning: Tuning, facts: Facts) -> Task:
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else round(number)
-
-
-def _doublings(first: int, below: int) -> list[int]:
-    found = []
-    while first < below:
-        found.append(first)
-        first *= 2
-    return found

@@ -28,7 +28,7 @@ from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.adapters.slurm.shapes import Shapes
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.witnesses import Fate

@@ -15,7 +15,7 @@ from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, 
 from sentinel.adapters.slurm.settings import SlurmSettings
 from sentinel.jobscript.slurm_jobs import JobProperties, SlurmJob, Submission, mark_in, unmarked, with_own_head
 from sentinel.jobscript.syntax import to_bytes
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
