@@ -31,7 +31,7 @@ def _not_negative(text: str) -> int:
 
 
 # Option -> the fact, and how its value is read or, for a switch, what it says.
-Table = Mapping[str, tuple[str, Any]]
+Table = Mapping[str, tuple[Any, ...]]
 _MEGATRON: Table = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
     **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
@@ -72,7 +72,7 @@ def _read(given: Given, table: Table, unread: list[Unread]) -> tuple[Known, set[
     known: Known = {}
     unsure: set[str] = set()
     for option in given.options:
-        name, meaning = table.get(option.flag, ("", None))
+        name, meaning, *_ = table.get(option.flag, ("", None))
         why = option.unread
         try:
             if name and why is None:
@@ -176,45 +176,31 @@ NAMES: Mapping[str, str] = {
     "--train-iters": "--steps",
     "--train-tokens": "--tokens",
 }
+# Its options: the fact, how its value is read, and the trainer's own value where the option is not given.
 _GPT_TRAINER: Table = {
-    "--preset": ("preset", str),
+    "--preset": ("preset", str, "tiny"),
     "--seqlen": ("seq_length", whole),
     "--vocabulary": ("padded_vocab_size", whole),
-    "--lr": ("lr", number),
-    "--lr-min": ("min_lr", number),
-    "--lr-warmup": ("lr_warmup", _not_negative),
+    "--lr": ("lr", number, 6e-4),
+    "--lr-min": ("min_lr", number, 0.0),
+    "--lr-warmup": ("lr_warmup", _not_negative, 0),
     "--lr-decay": ("lr_decay", _not_negative),
-    "--lr-unit": ("lr_unit", str),
-    "--beta1": ("adam_beta1", number),
-    "--beta2": ("adam_beta2", number),
-    "--clip": ("clip_grad", number),
-    "--global-batch": ("global_batch_size", whole),
+    "--lr-unit": ("lr_unit", str, "steps"),
+    "--beta1": ("adam_beta1", number, 0.9),
+    "--beta2": ("adam_beta2", number, 0.999),
+    "--clip": ("clip_grad", number, 1.0),
+    "--global-batch": ("global_batch_size", whole, 16),
     "--micro-batch": ("micro_batch_size", whole),
     "--seqlen-start": ("seqlen_start", whole),
-    "--seqlen-warmup-steps": ("seqlen_warmup_steps", _not_negative),
+    "--seqlen-warmup-steps": ("seqlen_warmup_steps", _not_negative, 0),
     "--steps": ("train_iters", whole),
     "--tokens": ("train_tokens", whole),
-    "--validate-every": ("eval_interval", _not_negative),
-    "--precision": ("precision", str),
-    "--save-interval": ("save_interval", _not_negative),
+    "--validate-every": ("eval_interval", _not_negative, 0),
+    "--precision": ("precision", str, "fp32"),
+    "--save-interval": ("save_interval", _not_negative, 0),
     "--run": ("run", str),
 }
-# The trainer's own, for options that are not given.
-DEFAULTS: Known = {
-    "preset": "tiny",
-    "lr": 6e-4,
-    "min_lr": 0.0,
-    "lr_warmup": 0,
-    "lr_unit": "steps",
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "clip_grad": 1.0,
-    "global_batch_size": 16,
-    "seqlen_warmup_steps": 0,
-    "eval_interval": 0,
-    "precision": "fp32",
-    "save_interval": 0,
-}
+DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values() if default}
 
 
 def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
@@ -223,13 +209,9 @@ def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
     for name, value in DEFAULTS.items() if given.complete else ():
         if name not in unsure:
             known.setdefault(name, value)
-    facts: Known = {
-        "gated_ffn": False,
-        "tied_embeddings": True,
-        "learned_positions": True,
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-    }
+    shape = ("gated_ffn", "tied_embeddings", "learned_positions")
+    topology = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+    facts: Known = {name: _DEFAULTS[name] for name in (*shape, *topology)}
     preset = known.pop("preset", None)
     if preset in PRESETS:
         layers, width, heads, length = PRESETS[preset]
