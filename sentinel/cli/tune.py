@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sentinel.tune.command import Folders
     from sentinel.tune.record import Life
     from sentinel.tune.report import Report
-    from sentinel.tune.task import Task
+    from sentinel.tune.search import Task
     from sentinel.tune.tuner import Probe
 
 __all__ = ["search", "tune"]
@@ -73,7 +73,7 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
     from sentinel.adapters.lock import RunLock
     from sentinel.tune.record import Record
     from sentinel.tune.report import report_of
-    from sentinel.tune.task import task_of
+    from sentinel.tune.search import task_of
     from sentinel.tune.tuner import Tuner
 
     text, facts = _facts(config)

@@ -10,7 +10,7 @@ from sentinel.jobscript import SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
 from sentinel.lint import new_scripts
-from sentinel.tune.task import Task
+from sentinel.tune.search import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 

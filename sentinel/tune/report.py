@@ -9,8 +9,7 @@ from typing import Any
 
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life
-from sentinel.tune.search import Decision, Pacing, is_monotone
-from sentinel.tune.task import Task
+from sentinel.tune.search import Decision, Pacing, Task, is_monotone
 from sentinel.vocabulary.numbers import dump_json
 
 

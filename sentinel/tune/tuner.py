@@ -14,8 +14,7 @@ from sentinel.act.source import Source
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life, Record, Why
-from sentinel.tune.search import Decision, Pacing, Seen, decide
-from sentinel.tune.task import Task
+from sentinel.tune.search import Decision, Pacing, Seen, Task, decide
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
 
 LOG = "job.log"  # What the trainer prints, in the probe's folder
