@@ -11,7 +11,7 @@ from typing import Literal
 from tree_sitter import Node
 
 from sentinel.jobscript.syntax import Script, climb, code_of, conditions, hands_to_a_shell, source_of
-from sentinel.jobscript.words import Word, command_words, word, words_of_array, words_of_string
+from sentinel.jobscript.words import Word, command_words, word, words_of_string
 
 # When something runs, in bytes of the script: where its function is first called, then where it stands itself.
 Moment = tuple[int, int]
@@ -138,7 +138,8 @@ def _assignment(script: Script, node: Node, calls: Mapping[str, int]) -> Assignm
     kind = "bare" if value is None else _KINDS.get(value.type, "bare")
     words: tuple[Word, ...] = () if value is None else (word(script, value),)
     if value is not None and kind != "bare":
-        words = words_of_array(script, value) if kind == "array" else words_of_string(script, value)
+        elements = (word(script, child) for child in value.named_children if child.type != "comment")
+        words = tuple(elements) if kind == "array" else words_of_string(script, value)
     declared = parent.type == "declaration_command"
     return Assignment(
         name=name,

@@ -61,15 +61,16 @@ def given(text: str) -> Given:
     reading = read(script)
     launch, *others = trainers(reading)
     unread: list[Unread] = []
-    options = tuple(_options(reading, launch.arguments, unread))
+    options = tuple(_options((_text(reading, word) for word in launch.arguments), unread))
     complete, first = not unread, launch.arguments[0] if launch.arguments else None
+    before = takewhile(lambda word: word is not first, launch.command.words)
     for other in others:
         line = script.line(other.command.node.start_byte)
         unread.append(Unread(what="another start of the trainer", why="only the first one is looked at", line=line))
     return Given(
         program=launch.program,
         options=options,
-        launcher=tuple(_options(reading, takewhile(lambda word: word is not first, launch.command.words), [])),
+        launcher=tuple(_options((_text(reading, word) for word in before), [])),
         directives={flag: value for flag in _DIRECTIVES if (value := directive(script, flag)) is not None},
         deepspeed=_deepspeed(reading, options, unread),
         unread=tuple(unread),
@@ -79,22 +80,14 @@ def given(text: str) -> Given:
 
 def options_of(words: Sequence[str]) -> tuple[Option, ...]:
     """The options among words that no shell reads any more."""
-    found: list[Option] = []
-    for word in words:
-        if _OPTION.match(word):
-            flag, joined, value = word.partition("=")
-            found.append(Option(flag=flag, values=(value,) if joined else ()))
-        elif found:
-            found[-1] = replace(found[-1], values=(*found[-1].values, word))
-    return tuple(found)
+    return tuple(_options(((word, None) for word in words), []))
 
 
-def _options(reading: Reading, words: Iterable[Reached], unread: list[Unread]) -> Iterator[Option]:
+def _options(words: Iterable[tuple[str | None, Unread | None]], unread: list[Unread]) -> Iterator[Option]:
     """The options among the words. A word that is unknown and no option's value is added to `unread`."""
     flag, why = "", None
     values: tuple[str, ...] = ()
-    for reached in words:
-        text, unknown = _text(reading, reached)
+    for text, unknown in words:
         if text is not None and _OPTION.match(text):
             if flag:
                 yield Option(flag=flag, values=values, unread=why)

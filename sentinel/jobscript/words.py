@@ -72,10 +72,6 @@ def command_words(script: Script, command: Node) -> tuple[Word, ...]:
     return tuple(word(script, node) for node in [*name, *command.children_by_field_name("argument")])
 
 
-def words_of_array(script: Script, array: Node) -> tuple[Word, ...]:
-    return tuple(word(script, child) for child in array.children if child.is_named and child.type != "comment")
-
-
 def words_of_string(script: Script, string: Node) -> tuple[Word, ...]:
     """The words into which a quoted text falls where it is used without quotes.
 
