@@ -18,8 +18,7 @@ from sentinel.cli.commands import app
 from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Policy, Tuning
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
 from tools.pages import PAGES as MADE
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
-from sentinel.plan.incident_fold import checked_event
+from sentinel.plan.incident_events import checked_event
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 

@@ -19,8 +19,7 @@ import psutil
 
 from sentinel.adapters.processes import elsewhere, foreign_process, start_unix_s
 from sentinel.durable import os_errors_named
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

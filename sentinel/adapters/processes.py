@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["elsewhere", "fate_of_process", "foreign_process", "is_started", "start_unix_s"]

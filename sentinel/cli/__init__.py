@@ -10,27 +10,20 @@ import io
 import sys
 
 from sentinel.durable import os_errors_named
-from sentinel.vocabulary.errors import SentinelError, exit_code_of
-
-__all__ = ["main"]
+from sentinel.vocabulary.errors import ConfigError, SentinelError, exit_code_of
 
 
 def main() -> None:
-    """The `sentinel` command."""
     for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
-    except ModuleNotFoundError as error:
-        sys.exit(_say(f"{error.name} is not installed; pip install 'training-sentinel[daemon]'", 2))
-    try:
+        try:
+            from sentinel.cli.commands import app  # the command line's own needs are imported when it is really called
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[daemon]'") from error
         with os_errors_named("a file"):
             app()
     except SentinelError as error:  # one line on stderr, and what the caller should do as the exit code
-        sys.exit(_say(str(error), exit_code_of(error)))
-
-
-def _say(line: str, code: int) -> int:
-    print(f"sentinel: {line}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
-    return code
+        print(f"sentinel: {error}", file=sys.stderr)  # noqa: T201 - the outermost edge of a command line
+        sys.exit(exit_code_of(error))

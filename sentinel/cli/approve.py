@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
-
 import typer
 
 from sentinel.adapters.approvals import Approvals
 from sentinel.cli.incident import incident_named
-from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Run, Yes
-from sentinel.cli.output import confirmed
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, this_person
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
 from sentinel.plan.incident import Approval
-from sentinel.plan.incident_fold import fold
 from sentinel.plan.sentences import sentence
-
-__all__ = ["approve"]
 
 
 def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:
     """Exit 1: no plan waits for approval."""
     config = find_config(run, config_dir)
     events = incident_log_of(config).read()
-    incident = incident_named(fold(events), name)
+    incident = incident_named(events, name)
     proposal = incident.proposal
     if proposal is None or incident.status != "open":
         typer.echo(f"{incident.id} waits for no approval: it is {incident.outcome or incident.status}")
@@ -36,8 +29,7 @@ def approve(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, y
     typer.echo(f"  hypothesis: {event['hypothesis']}\n  lost: {event['lost_steps']} steps")
     if not yes and not confirmed("Do this? Type yes", typed="yes"):
         return 1
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    approval = Approval(digest=proposal.digest, by=by, time_unix_s=clock())
+    approval = Approval(digest=proposal.digest, by=this_person(), time_unix_s=clock())
     Approvals(state_dir_of(config) / "approvals").write(incident.id, approval)
     typer.echo("approved; watch verifies the target again, and proposes anew if the plan has changed")
     return 0

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Run
-from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
+from sentinel.cli.shared import RUNS, ConfigDir, Run
+from sentinel.daemon.run_files import find_config, incident_log_of
 
-__all__ = ["chronicle"]
+_FOLDER = Path("chronicle")
 
 
 def chronicle(
     run: Run = None,
     config_dir: ConfigDir = RUNS,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = Path(
-        "chronicle"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = _FOLDER,
 ) -> int:
     """The page says what diverged, what was tried, what it cost, and what helped."""
-    from sentinel.act.source import read_all
-    from sentinel.daemon.sources import source_of
-    from sentinel.judge.history import History
-    from sentinel.reports.chronicle.page import write_chronicle
+    from sentinel.daemon.sources import history_of
+    from sentinel.reports.chronicle import write_chronicle
 
     config = find_config(run, config_dir)
-    history = History()
-    for record in read_all(source_of(config, state_dir_of(config))):
-        history.push(record)
-    events: list[dict[str, Any]] = [dict(event) for event in incident_log_of(config).read()]
-    typer.echo(f"wrote {write_chronicle(config.run.name, history, events, output)}")
+    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output)
+    typer.echo(f"wrote {page}")
     return 0

@@ -15,13 +15,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
-__all__ = ["COMMANDS", "app"]
-
 FIRST, RUN, RECOVER, UNDERSTAND, SET_UP, KEEP = "First", "Run", "Recover", "Understand", "Set up", "Keep"
 
 
 class Command(NamedTuple):
-    """One command: the function of its name in sentinel/cli/MODULE.py, whose docstring holds further help."""
+    """The function of its name in sentinel/cli/MODULE.py, whose docstring holds further help."""
 
     name: str
     module: str
@@ -29,7 +27,7 @@ class Command(NamedTuple):
     summary: str
 
 
-COMMANDS = (
+COMMANDS = (  # in the order of `sentinel --help`
     Command("watch", "watch", FIRST, "Follow a run, or many; in mode act, recover them."),
     Command("status", "status", FIRST, "Show the run's verdict, step and loss. Exit 1: diverged, stalled or down."),
     Command("incidents", "incidents", FIRST, "List the run's incidents and the rollbacks tried."),
@@ -58,7 +56,6 @@ COMMANDS = (
     Command("chronicle", "chronicle", KEEP, "Write the run's history as Markdown with plots."),
     Command("export", "export", KEEP, "Write a run's samples as a table: one row per step and attempt."),
 )
-"""In the order of `sentinel --help`."""
 
 
 class _Loaded(Mapping[str, Any]):
@@ -83,14 +80,11 @@ class _Loaded(Mapping[str, Any]):
 
 
 class _Commands(TyperGroup):
-    """The group of all commands."""
-
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Loaded(self.rich_markup_mode)  # type: ignore[assignment]  # a mapping that is only read
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Prints the table, from commands that have a name and a summary only."""
         mode = self.rich_markup_mode
         listed: dict[str, Any] = {
             c.name: TyperCommand(c.name, help=c.summary, rich_help_panel=c.group) for c in COMMANDS

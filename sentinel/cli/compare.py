@@ -12,20 +12,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.options import RUNS, Columns, ConfigDir, Json, parsed_columns
-from sentinel.cli.output import check_picture, print_json, to_stderr
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, parsed_columns, print_json
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
     from sentinel.judge.analysis.comparison import Comparison
     from sentinel.judge.reference import Reference
 
-__all__ = ["compare"]
-
 By = Literal["step", "tokens"]
+_AXES: dict[By, str] = {"step": "global step", "tokens": "consumed tokens"}
 
-_SAMPLES_PER_POINT = 16
-"""Fewer than the judge's references have: the first steps are compared too."""
+_SAMPLES_PER_POINT = 16  # fewer than the judge's references have: the first steps are compared too
 
 
 def compare(
@@ -49,18 +46,18 @@ def compare(
     curves = [curve for curve, _ in read]
     notes = [f"{curve.name}: {note}" for curve, found in read for note in found]
     for note in notes:
-        to_stderr(f"warning: {note}")
+        typer.echo(f"warning: {note}", err=True)
     compared = comparison.compare(curves)
     if plot is not None:
-        from sentinel.reports.chronicle.comparison_picture import draw_comparison
+        from sentinel.reports.pictures import draw_comparison
 
         plot.parent.mkdir(parents=True, exist_ok=True)
-        draw_comparison(curves, by=_axis(by), path=plot)
+        draw_comparison(curves, by=_AXES[by], path=plot)
         typer.echo(f"wrote {plot}", err=as_json)
     if as_json:
         print_json({"by": by} | asdict(compared) | {"notes": notes})
     else:
-        Console().print(_table(compared, by))
+        Console().print(_table(compared, _AXES[by]))
     return 0
 
 
@@ -80,43 +77,32 @@ def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> t
     return curve, list(source.notes)
 
 
-def _table(found: Comparison, by: By) -> Table:
-    table = Table(title="Loss at the same " + _axis(by), caption=_caption(found, by))
-    table.add_column(_axis(by), justify="right")
+def _table(found: Comparison, axis: str) -> Table:
+    if not found.rows:
+        caption = f"no two runs have a loss at the same {axis}"
+    elif found.leader is None:
+        caption = f"no run leads by half a percent at the last {axis} that all have"
+    else:
+        caption = f"{found.leader} leads since {axis} {found.leads_since:,}, by half a percent or more in each row"
+    table = Table(title="Loss at the same " + axis, caption=caption)
+    table.add_column(axis, justify="right")
     heads = _heads(found.runs)
     for head in heads:
         table.add_column(head, justify="right", overflow="fold")
     for head in heads[1:]:
         table.add_column(f"{head} / {heads[0]}", justify="right", overflow="fold")
     for row in found.rows:
-        cells = [*(_cell(loss, ".4f") for loss in row.losses), *(_cell(ratio, ".3f") for ratio in row.ratios[1:])]
-        table.add_row(f"{row.at:,}", *cells)
+        losses = ["" if loss is None else f"{loss:.4f}" for loss in row.losses]
+        ratios = ["" if ratio is None else f"{ratio:.3f}" for ratio in row.ratios[1:]]
+        table.add_row(f"{row.at:,}", *losses, *ratios)
     return table
 
 
 def _heads(names: Sequence[str]) -> list[str]:
     """The names without the first and last parts of the paths that all have in common."""
     parts = [Path(name).parts for name in names]
-    shortest = min(len(each) for each in parts)
-    first = next((i for i in range(shortest - 1) if len({each[i] for each in parts}) > 1), shortest - 1)
-    last = next(
-        (i for i in range(shortest - 1 - first) if len({each[-1 - i] for each in parts}) > 1), shortest - 1 - first
-    )
+    most = min(len(each) for each in parts) - 1
+    first = next((i for i in range(most) if len({each[i] for each in parts}) > 1), most)
+    last = next((i for i in range(most - first) if len({each[-1 - i] for each in parts}) > 1), most - first)
     heads = [str(Path(*each[first : len(each) - last])) for each in parts]
     return heads if len(set(heads)) == len(names) else list(names)
-
-
-def _caption(found: Comparison, by: By) -> str:
-    if not found.rows:
-        return f"no two runs have a loss at the same {_axis(by)}"
-    if found.leader is None:
-        return f"no run leads by half a percent at the last {_axis(by)} that all have"
-    return f"{found.leader} leads since {_axis(by)} {found.leads_since:,}, by half a percent or more in each row"
-
-
-def _axis(by: By) -> str:
-    return "consumed tokens" if by == "tokens" else "global step"
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

@@ -1,11 +1,11 @@
-"""`sentinel dashboards`: pushes the dashboards to a Grafana, compares them with it, or exports them into a folder."""
+"""`sentinel dashboards`: pushes the dashboards to a Grafana, compares or exports them; draws incidents in W&B."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,22 +14,25 @@ import typer
 
 from sentinel.adapters.grafana.shipped import PROVISIONING, differences, fitted, shipped, shipped_folder
 from sentinel.adapters.paging.secret import Secret
-from sentinel.cli.options import RUNS, ConfigDir, Json
-from sentinel.cli.output import print_outcomes
+from sentinel.cli.shared import RUNS, ConfigDir, Json, print_outcomes
 from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
 from sentinel.durable import write_atomically
 from sentinel.plan.annotations import Annotation, marks, onset_steps
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.sample import Record, Sample
+from sentinel.vocabulary.sample import Sample
 
-if TYPE_CHECKING:  # its library is optional
+if TYPE_CHECKING:  # their libraries are optional
     from sentinel.adapters.grafana.api import Grafana
+    from sentinel.adapters.wandb.api import Drawing, Row, Wandb
+    from sentinel.adapters.wandb.settings import WandbRun
     from sentinel.config import Config
-
-__all__ = ["Target", "dashboards", "diff", "export", "push"]
+    from sentinel.plan.annotations import Overlay
 
 _TOKEN = "GRAFANA_TOKEN"  # noqa: S105 - the name of the variable
+_CLOCKS_S = 60.0  # by which the trainer's clock may be ahead of the daemon's
+
+Outcome = tuple[str, str, str]
 
 
 def dashboards(
@@ -65,11 +68,9 @@ def dashboards(
     There is no option for the token itself: it would be visible in the list of processes.
     """
     if wandb:
-        from sentinel.cli.dashboards_wandb import push_incidents
-
         if what != "push" or run is None:
             raise ConfigError("--wandb needs push and --run: it draws a run's incidents")
-        return push_incidents(find_config(run, config_dir), as_json=as_json)
+        return _push_to_wandb(find_config(run, config_dir), as_json=as_json)
     target = Target(
         url=url,
         token_file=token_file,
@@ -91,36 +92,26 @@ class Target:
     """A Grafana, and the place of the dashboards in it."""
 
     url: str | None
-    token_file: Path | None = None
-    """None: the environment variable GRAFANA_TOKEN."""
-
+    token_file: Path | None = None  # None: the environment variable GRAFANA_TOKEN
     ca_file: Path | None = None
-    datasource: str | None = None
-    """uid of the Prometheus data source; None: Grafana's default one."""
+    datasource: str | None = None  # uid of the Prometheus data source; None: Grafana's default one
+    folder: str = "Sentinel"  # title of the folder; its uid is the title in lower case
+    pages: str | None = None  # address of sentinel's own pages; None: no links to them
+    timeout_s: float = 10.0  # for one try of one request
 
-    folder: str = "Sentinel"
-    """Title of the folder; its uid is the title in lower case."""
-
-    pages: str | None = None
-    """Address of sentinel's own pages; None: no links to them."""
-
-    timeout_s: float = 10.0
-    """Seconds for one try of one request."""
-
-    @property
-    def folder_uid(self) -> str:
-        return "-".join("".join(c if c.isalnum() else " " for c in self.folder.lower()).split())
+    def fitted(self) -> dict[str, dict[str, Any]]:
+        """File name -> dashboard with the data source and the links of this Grafana."""
+        return {name: fitted(one, datasource=self.datasource, pages=self.pages) for name, one in shipped().items()}
 
 
 def push(target: Target, config: Config | None, *, as_json: bool) -> int:
     """Pushes folder and dashboards, and the annotations of the run's incidents where there is a run."""
+    folder_uid = "-".join("".join(c if c.isalnum() else " " for c in target.folder.lower()).split())
     with _grafana(target) as grafana:
         if target.datasource is not None:
             grafana.datasource(target.datasource)
-        done: list[tuple[str, str, str]] = [("folder", target.folder, grafana.folder(target.folder_uid, target.folder))]
-        done += [
-            ("dashboard", name, _pushed(grafana, each, target.folder_uid)) for name, each in _fitted(target).items()
-        ]
+        done: list[Outcome] = [("folder", target.folder, grafana.folder(folder_uid, target.folder))]
+        done += [("dashboard", name, _pushed(grafana, each, folder_uid)) for name, each in target.fitted().items()]
         if config is not None:
             known = grafana.marks(config.run.name)
             done += [("annotation", mark.key, grafana.annotate(mark, known)) for mark in _marks(config)]
@@ -138,9 +129,9 @@ def _pushed(grafana: Grafana, document: dict[str, Any], folder_uid: str) -> str:
 
 def diff(target: Target, *, as_json: bool) -> int:
     """Prints what a push would change; 1 where it would change anything."""
-    changed: list[tuple[str, str, str]] = []
+    changed: list[Outcome] = []
     with _grafana(target) as grafana:
-        for name, document in _fitted(target).items():
+        for name, document in target.fitted().items():
             there = grafana.dashboard(document["uid"])
             where = ["does not exist there"] if there is None else differences(there, document)
             changed += [("dashboard", name, path) for path in where]
@@ -151,12 +142,13 @@ def diff(target: Target, *, as_json: bool) -> int:
 def export(target: Target, output: Path, *, as_json: bool) -> int:
     """Writes the dashboards as files, with their provisioning; calls no Grafana."""
     output.mkdir(parents=True, exist_ok=True)
-    for name, document in _fitted(target).items():
+    dashboards = target.fitted()
+    for name, document in dashboards.items():
         write_atomically(output / name, dump_json(document) + "\n")
     for name in PROVISIONING:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(shipped_folder() / name, output / name)
-    print_outcomes([("file", name, "written") for name in (*shipped(), *PROVISIONING)], as_json=as_json)
+    print_outcomes([("file", name, "written") for name in (*dashboards, *PROVISIONING)], as_json=as_json)
     return 0
 
 
@@ -172,21 +164,90 @@ def _grafana(target: Target) -> Grafana:
     return Grafana(target.url, token, ca_file=target.ca_file, timeout_s=target.timeout_s)
 
 
-def _fitted(target: Target) -> dict[str, dict[str, Any]]:
-    return {name: fitted(one, datasource=target.datasource, pages=target.pages) for name, one in shipped().items()}
-
-
 def _marks(config: Config) -> tuple[Annotation, ...]:
     """From the run's incident log; the time of an onset is that of its sample."""
-    events = incident_log_of(config).read()
-    wanted = onset_steps(events)
-    samples = (record for record in _records(config) if isinstance(record, Sample)) if wanted else ()
-    when = {(s.attempt, s.global_step): s.time_unix_s for s in samples if (s.attempt, s.global_step) in wanted}
-    return marks(config.run.name, events, {key: at for key, at in when.items() if math.isfinite(at)})
-
-
-def _records(config: Config) -> Iterator[Record]:
     from sentinel.act.source import read_all
     from sentinel.daemon.sources import source_of
 
-    return read_all(source_of(config, state_dir_of(config)))
+    events = incident_log_of(config).read()
+    wanted = onset_steps(events)
+    records = read_all(source_of(config, state_dir_of(config))) if wanted else ()
+    samples = (r for r in records if isinstance(r, Sample) and (r.attempt, r.global_step) in wanted)
+    when = {(s.attempt, s.global_step): s.time_unix_s for s in samples}
+    return marks(config.run.name, events, {key: at for key, at in when.items() if math.isfinite(at)})
+
+
+def _push_to_wandb(config: Config, *, as_json: bool) -> int:
+    """Draws each incident as a W&B run of its own over the trainer's loss; a second push adds nothing."""
+    from sentinel.plan.annotations import overlays
+    from sentinel.sources.wandb_runs import project_of
+
+    of = config.wandb
+    if of.entity is None or of.project is None:
+        raise ConfigError(f"no W&B project is named for {config.run.name}; set [wandb] entity and project")
+    outcomes: list[Outcome] = []
+    wanted = overlays(config.run.name, incident_log_of(config).read())
+    if wanted:
+        there = project_of(of)
+        runs = [of.run_id] if of.run_id is not None else there.called(config.run.name)
+        if not runs:
+            raise ConfigError(f"{there.path} has no run called {config.run.name!r}; set [wandb] run_id")
+        outcomes = [("run", overlay.incident, _drawn(there, runs, overlay, of)) for overlay in wanted]
+    print_outcomes(outcomes, as_json=as_json)
+    return 0
+
+
+def _drawn(there: Wandb, runs: Sequence[str], overlay: Overlay, of: WandbRun) -> str:
+    for run_id in runs:
+        if (outcome := there.touch_up(_drawing(overlay, run_id))) is not None:
+            return outcome
+    found = [(run_id, *_rows(there, run_id, overlay, of)) for run_id in runs]
+    run_id, rows, axis = max(found, key=lambda each: max((row["_timestamp"] for row in each[1]), default=-math.inf))
+    if not rows:
+        return f"nothing was logged there between its steps {overlay.first_step} and {overlay.last_step}"
+    points = [{key: value for key, value in row.items() if key != "_timestamp"} for row in rows]
+    return there.draw(_drawing(overlay, run_id), points, axis)
+
+
+def _drawing(overlay: Overlay, run_id: str) -> Drawing:
+    from sentinel.adapters.wandb.api import Drawing
+
+    return Drawing(
+        id=f"{run_id}-{overlay.incident}",
+        name=f"{overlay.run}: {overlay.incident}",
+        notes=overlay.text,
+        tags=overlay.tags,
+        config={"sentinel_run": overlay.run, "sentinel_incident": overlay.incident, "of_run": run_id},
+    )
+
+
+def _rows(there: Wandb, run_id: str, overlay: Overlay, of: WandbRun) -> tuple[list[Row], str | None]:
+    """The trainer's own points from onset to alarm, and the name of its step axis if it has one."""
+    loss, step = _names(there, run_id, of)
+    by_step: dict[float, Row] = {}
+    bounds = (overlay.first_step, overlay.last_step) if step == "_step" else (0, None)
+    for row in there.rows(run_id, *bounds):
+        at, when = row.get(step), row.get("_timestamp") or 0.0
+        if not isinstance(at, int | float) or not overlay.first_step <= at <= overlay.last_step or loss not in row:
+            continue
+        if when <= overlay.alarm_unix_s + _CLOCKS_S:  # of several attempts, the last one before the alarm
+            by_step[at] = {loss: row[loss], step: at, "_step": row["_step"], "_timestamp": when}
+    return sorted(by_step.values(), key=lambda row: row["_step"]), None if step == "_step" else step
+
+
+def _names(there: Wandb, run_id: str, of: WandbRun) -> tuple[str, str]:
+    """The run's names for its loss and its step."""
+    from sentinel.sources.column_names import no_loss, resolve
+
+    configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
+    names: dict[str, None] = {}
+    for row in there.rows(run_id):
+        if row.keys() - names.keys():
+            names |= dict.fromkeys(row)
+            found = resolve(names, {}, "").columns
+            if "loss" in found | configured.keys() and set(configured.values()) <= names.keys():
+                break
+    columns = resolve(names, configured, f"{there.path}/{run_id}").columns
+    if "loss" not in columns:
+        raise no_loss(f"{there.path}/{run_id}", names)
+    return columns["loss"], columns.get("step", "_step")

@@ -10,32 +10,30 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.cli.options import Json
-from sentinel.cli.output import print_json
+from sentinel.cli.shared import Json, print_json
 
 if TYPE_CHECKING:
-    from sentinel.demo.report import Report
+    from sentinel.demo.story import Report
 
-__all__ = ["demo", "summary"]
+_OUT = Path("demo-output")
 
 
 def demo(
     seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not contain a run.")] = Path(
-        "demo-output"
-    ),
+    output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not contain a run.")] = _OUT,
     as_json: Json = False,
 ) -> int:
     """Exit 0 only where the run diverged and recovered."""
     from sentinel.cli.correlate import correlation_table
     from sentinel.demo.story import tell
-    from sentinel.reports.chronicle.picture import draw
+    from sentinel.reports.pictures import draw_attempts
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
     report = tell(seed, output, lambda line: console.print(line, markup=False))
     how = "recovered" if report.recovered else ("not recovered" if report.diverged else "did not diverge")
     title = f"A GPT that diverges, and what sentinel did about it  ·  seed {report.seed}  ·  {how}"
-    draw(list(report.history.attempts.values()), report.attempts, title=title, path=report.plot)
+    attempts = list(zip(report.history.attempts.values(), report.attempts, strict=True))
+    draw_attempts(attempts, title=title, path=report.plot)
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(summary(report), markup=False)
@@ -63,7 +61,6 @@ def _attempts(report: Report) -> Table:
 
 
 def summary(report: Report) -> str:
-    """The outcome, in a sentence or two."""
     if not report.diverged:
         seeds = ", ".join(map(str, report.calm_seeds))
         return (

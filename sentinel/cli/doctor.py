@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run
-from sentinel.cli.output import print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
 from sentinel.daemon.run_files import find_config
-
-__all__ = ["doctor"]
 
 _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
@@ -21,6 +18,6 @@ def doctor(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False)
     if as_json:
         print_json([{"answer": f.answer, "what": f.what, "sentence": f.sentence} for f in findings])
     else:
-        for finding in findings:
-            typer.echo(f"{_MARKS[finding.answer]}  {finding.what}: {finding.sentence}")
-    return int(any(finding.answer == "bad" for finding in findings))
+        for f in findings:
+            typer.echo(f"{_MARKS[f.answer]}  {f.what}: {f.sentence}")
+    return int(any(f.answer == "bad" for f in findings))

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, Columns, ConfigDir, Run, parsed_columns
-from sentinel.cli.output import to_stderr
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, parsed_columns
 from sentinel.daemon.run_files import find_config
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.sources.column_source import ColumnSource
-
-__all__ = ["export"]
 
 
 def export(
@@ -32,38 +26,29 @@ def export(
     ] = False,
 ) -> int:
     """nan is nan; what was not measured is null, in CSV an empty cell. `sentinel replay` reads the table again."""
+    from sentinel.adapters.export import SUFFIXES, write_table
+    from sentinel.adapters.export import Columns as TableColumns
     from sentinel.daemon.sources import source_named, source_of_run
+    from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
 
     if path is not None and run is not None:
         raise ConfigError("pass either a path or --run, not both")
     columns = parsed_columns(column)
-    if path is not None:
-        source = source_named(path, columns, config_dir)
-    else:
-        source = source_of_run(find_config(run, config_dir))
-    return _write(source, output, only_descent=descent)
-
-
-def _write(source: ColumnSource, output: Path, *, only_descent: bool) -> int:
-    """Reads the source twice, in constant memory: its columns and steps, then its samples."""
-    from sentinel.adapters.export import SUFFIXES, write_table
-    from sentinel.adapters.export import Columns as TableColumns
-    from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
-
+    source = source_of_run(find_config(run, config_dir)) if path is None else source_named(path, columns, config_dir)
     if output.suffix not in SUFFIXES:
         raise ConfigError(f"{output.name!r}: a table is a {', '.join(SUFFIXES)} file")
     source.fields = (*COLUMNS, *CARRIED)
-    columns, first_steps = TableColumns(), []
-    for readings in filter(len, source):
-        columns.note(readings)
+    table, first_steps = TableColumns(), []
+    for readings in filter(len, source):  # twice, in constant memory: its columns and steps, then its samples
+        table.note(readings)
         first_steps.append(int(readings.steps[0]))
     if not first_steps:
         raise ConfigError(f"{source.path} has no samples")
     output.parent.mkdir(parents=True, exist_ok=True)
-    ends = chain(ends_of_descent(first_steps) if only_descent else [], repeat(None))
+    ends = chain(ends_of_descent(first_steps) if descent else [], repeat(None))
     kept = (r if end is None else r.until(end) for r, end in zip(filter(len, source), ends, strict=False))
-    written = write_table(output, columns.schema, kept)
+    written = write_table(output, table.schema, kept)
     typer.echo(f"wrote {written} samples of {source.path} ({source.format}) to {output}")
     if source.unreadable:
-        to_stderr(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them")
+        typer.echo(f"{source.unreadable} lines can't be read; `sentinel replay` shows the first of them", err=True)
     return 0

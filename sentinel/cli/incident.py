@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Json, Run
-from sentinel.cli.output import local_time, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, fields_of, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["incident", "incident_json", "incident_named"]
 
 
 def incident(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
     events = incident_log_of(find_config(run, config_dir)).read()
-    found = incident_named(fold(events), name)
+    found = incident_named(events, name)
     lines = story(events, found.id)
     if as_json:
         rows = [{"time_unix_s": line.time_unix_s, "sentence": line.sentence} for line in lines]
@@ -31,8 +29,9 @@ def incident(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, 
     return 0
 
 
-def incident_named(incidents: tuple[Incident, ...], name: str) -> Incident:
-    """The incident of that name. ConfigError lists those that exist."""
+def incident_named(events: Iterable[Mapping[str, Any]], name: str) -> Incident:
+    """The incident of that name in the log. ConfigError lists those that exist."""
+    incidents = fold(events)
     found = next((i for i in incidents if i.id == name), None)
     if found is None:
         raise ConfigError(f"no incident {name!r}; the run has {', '.join(i.id for i in incidents) or 'no incident'}")
@@ -40,25 +39,19 @@ def incident_named(incidents: tuple[Incident, ...], name: str) -> Incident:
 
 
 def incident_json(incident: Incident) -> dict[str, Any]:
-    """An incident in the --json documents."""
-    names = ("status", "outcome", "attempt", "onset_range", "alarm_step", "reason", "ignored", "led_by", "note")
     return {
         "incident": incident.id,
-        **_fields(incident, *names),
-        "waits": [_fields(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
-        "skips": [_fields(s, "rung", "hypothesis", "reason") for s in incident.skips],
+        **fields_of(incident, "status", "outcome", "attempt", "onset_range", "alarm_step", "reason"),
+        **fields_of(incident, "ignored", "led_by", "note"),
+        "waits": [fields_of(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
+        "skips": [fields_of(s, "rung", "hypothesis", "reason") for s in incident.skips],
         "rollbacks": [
             {
                 "rollback": r.id,
-                "rung": r.rung,
-                "hypothesis": r.hypothesis,
+                **fields_of(r, "rung", "hypothesis"),
                 "target": {"tag": r.target_tag, "global_step": r.target_step},
-                **_fields(r, "changes", "attempt", "proved", "proof", "doubts", "failed"),
+                **fields_of(r, "changes", "attempt", "proved", "proof", "doubts", "failed"),
             }
             for r in incident.rollbacks
         ],
     }
-
-
-def _fields(thing: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(thing, name) for name in names}

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.cli.incident import incident_json
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run
-from sentinel.cli.output import local_time, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
-from sentinel.plan.proof_value import Proof
+from sentinel.plan.incident import Incident, Proof
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
 
 if TYPE_CHECKING:
     from sentinel.config import Config
-
-__all__ = ["incidents"]
 
 _SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 
@@ -74,9 +70,7 @@ def _shadows(config: Config, *, as_json: bool) -> int:
     events = incident_log_of(config).read()
     shadows = [event for event in events if event["event"] == "shadow"]
     if as_json:
-        print_json(
-            [{key: event.get(key) for key in (*_SHADOW_KEYS, "time_unix_s")} for event in shadows],
-        )
+        print_json([{key: event.get(key) for key in (*_SHADOW_KEYS, "time_unix_s")} for event in shadows])
         return 0
     opened = {event["incident"]: event for event in events if event["event"] == "opened"}
     acted = sum(event.get("refusal") is None for event in shadows)

@@ -6,16 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, overload
+from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir
+from sentinel.cli.shared import RUNS, ConfigDir
 from sentinel.config import template
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
-
-__all__ = ["init"]
 
 _ONLY_HERE = "127.0.0.1"
 _QUESTION = """\
@@ -44,11 +42,14 @@ def init(
     if path.exists():
         raise ConfigError(f"{path} exists already; nothing was changed")
     if metrics_address is None and launcher == "slurm":
-        metrics_address = _ask() if sys.stdin.isatty() else _ONLY_HERE
+        metrics_address = _ONLY_HERE
+        if sys.stdin.isatty():
+            typer.echo(_QUESTION)
+            metrics_address = str(typer.prompt("address", default=_ONLY_HERE))
     text = template(
         name,
         checkpoints=_from(config_dir, checkpoints),
-        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or str(Path(".sentinel", name))),
+        state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or f".sentinel/{name}"),
         command=tuple(command or ()),
         launcher=launcher,
     )
@@ -60,17 +61,6 @@ def init(
     return 0
 
 
-@overload
-def _from(folder: Path, typed: str) -> str: ...
-@overload
-def _from(folder: Path, typed: str | None) -> str | None: ...
-def _from(folder: Path, typed: str | None) -> str | None:
+def _from(folder: Path, typed: str) -> str:
     """A path relative to the current folder, as a path relative to the configuration's folder."""
-    if typed is None or Path(typed).is_absolute():
-        return typed
-    return os.path.relpath(typed, folder)
-
-
-def _ask() -> str:
-    typer.echo(_QUESTION)
-    return str(typer.prompt("address", default=_ONLY_HERE))
+    return typed if Path(typed).is_absolute() else os.path.relpath(typed, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel import bounded
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run
-from sentinel.cli.output import print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
 from sentinel.daemon.run_files import find_config
 from sentinel.vocabulary.errors import ConfigError
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from sentinel.jobscript.facts import Facts
     from sentinel.jobscript.reading import Read
     from sentinel.lint import Finding
-
-__all__ = ["lint"]
 
 
 def lint(
@@ -42,6 +39,8 @@ def lint(
 ) -> int:
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
     from sentinel.jobscript.facts import Facts, declared_size
+    from sentinel.lint import in_its_words
+    from sentinel.lint import lint as check
 
     given = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),
@@ -52,8 +51,21 @@ def lint(
         consumed_samples=consumed_samples,
     )
     if paths:
-        return _report([(str(path), _read_file(path, path.stem)) for path in paths], given, as_json=as_json)
-    return _report([_read_run(find_config(run, config_dir))], given, as_json=as_json)
+        reads = [(str(path), _read_file(path, path.stem)) for path in paths]
+    else:
+        reads = [_read_run(find_config(run, config_dir))]
+    documents, failed = [], False
+    for path, as_read in reads:
+        read = replace(as_read, facts=replace(as_read.facts, **_known(given)))
+        findings = in_its_words(read, check(read.facts))
+        failed = failed or any(finding.severity == "error" for finding in findings)
+        if as_json:
+            documents.append(_document(path, read, findings))
+        else:
+            _show(path, read, findings)
+    if as_json:
+        print_json(documents)
+    return int(failed)
 
 
 def _read_run(config: Config) -> tuple[str, Read]:
@@ -74,28 +86,11 @@ def _read_run(config: Config) -> tuple[str, Read]:
 def _read_file(path: Path, name: str) -> Read:
     from sentinel.jobscript.reading import read_text
 
-    try:
-        text = bounded.read_text(path, errors="surrogateescape")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+    text = script_text(path)
     try:
         return read_text(text, name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _report(reads: Sequence[tuple[str, Read]], given: Facts, *, as_json: bool) -> int:
-    from sentinel.lint import in_its_words
-    from sentinel.lint import lint as check
-
-    found = [(path, replace(read, facts=replace(read.facts, **_known(given)))) for path, read in reads]
-    findings = [(path, read, in_its_words(read, check(read.facts))) for path, read in found]
-    if as_json:
-        print_json([_document(*each) for each in findings])
-    else:
-        for path, read, each in findings:
-            _show(path, read, each)
-    return int(any(finding.severity == "error" for _, _, each in findings for finding in each))
 
 
 def _known(facts: Facts) -> dict[str, Any]:
@@ -116,16 +111,12 @@ def _show(path: str, read: Read, findings: Sequence[Finding]) -> None:
     if read.format == "not understood":
         typer.echo(f"{path}: not understood: {read.unread[0].why}")
         return
-    counts = [f"{n} {s}{'s' * (n != 1)}" for s in ("error", "warning", "note") if (n := _count(findings, s))]
-    known = _known(read.facts)
-    typer.echo(f"{path} ({read.format}): {', '.join(counts) or 'no finding'}; {len(known)} facts known")
+    severities = Counter(finding.severity for finding in findings)
+    counts = [f"{n} {s}{'s' * (n != 1)}" for s in ("error", "warning", "note") if (n := severities[s])]
+    typer.echo(f"{path} ({read.format}): {', '.join(counts) or 'no finding'}; {len(_known(read.facts))} facts known")
     for finding in findings:
         typer.echo(f"  {finding.severity}: {finding.sentence}")
         typer.echo(f"    {finding.what}: {finding.source}")
     for unread in read.unread:
         where = "" if unread.line is None else f" (line {unread.line})"
         typer.echo(f"  not known: {unread.what}{where}: {unread.why}")
-
-
-def _count(findings: Sequence[Finding], severity: str) -> int:
-    return sum(finding.severity == severity for finding in findings)

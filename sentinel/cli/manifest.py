@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Run
-from sentinel.cli.output import reading_bar
+from sentinel.cli.shared import RUNS, ConfigDir, Run, reading_bar
 from sentinel.daemon.run_files import find_config
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["manifest"]
 
 
 def manifest(

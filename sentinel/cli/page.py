@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.adapters.paging.outbox import Outbox
-from sentinel.cli.options import RUNS, ConfigDir, Run
-from sentinel.cli.output import local_time
+from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.plan.page import trial_page
 from sentinel.vocabulary.errors import ConfigError, PagerError
 
 if TYPE_CHECKING:
     from sentinel.config import Config
-
-__all__ = ["page"]
 
 
 def page(

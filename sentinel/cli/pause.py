@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from sentinel import bounded
-from sentinel.cli.options import RUNS, ConfigDir, Run
+from sentinel.cli.shared import RUNS, ConfigDir, Run, this_person
 from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.durable import write_atomically
-
-__all__ = ["pause", "resume"]
 
 
 def pause(
@@ -25,8 +21,8 @@ def pause(
     config = find_config(run, config_dir)
     state_dir = state_dir_of(config)
     state_dir.mkdir(parents=True, exist_ok=True)
-    who = f"{getpass.getuser()}@{socket.gethostname()}, {datetime.now().astimezone().isoformat(timespec='seconds')}"
-    write_atomically(state_dir / "PAUSED", f"{who}: {reason or 'no reason given'}\n")
+    when = datetime.now().astimezone().isoformat(timespec="seconds")
+    write_atomically(state_dir / "PAUSED", f"{this_person()}, {when}: {reason or 'no reason given'}\n")
     typer.echo(f"{config.run.name} is paused: sentinel watches and pages, and does not act until `sentinel resume`")
     return 0
 

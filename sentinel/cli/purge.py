@@ -5,18 +5,14 @@ from __future__ import annotations
 import typer
 
 from sentinel.cli.incident import incident_named
-from sentinel.cli.options import RUNS, ConfigDir, IncidentName, Run, Yes
-from sentinel.cli.output import confirmed, to_stderr
+from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, to_stderr
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["purge"]
 
 
 def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:
     """The only deletion that sentinel does, and only by hand."""
-    from sentinel.act.ledger import Ledger
+    from sentinel.act.perform import Ledger
     from sentinel.adapters.checkpoints import QUARANTINE, Claim
     from sentinel.adapters.lock import RunLock
     from sentinel.adapters.purge import purge as delete
@@ -24,7 +20,7 @@ def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes
 
     config = find_config(run, config_dir)
     state_dir, log = state_dir_of(config), incident_log_of(config)
-    incident = incident_named(fold(log.read()), name)
+    incident = incident_named(log.read(), name)
     if (claimed := Claim(config.run.checkpoints, state_dir).problem()) is not None:
         raise ConfigError(f"nothing is deleted from here: {claimed}")
     if incident.status != "closed":

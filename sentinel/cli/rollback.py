@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run, Yes
-from sentinel.cli.output import confirmed, print_json, reading_bar, to_stderr
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, confirmed, print_json, reading_bar, to_stderr
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
-from sentinel.vocabulary.errors import ConfigError, ScriptRefused, SentinelError
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
 if TYPE_CHECKING:
     from sentinel.config import Config
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from sentinel.plan.observation import RunState
     from sentinel.plan.policy import Policy
     from sentinel.plan.rollback import Plan
-
-__all__ = ["rollback"]
 
 
 def rollback(
@@ -42,27 +39,27 @@ def rollback(
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
     from sentinel.act.undo import settle
-    from sentinel.adapters.lock import RunLock
     from sentinel.daemon.paging import delivering
-    from sentinel.daemon.permission import check_may_act, ownership_check
-    from sentinel.daemon.wiring import assemble
+    from sentinel.daemon.wiring import assemble_to_act
     from sentinel.plan.manual import Wanted
     from sentinel.plan.rollback import Plan
 
     config = find_config(run, config_dir)
     wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
-    check_may_act(config)
-    lock = RunLock(state_dir_of(config))
-    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    parts, lock = assemble_to_act(config, to_stderr)
     look, plan = _planned(parts, config, wanted)
     for half in look.run.unfinished:
         to_stderr(f"{half.id} is half done: its completed actions are reverted first")
-    diff = _script_diff(parts, plan)
-    if isinstance(diff, SentinelError):
-        plan = Plan(refusal=str(diff))
-    _show(plan, look.run, incident_id(look.run.next_incident), as_json=as_json)
-    if isinstance(diff, str) and not as_json:
-        typer.echo(diff)
+    diff = None
+    if plan.decision is not None and plan.decision.restart:
+        try:
+            diff = parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
+        except (ScriptRefused, ConfigError) as error:
+            plan = Plan(refusal=str(error))
+    if as_json:
+        print_json(_document(plan, look.run))
+    else:
+        _show(plan, look.run, diff)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -79,16 +76,6 @@ def rollback(
             to_stderr(f"refused: {plan.refusal}")
             return 1
         return _carry_out(parts, look, plan.decision, config.policy)
-
-
-def _script_diff(parts: Parts, plan: Plan) -> str | SentinelError | None:
-    """The changes of the job script as a diff, or why it can't be changed; None where it is not changed."""
-    if plan.decision is None or not plan.decision.restart:
-        return None
-    try:
-        return parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
-    except (ScriptRefused, ConfigError) as error:
-        return error
 
 
 def _planned(parts: Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
@@ -119,13 +106,13 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     from sentinel.act.perform import carry_out
 
     attempt, ledger = look.history.latest, parts.ledger
-    number = look.run.next_incident
+    number, incident = look.run.next_incident, incident_id(look.run.next_incident)
     for other in look.run.incidents:
         if other.status != "closed":
-            ledger.record(closed(other.id, "superseded", f"{incident_id(number)}, by a person, takes its place"))
+            ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
-    incident, by = incident_id(number), attempt.number if attempt else 0
-    ledger.record(opened(number, by, look.run.baseline, look.run.overrides, reason=reason))
+    of_attempt = attempt.number if attempt else 0
+    ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
     ledger.record(decided("decided", incident, decision))
     carry_out(decision, parts.observer, parts.perform, policy, ledger, clock())
     if not decision.restart:
@@ -134,24 +121,22 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     return 0
 
 
-def _show(plan: Plan, run: RunState, incident: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_document(plan, run, incident))
-        return
+def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
     if plan.refusal is not None or plan.decision is None:
         typer.echo(f"refused: {plan.refusal}")
         return
-    typer.echo(f"{incident}: {plan.reason}")
+    typer.echo(f"{incident_id(run.next_incident)}: {plan.reason}")
     actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]
     for number, action in enumerate(actions, 1):
         typer.echo(f"  {number}. {describe(action)}")
     for line in _priced(plan.decision, run):
         typer.echo(f"  {line}")
+    if script_diff is not None:
+        typer.echo(script_diff)
 
 
-def _document(plan: Plan, run: RunState, incident: str) -> dict[str, Any]:
-    from sentinel.plan.forecast import coming_saves
-    from sentinel.plan.price import price, unconfirmed
+def _document(plan: Plan, run: RunState) -> dict[str, Any]:
+    from sentinel.plan.forecast import coming_saves, price, unconfirmed
 
     decision = plan.decision
     facts: dict[str, Any] = {"target": None}
@@ -164,13 +149,12 @@ def _document(plan: Plan, run: RunState, incident: str) -> dict[str, Any]:
             "unconfirmed": unconfirmed(decision, run),
         }
     actions = [to_json(action) for action in plan.actions]
-    return {"incident": incident, **facts, "actions": actions, "refusal": plan.refusal}
+    return {"incident": incident_id(run.next_incident), **facts, "actions": actions, "refusal": plan.refusal}
 
 
 def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
     """What the rollback changes and costs, the settings at the coming saves, and what can't be confirmed."""
-    from sentinel.plan.forecast import coming_saves
-    from sentinel.plan.price import price, unconfirmed
+    from sentinel.plan.forecast import coming_saves, price, unconfirmed
 
     if decision.changes:
         yield f"changes: {'; '.join(decision.changes)}"

@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Observe, Run
+from sentinel.cli.shared import RUNS, ConfigDir, Observe, Run
 from sentinel.daemon.run_files import config_path, find_config, state_dir_of
 from sentinel.durable import write_atomically
-
-__all__ = ["sbatch_watch"]
 
 _SCRIPT = """\
 #!/bin/bash

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sentinel.cli.incident import incident_json
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run
-from sentinel.cli.output import print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
 from sentinel.daemon.run_files import clock, find_config
 
 if TYPE_CHECKING:
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from sentinel.plan.liveness import Known
     from sentinel.plan.look import Look
 
-__all__ = ["show", "status"]
-
-_LAST_EVENTS = 5
-"""`replay` prints all events."""
+_LAST_EVENTS = 5  # `replay` prints all events
 
 
 def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
@@ -43,7 +39,7 @@ def show(config: Config, *, as_json: bool) -> int:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
-    from sentinel.plan.price import lost_so_far
+    from sentinel.plan.forecast import lost_so_far
 
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]

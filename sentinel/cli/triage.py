@@ -1,4 +1,4 @@
-"""`sentinel triage`: one HTML page about the run; also what `sentinel ui` serves."""
+"""`sentinel triage`: one HTML page about the run; `sentinel ui` serves the same page."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import typer
 
 from sentinel import bounded
 from sentinel.cli.incident import incident_named
-from sentinel.cli.options import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
-from sentinel.plan.incident_fold import fold
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
     from sentinel.config import Config
-    from sentinel.reports.triage.past import Asked, Past
-
-__all__ = ["documents", "texts_in", "triage"]
 
 
 def triage(
@@ -32,11 +28,11 @@ def triage(
     texts: Texts = None,
 ) -> int:
     """The file needs no other: it loads nothing when it is opened, and can be mailed."""
-    from sentinel.reports.triage.page import page
+    from sentinel.reports.triage.document import page
 
     config = find_config(run, config_dir)
     if incident is not None:
-        incident_named(fold(incident_log_of(config).read()), incident)
+        incident_named(incident_log_of(config).read(), incident)
     made = documents(config, run, config_dir, texts)(incident)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page(made), encoding="utf-8")
@@ -48,16 +44,38 @@ def documents(
     config: Config, run: str | None, config_dir: Path, texts: Path | None
 ) -> Callable[[str | None], dict[str, Any]]:
     """A function that reads the run as it is now, and makes the page's document with the incident shown first."""
+    from sentinel.adapters.slurm.records import Submissions
+    from sentinel.daemon.sources import source_at, source_of_run
+    from sentinel.judge.analysis.smoothing import smoothed
     from sentinel.reports.triage.document import document
+    from sentinel.reports.triage.past import PageSettings, read_past
+    from sentinel.sources.column_source import ColumnSource
 
+    state_dir = state_dir_of(config)
+    submissions = Submissions(state_dir / "submissions")
     where = "" if config_dir == RUNS else f" --config-dir {shlex.quote(str(config_dir))}"
-    typed = f"--run {shlex.quote(run or config.run.name)}{where}"
+    run_option = f"--run {shlex.quote(run or config.run.name)}{where}"
 
     def made(incident: str | None = None) -> dict[str, Any]:
-        asked = _asked(config, texts, typed)
-        return document(_past(config), asked, now_unix_s=clock(), incident=incident)
+        events = incident_log_of(config).read()
+        source = source_of_run(config) if _has_begun(config) else ColumnSource(state_dir, "journal", lambda _: iter(()))
+        diffs = {label: submissions.difference(label) for label in submissions.labels()}
+        settings = PageSettings(
+            run=config.run.name,
+            thresholds=config.judge,
+            planned=config.run.planned_steps,
+            references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
+            texts=None if texts is None else texts_in(texts),
+            scripts={label: diff for label, diff in diffs.items() if diff},
+            run_option=run_option,
+        )
+        return document(read_past(source, events), settings, now_unix_s=clock(), incident=incident)
 
     return made
+
+
+def _has_begun(config: Config) -> bool:
+    return config.source.kind != "journal" or any((state_dir_of(config) / "attempts").glob("*.jsonl"))
 
 
 def texts_in(path: Path) -> dict[int, str]:
@@ -70,33 +88,3 @@ def texts_in(path: Path) -> dict[int, str]:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ConfigError(f'{path}, line {number}: should be {{"position": 17, "text": "…"}}') from error
     return found
-
-
-def _past(config: Config) -> Past:
-    from sentinel.daemon.sources import source_of_run
-    from sentinel.reports.triage.past import read_past
-    from sentinel.sources.column_source import ColumnSource
-
-    state_dir, events = state_dir_of(config), incident_log_of(config).read()
-    if config.source.kind == "journal" and not any((state_dir / "attempts").glob("*.jsonl")):
-        return read_past(ColumnSource(state_dir, "journal", lambda _: iter(())), events)  # no attempt has begun yet
-    return read_past(source_of_run(config), events)
-
-
-def _asked(config: Config, texts: Path | None, typed: str) -> Asked:
-    from sentinel.adapters.slurm.records import Submissions
-    from sentinel.daemon.sources import source_at
-    from sentinel.judge.analysis.smoothing import smoothed
-    from sentinel.reports.triage.past import Asked
-
-    submissions = Submissions(state_dir_of(config) / "submissions")
-    diffs = {label: submissions.difference(label) for label in submissions.labels()}
-    return Asked(
-        run=config.run.name,
-        thresholds=config.judge,
-        planned=config.run.planned_steps,
-        references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
-        texts=None if texts is None else texts_in(texts),
-        scripts={label: diff for label, diff in diffs.items() if diff},
-        typed=typed,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,9 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sentinel import bounded
-from sentinel.cli.options import RUNS, ConfigDir, Json, Run
-from sentinel.cli.output import print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.vocabulary.errors import ConfigError
@@ -23,7 +21,6 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted
 
 if TYPE_CHECKING:
-    from sentinel.act.source import Source
     from sentinel.config import Config
     from sentinel.config import Launcher as Settings
     from sentinel.jobscript.facts import Facts
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     from sentinel.tune.report import Report
     from sentinel.tune.search import Task
     from sentinel.tune.tuner import Probe
-
-__all__ = ["search", "tune"]
 
 
 def tune(
@@ -63,12 +58,13 @@ def tune(
     if as_json:
         print_json(report.to_json())
     else:
-        _show(report)
+        console = Console(highlight=False, width=120)
+        console.print(table_of(report))
+        console.print(summary_of(report), markup=False)
     return 0 if report.chosen else 1
 
 
 def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
-    """Searches in the folder, from the probes that are finished there to the end."""
     from sentinel.adapters.incident_log import IncidentLog
     from sentinel.adapters.lock import RunLock
     from sentinel.tune.record import Record
@@ -78,6 +74,7 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
 
     text, facts = _facts(config)
     task = task_of(config.tune, facts)
+    probes = _Probes(config, task, facts, text)
     with os_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with RunLock(folder):
@@ -85,7 +82,7 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
         tuner = Tuner(
             task,
             record,
-            lambda life: _probe(config, task, facts, text, life, folder / life.name),
+            lambda life: probes.make(life, folder / life.name),
             parallel=parallel or config.tune.parallel,
             poll_interval_s=min(config.watch.poll_interval_s, 5.0),
             say=say,
@@ -100,31 +97,31 @@ def _facts(config: Config) -> tuple[str, Facts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command."""
     from sentinel.jobscript.reading import read_command, read_text
 
-    launcher = config.launcher
+    launcher, name = config.launcher, config.run.name
     if launcher.kind == "elsewhere":
         raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
     if launcher.kind == "local":
         if not launcher.command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
-        read = read_command(launcher.command, config.run.name)
-        _refuse_unshortened(config, read, "[launcher] command")
-        return "", read.facts
-    if launcher.script is None:
+        where, text, read = "[launcher] command", "", read_command(launcher.command, name)
+    elif launcher.script is None:
         raise ConfigError("[launcher] script is not set: sentinel does not know what to submit for a probe")
-    try:
-        text = bounded.read_text(launcher.script, errors="surrogateescape")
-    except OSError as error:
-        raise ConfigError(f"{launcher.script}: {error.strerror}") from error
-    read = read_text(text, config.run.name)
-    _refuse_unshortened(config, read, str(launcher.script))
+    else:
+        text = script_text(launcher.script)
+        where, read = str(launcher.script), read_text(text, name)
+    _refuse_unshortened(config, read, where)
     return text, read.facts
 
 
 def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
     """ConfigError where the trainer would ignore the sequence lengths, so that every probe trains at full length."""
+    from sentinel.adapters.journal import Journals
     from sentinel.tune.command import OWN_TRAINER
 
-    if read.program == OWN_TRAINER or _has_shortened(config):
+    if read.program == OWN_TRAINER:
+        return
+    records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
+    if any(isinstance(r, RunStarted) and r.seqlen_schedule is not None for r in records):
         return
     if read.format == "not understood":
         raise ConfigError(
@@ -138,78 +135,65 @@ def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
         )
 
 
-def _has_shortened(config: Config) -> bool:
-    """Whether an attempt of the run has reported a sequence length schedule."""
-    from sentinel.adapters.journal import Journals
+@dataclass(frozen=True, slots=True)
+class _Probes:
+    """Makes the probes of a run: its own launcher, with folders of the probe's own."""
 
-    records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
-    return any(isinstance(r, RunStarted) and r.seqlen_schedule is not None for r in records)
+    config: Config
+    task: Task
+    facts: Facts
+    text: str
 
+    def make(self, life: Life, folder: Path) -> Probe:
+        from sentinel.daemon.sources import source_of
+        from sentinel.daemon.wiring import launcher_of
+        from sentinel.tune.command import Folders, command_of
+        from sentinel.tune.tuner import LOG, Probe
 
-def _probe(config: Config, task: Task, facts: Facts, text: str, life: Life, folder: Path) -> Probe:
-    """One life of a probe: the run's launcher, with folders of its own."""
-    from sentinel.daemon.wiring import launcher_of
-    from sentinel.tune.command import Folders, command_of
-    from sentinel.tune.tuner import LOG, Probe
+        config, settings, run, log = self.config, self.config.launcher, self.config.run, folder / LOG
+        moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
+        if run.tensorboard is not None:
+            moved[run.tensorboard] = folder / "tensorboard"
+        folders = Folders(working_directory=settings.working_directory.resolve(), moved=moved)
+        if settings.kind == "local":
+            options = self._options(folder, settings.command)
+            settings = replace(settings, command=command_of(settings.command, folders, options))
+        else:
+            settings = self._with_script(folders, life, folder, log)
+        own = replace(config, run=replace(run, state_dir=folder), launcher=replace(settings, log=log))
+        source = source_of(replace(config, source=replace(config.source, path=log)), folder)
+        return Probe(life, folder, launcher_of(own, folder, log), source, self.task)
 
-    settings, run = config.launcher, config.run
-    moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
-    if run.tensorboard is not None:
-        moved[run.tensorboard] = folder / "tensorboard"
-    folders = Folders(working_directory=settings.working_directory.resolve(), moved=moved)
-    if settings.kind == "local":
-        options = _options(config, task, facts, folder, settings.command)
-        settings = replace(settings, command=command_of(settings.command, folders, options))
-    else:
-        settings = _with_script(config, task, facts, text, folders, life, folder)
-    own = replace(config, run=replace(run, state_dir=folder), launcher=replace(settings, log=folder / LOG))
-    return Probe(life, folder, launcher_of(own, folder, folder / LOG), _source(config, folder, folder / LOG), task)
+    def _options(self, folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+        from sentinel.tune.command import OWN_TRAINER, options_for_own_trainer
 
+        if OWN_TRAINER not in words:
+            return self.config.tune.options
+        tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
+        own = options_for_own_trainer(self.task, self.facts, folder, tensorboard=tensorboard)
+        return (*own, *self.config.tune.options)
 
-def _options(config: Config, task: Task, facts: Facts, folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-    from sentinel.tune.command import OWN_TRAINER, options_for_own_trainer
+    def _with_script(self, folders: Folders, life: Life, folder: Path, log: Path) -> Settings:
+        """Slurm's settings of the probe; writes its job script."""
+        from sentinel.jobscript.given import given
+        from sentinel.tune.command import script_of
 
-    if OWN_TRAINER not in words:
-        return config.tune.options
-    tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
-    return (*options_for_own_trainer(task, facts, folder, tensorboard=tensorboard), *config.tune.options)
-
-
-def _with_script(
-    config: Config, task: Task, facts: Facts, text: str, folders: Folders, life: Life, folder: Path
-) -> Settings:
-    """Slurm's settings of the probe; writes its job script."""
-    from sentinel.jobscript.given import given
-    from sentinel.tune.command import script_of
-    from sentinel.tune.tuner import LOG
-
-    found = given(text)
-    words = (found.program, *(option.flag for option in found.options))
-    overrides = task.overrides(life.pacing) if config.launcher.changes_in_script else None
-    script = folder / "job.sh"
-    with os_errors_named(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    made = script_of(text, folders, _options(config, task, facts, folder, words), overrides)
-    write_atomically(script, made.encode("utf-8", "surrogateescape"))
-    arguments = (*config.launcher.sbatch_arguments, f"--output={folder / LOG}", f"--job-name=tune-{life.name}")
-    return replace(config.launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)
+        launcher, found = self.config.launcher, given(self.text)
+        words = (found.program, *(option.flag for option in found.options))
+        overrides = self.task.overrides(life.pacing) if launcher.changes_in_script else None
+        script = folder / "job.sh"
+        with os_errors_named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        made = script_of(self.text, folders, self._options(folder, words), overrides)
+        write_atomically(script, made.encode("utf-8", "surrogateescape"))
+        arguments = (*launcher.sbatch_arguments, f"--output={log}", f"--job-name=tune-{life.name}")
+        return replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)
 
 
-def _source(config: Config, folder: Path, log: Path) -> Source:
-    from sentinel.daemon.sources import source_of
-
-    return source_of(replace(config, source=replace(config.source, path=log)), folder)
-
-
-def _show(report: Report) -> None:
-    """Prints the table, the answer, and its cost."""
-    console = Console(highlight=False, width=120)
-    console.print(table_of(report))
-    console.print(summary_of(report), markup=False)
+_STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not needed": "another probe had decided"}
 
 
 def table_of(report: Report) -> Table:
-    """One row for each life of a probe, in the order of their starts."""
     table = Table(title=f"Probes of {report.run}, horizon {report.task.space.horizon_steps} steps")
     for heading in ("start", "T", "steps", "tokens", "perplexity max / best before", "verdict", "stopped", "seed"):
         table.add_column(heading, justify="left" if heading in ("verdict", "stopped") else "right")
@@ -222,15 +206,10 @@ def table_of(report: Report) -> Table:
             f"{row.tokens:,}",
             "—" if ratio is None else f"{ratio:.2f}",
             row.verdict if row.fluctuated_at is None else f"{row.verdict} at step {row.fluctuated_at}",
-            _when(row.verdict, row.steps),
+            f"{_STOPPED.get(row.verdict, 'its trainer had ended')}, step {row.steps}",
             "—" if row.seed is None else str(row.seed),
         )
     return table
-
-
-def _when(verdict: str, steps: int) -> str:
-    why = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not needed": "another probe had decided"}
-    return f"{why.get(verdict, 'its trainer had ended')}, step {steps}"
 
 
 def summary_of(report: Report) -> str:

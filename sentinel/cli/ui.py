@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel import bounded
-from sentinel.cli.options import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
     from sentinel.adapters.exposition.certificate import Certificate
-
-__all__ = ["certificate_of", "ui"]
 
 
 def ui(
@@ -38,13 +36,15 @@ def ui(
     """Prints the address to open in a browser, and serves until Ctrl-C."""
     from sentinel.cli.triage import documents
     from sentinel.daemon.sources import source_of
-    from sentinel.reports.triage.feed import Feed
-    from sentinel.reports.triage.server import TriageServer, is_loopback
+    from sentinel.reports.triage.server import Feed, TriageServer, is_loopback
 
     config = find_config(run, config_dir)
-    tls = certificate_of(certificate, key)
-    token = _token(token_file) if token_file is not None else None
-    if token is None and not is_loopback(host):
+    tls, token = certificate_of(certificate, key), None
+    if token_file is not None:
+        token = bounded.read_text(token_file, bounded.SECRET_BYTES).strip()
+        if len(token) < 16:
+            raise ConfigError(f"the token in {token_file} is shorter than 16 characters")
+    elif not is_loopback(host):
         token = secrets.token_urlsafe(24)
     state_dir = state_dir_of(config)
     feed = Feed(source_of(config, state_dir), state_dir / "incidents.jsonl")
@@ -75,10 +75,3 @@ def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | 
     if key is not None:
         raise ConfigError("--key needs --certificate")
     return None
-
-
-def _token(path: Path) -> str:
-    token = bounded.read_text(path, bounded.SECRET_BYTES).strip()
-    if len(token) < 16:
-        raise ConfigError(f"the token in {path} is shorter than 16 characters")
-    return token

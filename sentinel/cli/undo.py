@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli.options import RUNS, ConfigDir, Run, Yes
-from sentinel.cli.output import confirmed, to_stderr
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, to_stderr
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 
 if TYPE_CHECKING:
     from sentinel.daemon.wiring import Parts
-
-__all__ = ["undo"]
 
 
 def undo(
@@ -27,23 +24,21 @@ def undo(
     yes: Yes = False,
 ) -> int:
     """The job is stopped first, and not started again."""
-    from sentinel.act.undo import take_back, undo_incident, undoable
-    from sentinel.adapters.lock import RunLock
+    from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
     from sentinel.daemon.paging import delivering
-    from sentinel.daemon.permission import check_may_act, ownership_check
-    from sentinel.daemon.wiring import assemble
+    from sentinel.daemon.wiring import assemble_to_act
 
     if every and incident is not None:
         raise ConfigError(f"pass either {incident} or --all, not both")
     config = find_config(run, config_dir)
-    check_may_act(config)
-    lock = RunLock(state_dir_of(config))
-    parts = assemble(config, config.policy, say=to_stderr, own=ownership_check(config, lock))
+    parts, lock = assemble_to_act(config, to_stderr)
     incidents = parts.observer.look(clock()).run.incidents
     last = undo_incident(incidents, incident)
     chosen = [one.id for one in undoable(incidents)] if every else [last.id]
     for one in (one for name in chosen for one in incidents if one.id == name):
-        typer.echo(f"undo {one.id}: {', '.join(r.id for r in reversed(one.rollbacks))}{_restored(one, parts)}")
+        tags = quarantine_of(one, parts.near.checkpoints)
+        restored = f"; brings back {', '.join(tags)}" if tags else ""
+        typer.echo(f"undo {one.id}: {', '.join(r.id for r in reversed(one.rollbacks))}{restored}")
     for line in _remaining(incidents, chosen, parts):
         typer.echo(line)
     typer.echo("the job is stopped first, and is not started again")
@@ -60,13 +55,6 @@ def undo(
     return 0
 
 
-def _restored(incident: Incident, parts: Parts) -> str:
-    from sentinel.act.undo import quarantine_of
-
-    tags = quarantine_of(incident, parts.near.checkpoints)
-    return f"; brings back {', '.join(tags)}" if tags else ""
-
-
 def _remaining(incidents: tuple[Incident, ...], chosen: Collection[str], parts: Parts) -> Iterator[str]:
     """What stays in the quarantine of incidents that are not undone."""
     from sentinel.act.undo import quarantine_of, undoable
@@ -81,14 +69,13 @@ def _remaining(incidents: tuple[Incident, ...], chosen: Collection[str], parts: 
 
 
 def _start_commands(parts: Parts) -> Iterator[str]:
-    """How a person starts the job again."""
     try:
         commands = parts.near.launcher.start_commands(parts.observer.started)
+        unknown = None if commands else "[launcher] command is empty"
     except (SentinelError, OSError) as error:
-        yield f"the job is not started; its start command is not known: {error}"
-        return
-    if not commands:
-        yield "the job is not started; its start command is not known: [launcher] command is empty"
-        return
-    yield "the job is not started; this starts it again:"
-    yield from (f"  {line}" for line in commands)
+        commands, unknown = (), str(error)
+    if unknown is not None:
+        yield f"the job is not started; its start command is not known: {unknown}"
+    else:
+        yield "the job is not started; this starts it again:"
+        yield from (f"  {line}" for line in commands)

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sentinel.cli.options import FLEET_DIR, RUNS, ConfigDir, Observe
-
-__all__ = ["watch"]
+from sentinel.cli.shared import FLEET_DIR, RUNS, ConfigDir, Observe
 
 
 def watch(
@@ -29,9 +27,8 @@ def watch(
 ) -> int:
     """With several runs the exit code is the largest of theirs."""
     from sentinel.daemon import supervisor
-    from sentinel.daemon.choosing import Chosen
-    from sentinel.daemon.logs import log_to_stderr
+    from sentinel.daemon.run_files import Chosen
 
-    log_to_stderr(verbose=verbose)
+    supervisor.log_to_stderr(verbose=verbose)
     chosen = Chosen(runs=tuple(run or ()), everything=everything, config_dir=config_dir)
     return supervisor.watch(chosen, observe=observe, once=once, fleet_dir=fleet_dir)

@@ -3,8 +3,7 @@
 Configured once, at the door: nothing else reads files of settings or the environment.
 """
 
-from sentinel.config.load import load_config
 from sentinel.config.tables import Config, Launcher, Run, Source, Watch
-from sentinel.config.template import field_docs, template
+from sentinel.config.toml import field_docs, load_config, template
 
 __all__ = ["Config", "Launcher", "Run", "Source", "Watch", "field_docs", "load_config", "template"]

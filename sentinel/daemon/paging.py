@@ -19,8 +19,7 @@ from typing import Any
 from sentinel import bounded
 from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.paging import settings
-from sentinel.adapters.paging.channels import Channel, channel_of
+from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.delivery import Delivery
 from sentinel.adapters.paging.outbox import Outbox
 from sentinel.config import Config
@@ -29,25 +28,24 @@ from sentinel.plan.page import Page, ended, page_from_json, pages
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Pager", "Paging", "check_pagers", "delivering", "paging_of"]
-
 log = logging.getLogger(__name__)
 
-_LAST_SECONDS = 5.0
-"""Seconds that are left to the outboxes where no person is needed."""
+_LAST_SECONDS = 5.0  # that are left to the outboxes where no person is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pager:
-    """One channel with its outbox."""
+    """One channel's outbox and its delivery."""
 
     name: str
-    severity: str
-    """warning: every page; critical: the critical ones alone."""
-
-    channel: Channel
+    severity: str  # warning: every page; critical: the critical ones alone
     outbox: Outbox
     delivery: Delivery
+
+    def put(self, page: Page) -> None:
+        if self.severity == "warning" or page.severity == "critical":
+            self.outbox.put(page)
+            self.delivery.wake()
 
 
 class Paging:
@@ -69,7 +67,6 @@ class Paging:
         self._remembered: dict[str, int] = {}
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Appends to the incident log, and pages. Raises errors of the log and no others."""
         self.follow()
         self._log.append(event)
         self.follow()
@@ -106,7 +103,7 @@ class Paging:
         page = ended(self._run, str(error), now_unix_s, runbook=self._runbook)
         try:
             for pager in self._pagers:
-                self._put(page, pager)
+                pager.put(page)
             if self._pagers:
                 write_atomically(self._folder / "ended.json", dump_json(page.to_json()))
         except (OSError, SentinelError) as failure:
@@ -129,7 +126,6 @@ class Paging:
             log.warning("pages not delivered: %s; the next watch of this run delivers them", ", ".join(left))
 
     def _undelivered(self) -> list[str]:
-        """Channels with pages that are not delivered."""
         try:
             return [pager.name for pager in self._pagers if not pager.outbox.empty()]
         except OSError as error:
@@ -148,7 +144,7 @@ class Paging:
             try:
                 for number, page in found:
                     if number >= followed[pager.name]:
-                        self._put(page, pager)
+                        pager.put(page)
             except (OSError, SentinelError) as error:
                 failures.append(error)
             else:
@@ -156,16 +152,13 @@ class Paging:
         self._followed = followed
         try:
             if followed != self._remembered:
-                self._remember(followed)
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._folder / "followed.json", dump_json({"events": followed}))
+                self._remembered = followed
         except (OSError, SentinelError) as error:
             failures.append(error)
         if failures:
             raise failures[0]
-
-    def _put(self, page: Page, pager: Pager) -> None:
-        if pager.severity == "warning" or page.severity == "critical":
-            pager.outbox.put(page)
-            pager.delivery.wake()
 
     def _read_followed(self, now: int) -> dict[str, int]:
         """Channel -> number of events turned into its pages. A new channel gets no pages of the past."""
@@ -186,11 +179,6 @@ class Paging:
             return {pager.name: followed for pager in self._pagers}
         return {name: int(events) for name, events in followed.items()}
 
-    def _remember(self, followed: dict[str, int]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / "followed.json", dump_json({"events": followed}))
-        self._remembered = followed
-
     def _page_restart(self) -> None:
         """Pages that a watch which ended by an error was started again."""
         note = self._folder / "ended.json"
@@ -198,7 +186,7 @@ class Paging:
             page = bounded.read_record(note, page_from_json)
             again = replace(page, resolved=True, summary="sentinel watch was started again", time_unix_s=time.time())
             for pager in self._pagers:
-                self._put(again, pager)
+                pager.put(again)
             note.unlink()
         except FileNotFoundError:
             return
@@ -212,24 +200,19 @@ class Paging:
 
 
 def paging_of(config: Config, near: Neighbours) -> Paging:
-    """The paging of one run: an outbox for each channel."""
-    folder, of = near.state_dir / "pages", config.paging
-    pagers = [_pager(folder, of, channel) for channel in of.channels]
+    folder, of, pagers = near.state_dir / "pages", config.paging, []
+    pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
+    for settings in of.channels:
+        name, outbox = settings.name, Outbox(folder / settings.name)
+        delivery = Delivery(name, channel_of(settings, os.environ), outbox, **pace)
+        pagers.append(Pager(name=name, severity=settings.severity, outbox=outbox, delivery=delivery))
     return Paging(folder, near.incident_log, pagers, run=config.run.name, runbook=of.runbook)
 
 
 def check_pagers(config: Config) -> None:
     """ConfigError when a channel has no secret: the person who starts a watch learns it, not the one on call."""
-    for described in config.paging.channels:
-        channel_of(described, os.environ).check()
-
-
-def _pager(folder: Path, of: settings.Paging, described: settings.Channel) -> Pager:
-    name = described.name
-    channel, outbox = channel_of(described, os.environ), Outbox(folder / name)
-    pace = {"retry_up_to_s": of.retry_up_to_s, "give_up_after_s": of.give_up_after_s}
-    delivery = Delivery(name, channel, outbox, **pace)
-    return Pager(name=name, severity=described.severity, channel=channel, outbox=outbox, delivery=delivery)
+    for settings in config.paging.channels:
+        channel_of(settings, os.environ).check()
 
 
 @contextmanager

@@ -4,67 +4,110 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
 
-from sentinel.daemon.signal_flag import SignalFlag
-from sentinel.daemon.workers import Workers
+if TYPE_CHECKING:
+    from sentinel.daemon.watched_run import Watched
 
-__all__ = ["Fleet", "Member"]
+log = logging.getLogger(__name__)
 
-_AT_ONCE = 8
-"""Turns under way at the same time: a turn waits for filesystems more than it computes."""
-
-_LONG_S = 0.5
-"""Seconds after which a turn is not counted among those at the same time, as long as a core is free."""
-
-_HANGS_S = 10.0
-"""Seconds after which a turn hangs and is not counted in any case."""
-
-_BUSY = 0.8
-"""Share of one core above which the process is limited by the CPU: more parallel turns would not be faster."""
-
-_LAST_S = 5.0
-"""Seconds that all runs together may take to leave."""
-
+_AT_ONCE = 8  # turns under way at the same time: a turn waits for filesystems more than it computes
+_LONG_S = 0.5  # after which a turn is not counted among those at the same time, as long as a core is free
+_HANGS_S = 10.0  # after which a turn hangs and is not counted in any case
+_BUSY = 0.8  # share of one core above which the CPU is the limit: more parallel turns would not be faster
+_LAST_S = 5.0  # that all runs together may take to leave
 _MEASURED_S = 0.1
 _LOOK_AGAIN_S = 0.1
-_GOLDEN = (5**0.5 - 1) / 2
-"""The fractional parts of its multiples are spread evenly over 0 to 1, for any number of them."""
+_GOLDEN = (5**0.5 - 1) / 2  # the fractional parts of its multiples are spread evenly over 0 to 1
+_STAY = 8  # idle threads that are kept; a further one ends
 
 
-class Member(Protocol):
-    """One run of the fleet."""
+class SignalFlag:
+    """Set, cleared and waited for as a threading.Event; one thread waits.
 
-    @property
-    def pace_s(self) -> float:
-        """Seconds from one turn to the next."""
-        ...
+    A signal handler runs between two instructions of the main thread. Where that thread is inside Event.wait or
+    Event.clear and has the event's lock, Event.set never returns. SimpleQueue.put may interrupt any other call of the
+    same queue.
+    """
 
-    def turn(self, late_s: float) -> bool:
-        """One turn, which begins `late_s` after it was due; returns whether another is to come. Does not raise."""
-        ...
+    def __init__(self) -> None:
+        self._set: SimpleQueue[None] = SimpleQueue()
 
-    def leave(self, within_s: float) -> None:
-        """Ends the watch of the run, in `within_s` at most. Does not raise."""
-        ...
+    def set(self) -> None:
+        """Callable from any thread, and from a signal handler."""
+        self._set.put(None)
+
+    def is_set(self) -> bool:
+        return not self._set.empty()
+
+    def clear(self) -> None:
+        while self.is_set():
+            self._set.get()
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when the flag is set, or after the timeout; a set flag stays set."""
+        try:
+            self._set.get(timeout=timeout_s)
+        except Empty:
+            return
+        self.set()
+
+
+Work = Callable[[], None]
+
+
+class Workers:
+    """Threads without a limit: work never waits for a free one, where all are busy or hang another one is started.
+
+    The threads are daemons: none outlives the process.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Work, Work]] = SimpleQueue()
+        self._idle = 0
+        self._lock = Lock()
+
+    def do(self, work: Work, then: Work) -> None:
+        """Runs the work, and then `then`, in a thread that counts as free by then."""
+        with self._lock:
+            another = self._idle <= 0
+            self._idle -= not another
+        self._work.put((work, then))
+        if another:
+            try:
+                Thread(target=self._run, name="sentinel-turns", daemon=True).start()
+            except RuntimeError as error:  # no more threads now: the next free one runs it
+                log.error("can't start a thread: %s", error)
+                with self._lock:
+                    self._idle -= 1
+
+    def _run(self) -> None:
+        stays = True
+        while stays:
+            work, then = self._work.get()
+            stays = False
+            try:
+                work()
+                with self._lock:
+                    stays = self._idle < _STAY
+                    self._idle += stays
+            finally:  # an exception of the work ends this thread, which prints it
+                then()
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    member: Member
-    second_s: float
-    """Time of the second turn; the first turns of all runs are due at once."""
-
+    member: Watched
+    second_s: float  # time of the second turn; the first turns of all runs are due at once
     due_s: float
     turns: int = 0
-    began_s: float | None = None
-    """Start of the turn under way; None between turns."""
-
+    began_s: float | None = None  # start of the turn under way; None between turns
     leaving: bool = False
 
 
@@ -75,14 +118,12 @@ class Fleet:
         self._wake = wake
         self._clock = clock
         self._workers = Workers()
-        self._entries: dict[Member, _Entry] = {}
+        self._entries: dict[Watched, _Entry] = {}
         self._under_way: set[_Entry] = set()
         self._due: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
         self._joined = 0
-        self.turns = 0
-        """Turns completed so far."""
-
+        self.turns = 0  # completed so far
         self._ended: SimpleQueue[tuple[_Entry, bool]] = SimpleQueue()
         self._measured = (clock(), time.process_time())
         self._ends_s: float | None = None
@@ -90,10 +131,10 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[Watched]:
         return iter(tuple(self._entries))
 
-    def add(self, member: Member) -> None:
+    def add(self, member: Watched) -> None:
         """Adds a run: its first turn is due now, later ones at a phase of their own."""
         now_s, phase = self._clock(), 1.0 - self._joined * _GOLDEN % 1.0
         self._joined += 1
@@ -101,13 +142,12 @@ class Fleet:
         self._entries[member] = entry
         self._put(entry, now_s)
 
-    def hurry(self, member: Member) -> None:
-        """Makes the run's next turn due now."""
+    def hurry(self, member: Watched) -> None:
         entry = self._entries.get(member)
         if entry is not None and entry.began_s is None:
             self._put(entry, self._clock())
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Watched) -> None:
         """Removes the run, once the turn under way has ended."""
         entry = self._entries.get(member)
         if entry is not None:
@@ -115,13 +155,12 @@ class Fleet:
             self.hurry(member)
 
     def end(self) -> None:
-        """Removes all runs."""
         if self._ends_s is None:
             self._ends_s = self._clock() + _LAST_S
             for member in self:
                 self.remove(member)
 
-    def hanging(self) -> list[tuple[Member, float]]:
+    def hanging(self) -> list[tuple[Watched, float]]:
         """After `end`: runs whose turn is still under way after 5 s, with the seconds since it began."""
         now_s = self._clock()
         if self._ends_s is None or now_s < self._ends_s:
@@ -138,7 +177,6 @@ class Fleet:
         self._collect()
 
     def _collect(self) -> None:
-        """Records the turns that have ended, and schedules the next ones."""
         while True:
             try:
                 entry, goes_on = self._ended.get_nowait()
@@ -183,20 +221,21 @@ class Fleet:
     def _make(self, entry: _Entry, now_s: float) -> None:
         late_s, entry.began_s = now_s - entry.due_s, now_s
         self._under_way.add(entry)
-        goes_on = [True]
+        goes_on = True
 
         def work() -> None:
+            nonlocal goes_on
             if entry.leaving:
-                goes_on[0] = False
+                goes_on = False
                 entry.member.leave(_LAST_S if self._ends_s is None else max(0.0, self._ends_s - self._clock()))
             else:
-                goes_on[0] = entry.member.turn(late_s)
+                goes_on = entry.member.turn(late_s)
 
-        self._workers.do(work, partial(self._has_ended, entry, goes_on))
+        def then() -> None:
+            self._ended.put((entry, goes_on))
+            self._wake.set()
 
-    def _has_ended(self, entry: _Entry, goes_on: list[bool]) -> None:
-        self._ended.put((entry, goes_on[0]))
-        self._wake.set()
+        self._workers.do(work, then)
 
     def _has_room(self, now_s: float) -> bool:
         lasted_s = [now_s - entry.began_s for entry in self._under_way if entry.began_s is not None]

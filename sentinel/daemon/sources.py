@@ -1,7 +1,4 @@
-"""Where a run's readings come from: its journals, its trainer's log, or a Prometheus; and the readings of any path.
-
-The readers of each kind are imported where a run of that kind is opened: a journal needs none of the others.
-"""
+"""Where a run's readings come from: its journals, its trainer's log, or a Prometheus; and the readings of any path."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from sentinel.act.source import Source, read_all
 from sentinel.adapters.journal import Journals
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
+from sentinel.judge.history import History
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
@@ -24,13 +22,9 @@ if TYPE_CHECKING:
     from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
     from sentinel.sources.column_source import ColumnSource
 
-__all__ = ["SharedSources", "Sources", "source_at", "source_named", "source_of", "source_of_run"]
+Sources = Callable[[Config, Path], Source]  # by the run's configuration and its state folder
 
-Sources = Callable[[Config, Path], Source]
-"""The source that a watch polls, by the run's configuration and its state folder."""
-
-_LONGEST_POLL_S = 2.0
-"""Seconds of a turn that reading a backlog may take: other runs wait for the thread."""
+_LONGEST_POLL_S = 2.0  # of a turn that reading a backlog may take: other runs wait for the thread
 
 
 def source_of(config: Config, state_dir: Path) -> Source:
@@ -43,25 +37,21 @@ def source_of(config: Config, state_dir: Path) -> Source:
 
 
 class SharedSources:
-    """The sources of one daemon: runs of the same Prometheus share its queries.
-
-    A run that is requested a second time is read from its beginning.
-    """
+    """The sources of one daemon: runs of the same Prometheus share its queries. A second request for a run reads it
+    from its beginning."""
 
     def __init__(self) -> None:
         self._scraped: dict[tuple[Door, str | None], ScrapedRuns] = {}
         self._lock = Lock()
 
     def __call__(self, config: Config, state_dir: Path) -> Source:
-        """The run's source."""
         if config.source.kind != "prometheus":
             return source_of(config, state_dir)
         key = (_door_of(config), config.source.selector)
         with self._lock:
             if key not in self._scraped:
                 self._scraped[key] = _scraped_runs(config, longest_poll_s=_LONGEST_POLL_S)
-            runs = self._scraped[key]
-        return runs.run(config.run.name, config.source.lookback_s)
+            return self._scraped[key].run(config.run.name, config.source.lookback_s)
 
 
 def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
@@ -108,6 +98,13 @@ def source_of_run(config: Config) -> ColumnSource:
     return ColumnSource(path, "log", lambda tally: in_columns(records(), tally))
 
 
+def history_of(config: Config) -> History:
+    history = History()
+    for record in read_all(source_of(config, state_dir_of(config))):
+        history.push(record)
+    return history
+
+
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:
     from sentinel.sources.followed_log import FollowedLog
 
@@ -127,15 +124,7 @@ def _scraped_runs(config: Config, *, longest_poll_s: float = 30.0) -> ScrapedRun
 
 
 def _door_of(config: Config) -> Door:
-    """The run's Prometheus and its credentials."""
     from sentinel.adapters.prometheus.api import Door
 
-    settings = config.source
-    return Door(
-        url=settings.url or "",
-        token_file=settings.token_file,
-        user=settings.user,
-        password_file=settings.password_file,
-        ca_file=settings.ca_file,
-        timeout_s=settings.timeout_s,
-    )
+    keys = ("token_file", "user", "password_file", "ca_file", "timeout_s")
+    return Door(url=config.source.url or "", **{key: getattr(config.source, key) for key in keys})

@@ -18,29 +18,35 @@ from sentinel.adapters.exposition.announcement import NAME
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
-from sentinel.daemon.choosing import Chosen, conflicts, place_of, read
-from sentinel.daemon.logs import run_prefix
 from sentinel.daemon.paging import check_pagers
-from sentinel.daemon.run_files import state_dir_of
-from sentinel.daemon.scheduler import Fleet, Member
-from sentinel.daemon.signal_flag import SignalFlag
+from sentinel.daemon.run_files import Chosen, conflicts, place_of, read, state_dir_of
+from sentinel.daemon.scheduler import Fleet, SignalFlag
 from sentinel.daemon.sources import SharedSources, source_of
-from sentinel.daemon.watched_run import Shared, Watched
+from sentinel.daemon.watched_run import Shared, Watched, run_prefix
 from sentinel.plan.look import Look
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["headline", "watch"]
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-
-_INTERRUPTED = 3
-"""Exit code after a second SIGTERM while a turn hung: a neighbour does not answer."""
+_INTERRUPTED = 3  # exit code after a second SIGTERM while a turn hung: a neighbour does not answer
 
 _COLLECTED_AFTER = (100_000, 20, 20)
 """Thresholds of gc.set_threshold. There is little cyclic garbage, and a collection goes through the million objects
 of a thousand runs: with the defaults it takes a third of the time."""
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Sends log records to stderr, from INFO on, or from DEBUG on; with the run's name where there are several."""
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(run)s%(message)s", datefmt="%H:%M:%S")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_with_prefix)
+
+
+def _with_prefix(record: logging.LogRecord) -> bool:
+    record.run = run_prefix()
+    return True
 
 
 def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
@@ -50,12 +56,9 @@ def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
     """
     console = Console(stderr=True, soft_wrap=True)
     stop, end, now, reload, wake = Event(), SignalFlag(), SignalFlag(), SignalFlag(), SignalFlag()
-    for number, first_time, again in (
-        (signal.SIGTERM, end, now),
-        (signal.SIGINT, end, now),
-        (signal.SIGHUP, reload, reload),
-    ):
-        _on(number, first_time, again, wake)
+    _on(signal.SIGTERM, end, now, wake)
+    _on(signal.SIGINT, end, now, wake)
+    _on(signal.SIGHUP, reload, reload, wake)
     configs = _configured(chosen)
     first = next(iter(configs.values()))
     home, labels = (state_dir_of(first), {"run": first.run.name}) if chosen.alone else (fleet_dir.resolve(), {})
@@ -101,7 +104,7 @@ class _Daemon:
         self._paths = tuple(configs)
         self._alive = alive
         self._beat_s, self._turns = 0.0, 0
-        self._hanging: set[Member] = set()
+        self._hanging: set[Watched] = set()
         self._watched: dict[Path, Watched] = {}
         for path, config in configs.items():
             self._watch(path, config)
@@ -145,7 +148,11 @@ class _Daemon:
             if monotonic() - self._beat_s < _BEAT_S or self._fleet.turns == self._turns:
                 return
             self._beat_s, self._turns = monotonic(), self._fleet.turns
-            _beat(self._alive)
+            try:
+                self._alive.parent.mkdir(parents=True, exist_ok=True)
+                self._alive.touch()
+            except OSError as error:
+                log.debug("can't touch %s: %s", self._alive, error)
         status.update(self.headline())
 
     def log_hanging_turns(self) -> None:
@@ -153,19 +160,18 @@ class _Daemon:
         for member, since_s in self._fleet.hanging():
             if member not in self._hanging:
                 self._hanging.add(member)
-                name = next((one.config.run.name for one in self._watched.values() if one is member), "a removed run")
-                log.warning(
-                    "%s: waiting for a turn that has run for %.0f s; a second SIGTERM interrupts it",
-                    name,
-                    since_s,
-                )
+                name = member.config.run.name if member in self._watched.values() else "a removed run"
+                waits = "%s: waiting for a turn that has run for %.0f s; a second SIGTERM interrupts it"
+                log.warning(waits, name, since_s)
 
     def headline(self) -> str:
-        """The status line."""
         if self._shared.alone:
             (watched,) = self._watched.values()
             return "looking at the run" if watched.last is None else headline(watched.last)
-        kinds = Counter(map(_kind, self._watched.values()))
+        kinds = Counter(
+            "over" if one.code is not None else str(one.last.verdict.kind) if one.last else "not looked at yet"
+            for one in self._watched.values()
+        )
         return f"{len(self._watched)} runs: {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
 
     def exit_code(self) -> int:
@@ -184,8 +190,8 @@ class _Daemon:
         self._fleet.add(self._watched[path])
 
     def _is_the_same_run(self, path: Path, config: Config) -> bool:
-        before = self._watched.get(path)
-        if before is None or _key(before.config) == _key(config):
+        before = self._watched[path].config if path in self._watched else config
+        if (before.run.name, place_of(before)) == (config.run.name, place_of(config)):
             return True
         log.error("%s: [run] name and state_dir can't change while the run is watched", self._stays(path))
         return False
@@ -194,24 +200,12 @@ class _Daemon:
         return "the old configuration stays in force" if path in self._watched else "the run is not watched"
 
 
-def _kind(watched: Watched) -> str:
-    if watched.code is not None:
-        return "over"
-    look = watched.last
-    return "not looked at yet" if look is None else str(look.verdict.kind)
-
-
 def _configured(chosen: Chosen) -> dict[Path, Config]:
-    """The configurations to watch. ConfigError with the errors of all of them."""
     found = read(chosen.paths(), check_pagers)
     wrong = [*found.wrong.values(), *conflicts(found.configs).values()]
     if wrong:
         raise wrong[0] if len(wrong) == 1 else ConfigError("; ".join(map(str, wrong)))
     return found.configs
-
-
-def _key(config: Config) -> tuple[str, Path]:
-    return config.run.name, place_of(config)
 
 
 def _on(number: signal.Signals, first_time: SignalFlag, again: SignalFlag, wake: SignalFlag) -> None:
@@ -232,17 +226,7 @@ def _allow_many_files() -> None:
             log.warning("the limit of open files stays at %d: %s", soft, error)
 
 
-def _beat(path: Path) -> None:
-    """Touches the file whose age is the time since the last turn."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        log.debug("can't touch %s: %s", path, error)
-
-
 def headline(look: Look) -> str:
-    """The run in one line."""
     last = look.series.last
     at = f" step {last.global_step}, loss {last.loss:.3f}" if last else ""
     attempt = f"attempt {look.history.latest.number}" if look.history.latest else "no attempt yet"

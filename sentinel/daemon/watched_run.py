@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from time import monotonic
 
-from sentinel.act.pinning import Pinning
+from sentinel.act.perform import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
@@ -22,32 +23,42 @@ from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting
-from sentinel.daemon.logs import run_prefixed
 from sentinel.daemon.run_files import clock, state_dir_of
 from sentinel.daemon.run_metrics import RunMetrics
 from sentinel.daemon.sources import Sources
 from sentinel.plan.look import Look, Outcome
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SentinelError, TemporaryError, exit_code_of
 
-__all__ = ["Shared", "Watched"]
-
 log = logging.getLogger(__name__)
 
-_TRY_AGAIN_S = 10.0
-"""Seconds until the next try of a run that can't be watched: another daemon has its lock, or its folder is missing."""
+_TRY_AGAIN_S = 10.0  # for a run that can't be watched: another daemon has its lock, or its folder is missing
+
+_run: ContextVar[str | None] = ContextVar("run", default=None)
+
+
+@contextmanager
+def run_prefixed(run: str | None) -> Iterator[None]:
+    """Prefixes the log lines of the block, and of the threads that it starts, with the run's name; None: no prefix."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+def run_prefix() -> str:
+    """`NAME: ` inside run_prefixed(NAME), else the empty string."""
+    run = _run.get()
+    return "" if run is None else f"{run}: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the runs of one daemon have in common."""
-
     exposition: Exposition
     queues: Queues
     sources: Sources
     say: Callable[[str], None]
-    stop: Event
-    """Set when the daemon is to end."""
-
+    stop: Event  # set when the daemon is to end
     observe: bool
     once: bool
     alone: bool
@@ -59,14 +70,11 @@ class Watched:
 
     def __init__(self, config: Config, shared: Shared) -> None:
         self.config = config
-        self.code: int | None = None
-        """Exit code of this run's watch; None while it lasts."""
-
+        self.code: int | None = None  # exit code of this run's watch; None while it lasts
         self.error: Exception | None = None
-        self.well = True
-        """Whether the watch ended as it should, so that no alert fires."""
-
+        self.well = True  # whether the watch ended as it should, so that no alert fires
         self._shared = shared
+        self._prefix = None if shared.alone else config.run.name
         self._next: deque[Config] = deque(maxlen=1)
         self._lock: RunLock | None = None
         self._claim: Claim | None = None
@@ -84,7 +92,6 @@ class Watched:
 
     @property
     def last(self) -> Look | None:
-        """The last turn's look at the run."""
         return None if self._watching is None else self._watching.last
 
     def reload(self, config: Config) -> None:
@@ -92,7 +99,7 @@ class Watched:
         self._next.append(config)
 
     def turn(self, late_s: float) -> bool:
-        """One turn; returns whether another is to come."""
+        """One turn, which begins `late_s` after it was due; returns whether another is to come."""
         if self.code is not None:  # an unexpected error interrupted its end
             self._locked.close()
             return False
@@ -114,7 +121,7 @@ class Watched:
         return False
 
     def leave(self, within_s: float) -> None:
-        """Ends the watch: the daemon ends, or the configuration was removed."""
+        """Ends the watch, in `within_s` at most: the daemon ends, or the configuration was removed."""
         with run_prefixed(self._prefix):
             parts = self._parts
             self._release(well=True)
@@ -191,9 +198,9 @@ class Watched:
     def _take_over(self, parts: wiring.Parts) -> RunMetrics:
         """Locks the run and shows its metrics. LockHeld where another process has the lock."""
         self._lock = self._lock or RunLock(parts.near.state_dir)
+        shared = self._shared
         with ExitStack() as locked:
             locked.enter_context(self._lock)
-            shared = self._shared
             metrics = RunMetrics(self.config, shared.exposition, observe=shared.observe, once=shared.once)
             parts.paging.start()
             self._locked = locked.pop_all()
@@ -206,11 +213,9 @@ class Watched:
         self.code = int(done) if done is not None else int(last is None or last.verdict.kind in wiring.UNHEALTHY)
         if not self._shared.alone and done is not None:
             log.info("watch ended with exit code %d", self.code)
-        if parts is None:
-            return
-        if done is Outcome.PERSON_NEEDED:  # the lock is released: the person may act at once
+        if parts is not None and done is Outcome.PERSON_NEEDED:  # the lock is released: the person may act at once
             parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
-        else:
+        elif parts is not None:
             parts.paging.finish()
 
     def _end_by(self, error: Exception) -> None:
@@ -221,7 +226,6 @@ class Watched:
             parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
 
     def _fail(self, error: Exception) -> None:
-        """Ends the watch by an error, and the daemon where it watches no other run."""
         self.error, self.code = error, exit_code_of(error)
         self._release(well=False)
         if not self._shared.alone:
@@ -234,8 +238,7 @@ class Watched:
             self._release(well=True)
             parts.paging.finish(0.0)
         if str(error) != self._waits_for:
-            expected = isinstance(error, SentinelError)
-            log.warning("%s; trying again", error, exc_info=None if expected else error)
+            log.warning("%s; trying again", error, exc_info=None if isinstance(error, SentinelError) else error)
         self._waits_for = str(error)
 
     def _release(self, *, well: bool) -> None:
@@ -245,7 +248,3 @@ class Watched:
             if self._shared.alone:
                 self._shared.exposition.close(well=self.well)  # before the lock is free for another daemon
         self._locked.close()
-
-    @property
-    def _prefix(self) -> str | None:
-        return None if self._shared.alone else self.config.run.name

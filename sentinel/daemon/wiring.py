@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.act.ledger import Ledger, Say
+from sentinel.act.file_activity import Signs
+from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
-from sentinel.act.perform import Performer
-from sentinel.act.references import References
+from sentinel.act.perform import Ledger, Performer, Say
 from sentinel.adapters.approvals import Approvals
-from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints
+from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
+from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
 from sentinel.adapters.overrides_file import OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
@@ -27,18 +28,17 @@ from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
+from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sentinel.adapters.lock import RunLock
     from sentinel.adapters.slurm import Queues
 
-__all__ = ["UNHEALTHY", "Parts", "assemble", "launcher_of", "neighbours_of", "observer_of"]
-
-UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)
-"""Verdicts with exit code 1; a spike has exit code 0."""
+UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
 
 
 def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queues | None = None) -> Neighbours:
-    """The adapters of one run. `sources` and `queues` are for what several runs of one daemon share."""
+    """The adapters of one run; `sources` and `queues` are shared by the runs of one daemon."""
     state_dir = state_dir_of(config)
     job_log = config.launcher.log or state_dir / "job.log"
     index = state_dir / "tensorboard-index.json"
@@ -57,27 +57,23 @@ def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queue
 
 
 def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
-    """The launcher that the run's configuration names."""
     launcher = config.launcher
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
-    if launcher.kind == "slurm":
-        return _slurm_launcher(config, state_dir, queues)
-    return LocalLauncher(
-        LocalJobs(state_dir),
-        command=launcher.command,
-        working_directory=launcher.working_directory,
-        log=log,
-        stop_grace_s=launcher.stop_grace_s,
-    )
-
-
-def _slurm_launcher(config: Config, state_dir: Path, queues: Queues | None) -> Launcher:
+    if launcher.kind == "local":
+        return LocalLauncher(
+            LocalJobs(state_dir),
+            command=launcher.command,
+            working_directory=launcher.working_directory,
+            log=log,
+            stop_grace_s=launcher.stop_grace_s,
+        )
     from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 
-    launcher = config.launcher
+    # two projects of one user may have runs of one name: their state folders differ
+    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
     settings = SlurmSettings(
-        run=_unique_name(config.run.name, state_dir),
+        run=f"{config.run.name}~{digest}",
         state_dir=state_dir,
         job_name=launcher.job_name,
         script=launcher.script,
@@ -93,15 +89,8 @@ def _slurm_launcher(config: Config, state_dir: Path, queues: Queues | None) -> L
     return SlurmLauncher(client, settings, queue=queues.of(client) if queues else None)
 
 
-def _unique_name(run: str, state_dir: Path) -> str:
-    """The run's name with a digest of its state folder: two projects of one user may have runs of one name."""
-    return f"{run}~{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The objects that watch and act on one run."""
-
     near: Neighbours
     observer: Observer
     ledger: Ledger
@@ -136,8 +125,49 @@ def assemble(
     return Parts(near=near, observer=observer, ledger=ledger, perform=perform, paging=paging)
 
 
+def faults_of(config: Config) -> list[str]:
+    """Why sentinel may not act on this run from here, as sentences: account, machine, or [launcher] user."""
+    from sentinel.act import preconditions
+
+    near = neighbours_of(config)
+    newest, silent_s = last_beginning(near.state_dir), 0.0
+    if newest is not None:  # by the clock of the journal's filesystem
+        signs = Signs(near.state_dir, near.checkpoints.folder).of_journals([newest.started.attempt], sure_s=0.0)
+        silent_s = signs[0].age_s if signs else 0.0
+    found = preconditions.faults(
+        kind=config.launcher.kind,
+        user=config.launcher.user,
+        source=config.source.kind,
+        state_dir=near.state_dir,
+        checkpoints=config.run.checkpoints,
+        launcher=near.launcher,
+        newest=newest,
+        silent_s=silent_s,
+        gone_after_s=config.judge.gone_after_s,
+    )
+    return list(dict.fromkeys(found))
+
+
+def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
+    """The objects of a command that acts on the run, and the lock that it has to take.
+
+    ConfigError with all of `faults_of`. LockHeld before an action where another process has the run's lock,
+    NotOurCheckpoints where another state folder acts on its checkpoints.
+    """
+    from sentinel.adapters.lock import RunLock
+
+    if wrong := faults_of(config):
+        raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
+    lock, claim = RunLock(state_dir_of(config)), Claim(config.run.checkpoints, state_dir_of(config))
+
+    def own() -> None:
+        lock.renew()
+        claim.keep()
+
+    return assemble(config, config.policy, say=say, own=own), lock
+
+
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
-    """The observer of the run, with its reference runs and its planned steps."""
     references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
     return Observer(
         near, config.judge, room_for_saves=room_for_saves, planned=config.run.planned_steps, references=references

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["DEMO", "STEPS", "Recipe", "trainer_command", "write_configuration"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -56,7 +54,6 @@ def trainer_command(folder: Path, seed: int, recipe: Recipe = DEMO) -> list[str]
 
 
 def write_configuration(folder: Path, seed: int, recipe: Recipe = DEMO) -> Path:
-    """Writes the run's TOML; returns its path."""
     command = ",\n    ".join(dump_json(word) for word in trainer_command(folder, seed, recipe))
     path = folder / "demo.toml"
     path.write_text(_TOML.format(command=command), encoding="utf-8")

@@ -1,42 +1,64 @@
-"""`sentinel demo`: a real training that diverges, `sentinel watch` in mode act beside it, and what came of it."""
+"""`sentinel demo`: a real training that diverges, `sentinel watch` in mode act beside it, and the outcome."""
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
-from sentinel.demo.report import Report, report_of
+from sentinel.judge.analysis.correlation.columns import correlate
+from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
+from sentinel.reports.chronicle import AttemptRow, attempt_rows
 from sentinel.vocabulary.errors import ConfigError, PermanentError
 
-__all__ = ["tell"]
-
-log = logging.getLogger(__name__)
-
-DEADLINE_S = 1500.0
-"""A demo that has not ended by then never will."""
+DEADLINE_S = 1500.0  # a demo that has not ended by then never will
+SEEDS_TRIED = 3  # at most: where a seed does not diverge, the demo goes on with the next one
 
 Progress = Callable[[str], None]
 
 
-SEEDS_TRIED = 3
-"""Where a seed does not diverge, the demo goes on with the next one: so many at most."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    seed: int
+    recovered: bool
+    diverged: bool
+    wall_s: float
+    final_validation_loss: float | None
+    attempts: tuple[AttemptRow, ...]
+    correlations: Correlations
+    history: History
+    incidents: tuple[Incident, ...]
+    plot: Path
+    calm_seeds: tuple[int, ...] = ()  # that were trained to the end and did not diverge, in their order
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "calm_seeds": list(self.calm_seeds),
+            "recovered": self.recovered,
+            "wall_s": round(self.wall_s, 1),
+            "final_validation_loss": self.final_validation_loss,
+            "attempts": [asdict(row) for row in self.attempts],
+            "plot": str(self.plot),
+        }
 
 
 def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Report:
-    """Runs the demo in a folder; returns what happened. ConfigError when the folder holds a run already.
+    """Runs the demo in a folder; returns what happened. ConfigError when the folder contains a run already.
 
     A run that does not diverge is moved to a folder of its own in there, and the next seed is trained.
     """
@@ -52,10 +74,11 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Repor
     while True:
         now = seed + len(calm)
         ended = _train_and_watch(folder, now, say, recipe)
-        wall_s = time.monotonic() - started
-        report = report_of(seed=now, state_dir=folder / "state", wall_s=wall_s, plot=folder / "demo.png")
+        report = _report(seed=now, folder=folder, wall_s=time.monotonic() - started)
         if not report.diverged and ended:
-            raise PermanentError(f"`sentinel watch` ended with exit code {ended}: {_last_line(folder / 'state')}")
+            lines = (folder / "state" / "watch.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            last = lines[-1] if lines else "its log is empty"
+            raise PermanentError(f"`sentinel watch` ended with exit code {ended}: {last}")
         if not report.diverged:
             calm.append(now)
         if report.diverged or len(calm) == SEEDS_TRIED:
@@ -64,13 +87,33 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Repor
         say(f"! seed {now} did not diverge on this machine; its run is now in {aside}; next: seed {now + 1}")
 
 
+def _report(*, seed: int, folder: Path, wall_s: float) -> Report:
+    history = History()
+    for record in Journals(folder / "state").poll():
+        history.push(record)
+    events = IncidentLog(folder / "state" / "incidents.jsonl").read()
+    incidents = fold(events)
+    rows = attempt_rows(history, incidents, events)
+    return Report(
+        seed=seed,
+        recovered=bool(incidents) and all(i.outcome == "recovered" for i in incidents),
+        diverged=bool(incidents),
+        wall_s=wall_s,
+        final_validation_loss=rows[-1].validation_loss if rows else None,
+        attempts=rows,
+        correlations=correlate([s for a in history.attempts.values() for s in a.samples]),
+        history=history,
+        incidents=incidents,
+        plot=folder / "demo.png",
+    )
+
+
 def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> int | None:
     """The watch's exit code; None where it had not ended at the deadline."""
     configuration = write_configuration(folder, seed, recipe)
     state_dir = folder / "state"
     state_dir.mkdir()
-    jobs = LocalJobs(state_dir)
-    log_path = state_dir / "job.log"
+    jobs, log_path = LocalJobs(state_dir), state_dir / "job.log"
     say(f"training a small GPT on Python's own sources, seed {seed}, {recipe.steps} steps; its log is {log_path}")
     environment = {"OMP_NUM_THREADS": "1"}
     os.environ.update(environment)  # for the restarts too: watch passes its environment on
@@ -79,11 +122,6 @@ def _train_and_watch(folder: Path, seed: int, say: Progress, recipe: Recipe) -> 
         return _watch_until_the_end(configuration, state_dir, say)
     finally:
         jobs.stop(grace_s=20)
-
-
-def _last_line(state_dir: Path) -> str:
-    lines = (state_dir / "watch.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "its log is empty"
 
 
 def _moved_aside(folder: Path, seed: int) -> Path:
@@ -104,7 +142,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) -> int | None:
-    """`sentinel watch`, a process of its own as in real life, with a line of progress while it lasts."""
+    """`sentinel watch`, a process of its own as in production, with a line of progress while it lasts."""
     command = [sys.executable, "-m", "sentinel", "watch", "--run", str(configuration)]
     end = time.monotonic() + DEADLINE_S
     with (state_dir / "watch.log").open("ab") as watch_log:
@@ -122,41 +160,38 @@ def _watch_until_the_end(configuration: Path, state_dir: Path, say: Progress) ->
 
 
 class _Follower:
-    """Tells what is new in journals and incident log."""
+    """Prints what is new in journals and incident log."""
 
     def __init__(self, state_dir: Path, say: Progress) -> None:
         self._journals = Journals(state_dir)
         self._log = IncidentLog(state_dir / "incidents.jsonl")
         self._history = History()
         self._say = say
-        self._told_events = 0
-        self._told_step = 0
+        self._events = 0
+        self._step = 0
 
     def look(self) -> None:
         for record in self._journals.poll():
             self._history.push(record)
-        for event in self._log.read()[self._told_events :]:
-            self._told_events += 1
+        for event in self._log.read()[self._events :]:
+            self._events += 1
             if line := _line(event):
                 self._say(line)
         attempt = self._history.latest
-        if attempt and attempt.samples and abs(attempt.samples[-1].global_step - self._told_step) >= 20:
+        if attempt and attempt.samples and abs(attempt.samples[-1].global_step - self._step) >= 20:
             last = attempt.samples[-1]
-            self._told_step = last.global_step
+            self._step = last.global_step
             self._say(f"  attempt {attempt.number}  step {last.global_step:3d}  loss {last.loss:.3f}")
 
 
-def _line(event: dict[str, object]) -> str | None:
+def _line(event: dict[str, Any]) -> str | None:
     match event["event"]:
         case "opened":
-            led = event.get("led_by") or ()
-            led_by = f"; led by {', '.join(map(str, led))}" if isinstance(led, list) and led else ""
-            return (
-                f"! {event['incident']}: diverged, onset {event['onset_range']}, seen at {event['alarm_step']}{led_by}"
-            )
+            led_by = "; led by " + ", ".join(map(str, event["led_by"])) if event.get("led_by") else ""
+            onset = f"onset {event['onset_range']}, seen at {event['alarm_step']}"
+            return f"! {event['incident']}: diverged, {onset}{led_by}"
         case "decided":
-            target = event["target"]
-            tag = target["tag"] if isinstance(target, dict) else None
+            tag = (event["target"] or {}).get("tag")
             return f"! {event['rollback']}: {event['rung']}, from {tag or 'scratch'} ({event['hypothesis']}?)"
         case "proved":
             return f"  {event['rollback']}: the trainer confirms every change"

@@ -18,7 +18,7 @@ from typing import Any
 
 from sentinel.jobscript.derived import total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule

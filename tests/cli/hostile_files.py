@@ -307,7 +307,7 @@ def _copy(folder: Path, to: Path) -> Path:
 def main() -> None:
     """Tries all cases, or the few."""
     few, only = "--few" in sys.argv, [word for word in sys.argv[1:] if word != "--few"]
-    for name in ("cli.commands", "reports.chronicle.page", "reports.triage.page", "adapters.export"):
+    for name in ("cli.commands", "reports.pictures", "reports.triage.document", "adapters.export"):
         importlib.import_module(f"sentinel.{name}")
     count = 0
     with tempfile.TemporaryDirectory() as name:

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from sentinel.daemon.correlated import Correlated, leads
-from sentinel.daemon.watch_metrics import MITIGATIONS, Turns, exposed, of_daemon
+from sentinel.daemon.run_metrics import MITIGATIONS, Correlated, Turns, exposed, leads, of_daemon
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident import Incident, Proof, Rollback
 from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.exemplar import Exemplar
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown
 from sentinel.vocabulary.sample import Sample

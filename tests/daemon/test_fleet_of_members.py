@@ -10,9 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.daemon.scheduler import Fleet
-from sentinel.daemon.signal_flag import SignalFlag
-from sentinel.daemon.workers import Workers
+from sentinel.daemon.scheduler import Fleet, SignalFlag, Workers
 from tests.adapters.pagers import until
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.act.sample_cache import SampleCache
+from sentinel.act.source import SampleCache
 from sentinel.vocabulary.sample import Record, RunStarted, Sample, Validation
 from sentinel.vocabulary.scraped import ScrapedSample
 

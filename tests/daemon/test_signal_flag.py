@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sentinel.daemon.signal_flag import SignalFlag
+from sentinel.daemon.scheduler import SignalFlag
 
 
 @pytest.fixture

@@ -27,8 +27,7 @@ from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.config import load_config
 from sentinel.daemon import wiring
-from sentinel.daemon.correlated import Correlated
-from sentinel.daemon.watch_metrics import Turns, exposed, of_daemon
+from sentinel.daemon.run_metrics import Correlated, Turns, exposed, of_daemon
 from sentinel.vocabulary.metrics import Shown
 from sentinel.vocabulary.sample import Sample, decode
 from tests.adapters.pagers import NO_PROXY, environment, free_port, until

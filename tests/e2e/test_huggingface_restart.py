@@ -14,7 +14,7 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from tests.adapters.pagers import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sentinel.adapters.journal import Journals
-from sentinel.reports.triage.feed import Feed
-from sentinel.reports.triage.server import TriageServer
+from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.run_started import RunStarted
 from sentinel.vocabulary.sample import encode

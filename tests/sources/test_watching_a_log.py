@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sentinel.config import load_config
-from sentinel.daemon.doctor.readings import journal
+from sentinel.daemon.doctor import journal
 from sentinel.daemon.wiring import assemble
 from sentinel.judge.verdict import VerdictKind
 from tests.sources.reading import megatron

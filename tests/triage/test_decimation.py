@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sentinel.reports.triage.decimation import decimated
+from sentinel.reports.triage.curves import decimated
 
 BUCKETS = 7
 readings = st.one_of(

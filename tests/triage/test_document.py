@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from sentinel.cli.commands import app
-from sentinel.reports.triage.curves import unpacked
-from sentinel.reports.triage.story import differences
+from sentinel.reports.triage.incidents import differences
 from tests.triage import runs
 from tests.triage.runs import document_in
 
@@ -33,9 +32,10 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_attempts_are_curves_of_their_own_and_nan_is_in_them(document: dict[str, Any]) -> None:
     loss = next(chart for chart in document["charts"] if chart["name"] == "loss")
     assert [curve["attempt"] for curve in loss["curves"]] == [1, 2]
-    steps, values = unpacked(loss["curves"][0])
-    assert steps.tolist() == list(range(1, 401))
-    assert np.isnan(values[-1])
+    curve = loss["curves"][0]
+    steps, values = (base64.b64decode(curve[key]) for key in ("steps", "values"))
+    assert np.frombuffer(steps, "<u4").tolist() == list(range(1, 401))
+    assert np.isnan(np.frombuffer(values, "<f4")[-1])
 
 
 def test_suspect_samples_reach_from_three_steps_before_the_onset_to_one_after_it(document: dict[str, Any]) -> None:

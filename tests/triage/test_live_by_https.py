@@ -15,8 +15,7 @@ import pytest
 from sentinel.adapters.exposition.certificate import Certificate
 from sentinel.adapters.journal import Journals
 from sentinel.cli.ui import certificate_of
-from sentinel.reports.triage.feed import Feed
-from sentinel.reports.triage.server import TriageServer
+from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
 from tests.adapters.pagers import certificate_for_localhost
 

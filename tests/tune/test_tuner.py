@@ -13,7 +13,7 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.jobscript.facts import Facts
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Tuning
 from sentinel.tune.record import Life, Record
 from sentinel.tune.search import Pacing, task_of
 from sentinel.tune.tuner import Probe, Tuner

@@ -30,8 +30,7 @@ from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
 from sentinel.lint import new_scripts
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.witnesses import Fate
+from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

@@ -11,7 +11,7 @@ from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.preparing import restart_of
 from sentinel.adapters.slurm.records import JobRecords, Submissions
 from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
 __all__ = ["NamedJobs", "account", "fate_of_group", "fates_of", "foreign", "groups_of", "lost", "submitted_last"]

@@ -1,93 +1,71 @@
-"""The charts: what each shows, and its curve of each attempt, packed for the page."""
+"""The charts: the curve of each attempt, as a few thousand real readings with every extreme, and when steps were made.
+
+Arrays are little-endian in base64: steps uint32, values float32, times float64 in Unix seconds.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.judge.readings import Readings
-from sentinel.reports.triage.decimation import BUCKETS, decimated
-from sentinel.reports.triage.past import Past
+from sentinel.reports.triage.past import Past, joined
 from sentinel.vocabulary.sample import LayerVariance
 
-__all__ = ["CHARTS", "Chart", "charts", "unpacked"]
-
-_LAYERS = 6
-"""How many layers are drawn: those whose variance grew the most."""
-
-_AROUND_STEPS = 2000
-"""Steps to either side of an onset of which every single reading is kept."""
-
+BUCKETS = 4096  # more than any screen has columns
+_WHOLE_BELOW = 4  # readings per bucket up to which all are kept
+_LAYERS = 6  # layers that are drawn: those whose variance grew the most
+_AROUND_STEPS = 2000  # steps to either side of an onset of which every reading is kept
+_MOMENTS = 2048  # steps of each attempt whose time is given, evenly spread; between two of them the page interpolates
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """What one chart shows."""
+    """What one chart shows: a field of Sample, its title, its unit ("": none), and its meaning."""
 
-    field: str
-    """Of Sample."""
-
+    name: str
     title: str
     unit: str
-    """Empty where it has none."""
-
     help: str
-    log: bool = False
-    """Drawn on a logarithmic axis at first, where all is above 0."""
+    log: bool = False  # drawn on a logarithmic axis at first, where all is above 0
 
 
-CHARTS: tuple[Chart, ...] = (
-    Chart(field="loss", title="Loss", unit="nats", help="Training loss, mean over tokens and data-parallel ranks."),
-    Chart(field="loss_ratio", title="Loss ratio", unit="", help="Loss over the smallest before it; above 1.2 a spike."),
-    Chart(
-        field="adam_variance_l1", title="Variance norm", unit="", help="Sum of √v, v Adam's second moment.", log=True
-    ),
-    Chart(field="adam_variance_max", title="Variance max", unit="", help="Largest √v of any parameter.", log=True),
-    Chart(field="grad_norm", title="Gradient norm", unit="", help="Global L2 norm, before clipping.", log=True),
-    Chart(
-        field="update_norm", title="Update norm", unit="", help="Root mean square of the update, before lr.", log=True
-    ),
-    Chart(field="lr", title="Learning rate", unit="", help="That the step was taken with."),
-    Chart(field="seqlen", title="Sequence length", unit="tokens", help="Tokens per sample in the step."),
-    Chart(field="loss_scale", title="Loss scale", unit="", help="Of fp16 training.", log=True),
-    Chart(field="loss_spread", title="Loss over ranks", unit="nats", help="Largest minus smallest rank's loss."),
-    Chart(
-        field="grad_norm_spread", title="Gradient over ranks", unit="", help="Largest minus smallest norm of a rank."
-    ),
-    Chart(field="momentum_l2", title="Momentum norm", unit="", help="L2 norm of Adam's first moment.", log=True),
-    Chart(field="param_norm", title="Parameter norm", unit="", help="L2 norm of the parameters."),
-    Chart(field="step_time_s", title="Step time", unit="s", help="Wall time since the step before it ended."),
+CHARTS: tuple[Chart, ...] = (  # in the order of the page; one that was not measured is left out
+    Chart("loss", "Loss", "nats", "Training loss, mean over tokens and data-parallel ranks."),
+    Chart("loss_ratio", "Loss ratio", "", "Loss over the smallest before it; above 1.2 a spike."),
+    Chart("adam_variance_l1", "Variance norm", "", "Sum of √v, v Adam's second moment.", log=True),
+    Chart("adam_variance_max", "Variance max", "", "Largest √v of any parameter.", log=True),
+    Chart("grad_norm", "Gradient norm", "", "Global L2 norm, before clipping.", log=True),
+    Chart("update_norm", "Update norm", "", "Root mean square of the update, before lr.", log=True),
+    Chart("lr", "Learning rate", "", "That the step was taken with."),
+    Chart("seqlen", "Sequence length", "tokens", "Tokens per sample in the step."),
+    Chart("loss_scale", "Loss scale", "", "Of fp16 training.", log=True),
+    Chart("loss_spread", "Loss over ranks", "nats", "Largest minus smallest rank's loss."),
+    Chart("grad_norm_spread", "Gradient over ranks", "", "Largest minus smallest norm of a rank."),
+    Chart("momentum_l2", "Momentum norm", "", "L2 norm of Adam's first moment.", log=True),
+    Chart("param_norm", "Parameter norm", "", "L2 norm of the parameters."),
+    Chart("step_time_s", "Step time", "s", "Wall time since the step before it ended."),
 )
-"""In the order in which they are looked at; one that nothing measured is left out."""
 
 
-def charts(past: Past, buckets: int = BUCKETS) -> list[dict[str, Any]]:
-    """Each chart with its curves; steps as uint32 and values as float32, little-endian, in base64."""
+def charts(past: Past) -> list[dict[str, Any]]:
     onsets = [i.onset_range for i in past.incidents if i.onset_range is not None]
     found = []
     for chart in CHARTS:
-        curves = [
-            curve
-            for n in past.history.attempts
-            if (curve := _curve(past.of_attempt(n), n, chart.field, onsets, buckets))
-        ]
-        if curves:
-            found.append(_described(chart) | {"curves": curves})
+        curves = [_curve(past.of_attempt(n), n, chart.name, onsets) for n in past.history.attempts]
+        if any(curves):
+            found.append(asdict(chart) | {"curves": list(filter(None, curves))})
     return [*found, *_layer_charts(past)]
 
 
-def _described(chart: Chart) -> dict[str, Any]:
-    return {"name": chart.field, "title": chart.title, "unit": chart.unit, "help": chart.help, "log": chart.log}
-
-
 def _curve(
-    stretches: Sequence[Readings], attempt: int, name: str, onsets: Iterable[tuple[int, int]], buckets: int
+    stretches: Sequence[Readings], attempt: int, name: str, onsets: Iterable[tuple[int, int]]
 ) -> dict[str, Any] | None:
     there = [r.has(name) for r in stretches]
     if not any(t.any() for t in there):
@@ -100,55 +78,108 @@ def _curve(
     near = np.zeros(len(steps), np.bool_)
     for early, late in onsets:
         near |= (steps >= early - _AROUND_STEPS) & (steps <= late + _AROUND_STEPS)
-    kept = decimated(values, buckets, near)
-    return {"attempt": attempt, "readings": len(steps)} | _packed(steps[kept], values[kept])
+    return _packed(attempt, steps, values, decimated(values, always=near))
 
 
 def _layer_charts(past: Past) -> list[dict[str, Any]]:
     """Adam's largest √v of the layers that grew the most, a chart of its own each: one layer over all attempts."""
-    measured = [one for attempt in past.history.attempts.values() for one in attempt.layers]
+    series: dict[str, dict[int, list[tuple[int, float]]]] = {}  # layer -> attempt -> steps and values
+    for number, attempt in past.history.attempts.items():
+        for layer, points in layer_points(attempt.layers).items():
+            series.setdefault(layer, {})[number] = points
     found = []
-    for layer in _most_grown(measured)[:_LAYERS]:
+    for layer in sorted(series, key=lambda layer: -_growth(series[layer]))[:_LAYERS]:
         curves = []
-        for number, attempt in past.history.attempts.items():
-            points = [
-                (one.global_step, one.adam_variance_max[one.layers.index(layer)])
-                for one in attempt.layers
-                if layer in one.layers
-            ]
-            if points:
-                steps, values = np.array([p[0] for p in points], np.int64), np.array([p[1] for p in points], np.float64)
-                kept = decimated(values)
-                curves.append({"attempt": number, "readings": len(points)} | _packed(steps[kept], values[kept]))
+        for number, points in series[layer].items():
+            steps, values = np.array([p[0] for p in points], np.int64), np.array([p[1] for p in points], np.float64)
+            curves.append(_packed(number, steps, values, decimated(values)))
         about = f"Largest √v in {layer}; the layers whose largest grew the most are shown."
-        chart = {"name": f"layer {layer}", "title": layer, "unit": "", "help": about, "log": True, "layer": layer}
-        found.append(chart | {"curves": curves})
+        chart = Chart(f"layer {layer}", layer, "", about, log=True)
+        found.append(asdict(chart) | {"layer": layer, "curves": curves})
     return found
 
 
-def _most_grown(measured: Sequence[LayerVariance]) -> list[str]:
-    """The layers, by the largest √v over the median one, the most grown first; a nan has grown beyond all."""
-    growth: dict[str, float] = {}
-    for layer in dict.fromkeys(name for one in measured for name in one.layers):
-        values = np.array([one.adam_variance_max[one.layers.index(layer)] for one in measured if layer in one.layers])
-        finite = values[np.isfinite(values)]
-        middle = float(np.median(finite)) if len(finite) else 0.0
-        growth[layer] = np.inf if len(finite) < len(values) else float(finite.max()) / middle if middle else 0.0
-    return sorted(growth, key=lambda layer: -growth[layer])
+def layer_points(measured: Iterable[LayerVariance]) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for one in measured:
+        for layer, value in zip(one.layers, one.adam_variance_max, strict=False):
+            found.setdefault(layer, []).append((one.global_step, value))
+    return found
 
 
-def _packed(steps: NDArray[np.int64], values: NDArray[np.float64]) -> dict[str, str]:
-    """float32 tells any two readings apart that a screen can; what is finite stays so."""
-    finite = np.isfinite(values)
-    clipped = np.where(finite, np.clip(np.where(finite, values, 0.0), -_LARGEST, _LARGEST), values)
-    return {"steps": _base64(steps.astype("<u4")), "values": _base64(clipped.astype("<f4"))}
+def _growth(points: dict[int, list[tuple[int, float]]]) -> float:
+    """The largest √v over the median one; inf where one is nan."""
+    values = np.array([value for of_attempt in points.values() for _, value in of_attempt])
+    finite = values[np.isfinite(values)]
+    if len(finite) < len(values):
+        return np.inf
+    middle = float(np.median(finite))
+    return float(finite.max()) / middle if middle else 0.0
 
 
-def unpacked(curve: dict[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """A curve's steps and values, as the page has them."""
-    steps, values = (base64.b64decode(curve[key]) for key in ("steps", "values"))
-    return np.frombuffer(steps, "<u4"), np.frombuffer(values, "<f4")
+def decimated(
+    values: NDArray[np.float64], buckets: int = BUCKETS, always: NDArray[np.bool_] | None = None
+) -> NDArray[np.intp]:
+    """Places in `values`, (n,), that are kept; ascending, each once.
+
+    The curve is cut into `buckets` of as many neighbouring readings each. Of each are kept: the first and the last, the
+    smallest and the largest finite one, the first and the last nan, the first inf and the first -inf; and all that
+    `always`, (n,), marks. A line through the kept readings has every peak of the whole curve, at its own step.
+    """
+    n = len(values)
+    if n <= buckets * _WHOLE_BELOW:
+        return np.arange(n)
+    width = -(-n // buckets)
+    rows = -(-n // width)
+    padded = np.full(rows * width, np.nan)
+    padded[:n] = values
+    table = padded.reshape(rows, width)
+    finite = np.isfinite(table)
+    bad = np.isnan(table) & (np.arange(rows * width).reshape(rows, width) < n)
+    starts = np.arange(rows) * width
+    kept = np.zeros(rows * width, dtype=np.bool_)
+    kept[starts] = True
+    kept[np.minimum(starts + width, n) - 1] = True
+    for mask, places in (
+        (finite, np.where(finite, table, np.inf).argmin(axis=1)),
+        (finite, np.where(finite, table, -np.inf).argmax(axis=1)),
+        (bad, bad.argmax(axis=1)),
+        (bad, width - 1 - bad[:, ::-1].argmax(axis=1)),
+        (np.isposinf(table), np.isposinf(table).argmax(axis=1)),
+        (np.isneginf(table), np.isneginf(table).argmax(axis=1)),
+    ):
+        kept[(starts + places)[mask.any(axis=1)]] = True
+    if always is not None:
+        kept[:n] |= always
+    return np.flatnonzero(kept[:n])
 
 
-def _base64(array: NDArray[Any]) -> str:
-    return base64.b64encode(array.tobytes()).decode("ascii")
+def moments(past: Past) -> list[dict[str, Any]]:
+    """For each attempt its steps and their times; an attempt whose source has no times is left out."""
+    found = []
+    for number in past.history.attempts:
+        stretches = past.of_attempt(number)
+        times = joined(stretches, "time_unix_s")
+        known = np.isfinite(times)
+        if known.any():
+            steps = np.concatenate([r.steps for r in stretches])[known]
+            times = np.maximum.accumulate(times[known])  # a clock that was set back
+            kept = np.unique(np.linspace(0, len(steps) - 1, min(_MOMENTS, len(steps))).round().astype(np.int64))
+            packed = {"steps": _base64(steps[kept], "<u4"), "times": _base64(times[kept], "<f8")}
+            found.append({"attempt": number} | packed)
+    return found
+
+
+def _packed(
+    attempt: int, steps: NDArray[np.int64], values: NDArray[np.float64], kept: NDArray[np.intp]
+) -> dict[str, Any]:
+    """One curve. What is finite stays finite in float32."""
+    shown = values[kept]
+    finite = np.isfinite(shown)
+    clipped = np.where(finite, np.clip(np.where(finite, shown, 0.0), -_LARGEST, _LARGEST), shown)
+    packed = {"steps": _base64(steps[kept], "<u4"), "values": _base64(clipped, "<f4")}
+    return {"attempt": attempt, "readings": len(steps)} | packed
+
+
+def _base64(array: NDArray[Any], kind: str) -> str:
+    return base64.b64encode(array.astype(kind).tobytes()).decode("ascii")

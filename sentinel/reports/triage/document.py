@@ -1,46 +1,44 @@
-"""All that the page shows, as one JSON document."""
+"""The page's data as one JSON document, and the HTML file that holds it with the scripts that draw it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+import html
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from sentinel.judge.analysis.correlation.columns import correlate_readings
 from sentinel.judge.analysis.correlation.table import Correlations
-from sentinel.reports.chronicle.attempts import AttemptRow, attempt_rows
-from sentinel.reports.triage.curves import charts
-from sentinel.reports.triage.moments import moments
-from sentinel.reports.triage.past import Asked, Past
-from sentinel.reports.triage.story import told
-from sentinel.reports.triage.suspects import suspects
-from sentinel.reports.triage.timeline import timeline
+from sentinel.reports.chronicle import AttemptRow, attempt_rows
+from sentinel.reports.triage.curves import charts, moments
+from sentinel.reports.triage.incidents import incident_document
+from sentinel.reports.triage.past import PageSettings, Past, joined, judged
+from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["SCHEMA", "document"]
-
-SCHEMA = 1
-"""Raised when a key changes its meaning."""
+SCHEMA = 1  # raised when a key changes its meaning
+_SCRIPTS = ("uPlot.iife.min.js", "curves.js", "words.js", "charts.js", "panels.js", "address.js", "page.js")
+_STYLES = ("uPlot.min.css", "page.css")
 
 
-def document(past: Past, asked: Asked, *, now_unix_s: float, incident: str | None = None) -> dict[str, Any]:
+def document(past: Past, settings: PageSettings, *, now_unix_s: float, incident: str | None = None) -> dict[str, Any]:
     """The whole page's data; `incident` is the one that is shown first, else the last one."""
-    verdict = timeline(past, asked)
-    rows = attempt_rows(past.history, past.incidents, [dict(event) for event in past.events])
-    incidents = [told(one, past, asked) | {"suspects": suspects(one, past, asked.texts)} for one in past.incidents]
+    verdict, findings = judged(past, settings)
     return {
         "schema": SCHEMA,
-        "run": asked.run,
+        "run": settings.run,
         "made_unix_s": now_unix_s,
-        "samples": past.samples,
+        "samples": sum(map(len, past.stretches)),
         "unreadable": past.unreadable,
         "notes": list(past.notes),
-        "standing": {"verdict": verdict.verdict, "severity": verdict.severity, "reason": verdict.reason}
-        | _standing(past),
-        "attempts": [asdict(_counted(row, past)) for row in rows],
-        "findings": list(verdict.findings),
-        "incidents": incidents,
+        "standing": verdict | _standing(past),
+        "attempts": [asdict(_counted(row, past)) for row in attempt_rows(past.history, past.incidents, past.events)],
+        "findings": findings,
+        "incidents": [incident_document(one, past, settings) for one in past.incidents],
         "shown_incident": incident or (past.incidents[-1].id if past.incidents else None),
         "correlations": _correlations(correlate_readings(past.stretches)) if past.stretches else None,
         "charts": charts(past),
@@ -50,7 +48,7 @@ def document(past: Past, asked: Asked, *, now_unix_s: float, incident: str | Non
 
 def _standing(past: Past) -> dict[str, Any]:
     if not past.stretches:
-        return {"attempt": None, "global_step": None, "loss": None, "loss_ratio": None, "time_unix_s": None}
+        return dict.fromkeys(("attempt", "global_step", "loss", "loss_ratio", "time_unix_s"))
     last = past.stretches[-1]
     names = ("loss", "loss_ratio", "time_unix_s", "lr", "consumed_samples", "consumed_tokens")
     readings = {name: float(last.columns[name][-1]) if last.has(name)[-1] else None for name in names}
@@ -58,12 +56,11 @@ def _standing(past: Past) -> dict[str, Any]:
 
 
 def _counted(row: AttemptRow, past: Past) -> AttemptRow:
-    """With what the samples say, which the history of attempts does not hold here."""
+    """The row with its steps and ratios, which the history of attempts does not hold here."""
     stretches = past.of_attempt(row.attempt)
     if not stretches:
         return row
-    steps = np.concatenate([r.steps for r in stretches])
-    ratio = np.concatenate([r.values("loss_ratio") for r in stretches])
+    steps, ratio = np.concatenate([r.steps for r in stretches]), joined(stretches, "loss_ratio")
     return replace(
         row,
         first_step=int(steps.min()),
@@ -74,20 +71,54 @@ def _counted(row: AttemptRow, past: Past) -> AttemptRow:
 
 
 def _correlations(found: Correlations) -> dict[str, Any]:
-    """Table 3 and what is left of it; each profile is thinned to what a picture tells apart."""
-    profiles = []
-    for profile in found.profiles:
-        if np.isnan(profile.r).all():
-            continue
-        best = profile.best
-        profiles.append(
-            {"signal": profile.signal, "lags": profile.lags.tolist(), "r": _rounded(profile.r.tolist())}
-            | {"band": _rounded((1.96 / np.sqrt(np.maximum(profile.n_effective, 1.0))).tolist())}
-            | {"best": None if best is None else asdict(profile.row(best))}
-        )
+    """Table 3, and each profile rounded to what a picture can show."""
+    profiles = [
+        {
+            "signal": profile.signal,
+            "lags": profile.lags.tolist(),
+            "r": [round(r, 4) for r in profile.r.tolist()],
+            "band": [round(b, 4) for b in (1.96 / np.sqrt(np.maximum(profile.n_effective, 1.0))).tolist()],
+            "best": None if profile.best is None else asdict(profile.row(profile.best)),
+        }
+        for profile in found.profiles
+        if not np.isnan(profile.r).all()
+    ]
     rows = [asdict(row) for row in found.rows]
     return {"rows": rows, "profiles": profiles, "infinite_ratios": found.infinite_ratios}
 
 
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(value, 4) for value in values]
+def page(document: Mapping[str, Any], *, live: bool = False) -> str:
+    """The HTML. Its content security policy permits the scripts written in it and no request; `live`: to its own
+    server."""
+    scripts = [_asset(name) for name in _SCRIPTS]
+    licence = html.escape(_asset("uPlot-LICENSE.txt").replace("--", "- -"))
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    permitted = "'self'" if live else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        f"connect-src {permitted}; base-uri 'none'; form-action 'none'"
+    )
+    # no `<`, `>` or `&` in the JSON: it stays inside its script element, whatever a log line holds
+    text = dump_json(document).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return "".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
+            f"<title>{html.escape(str(document['run']))} · sentinel triage</title>\n",
+            '<link rel="icon" href="data:,">\n',
+            *(f"<style>{_asset(name)}</style>\n" for name in _STYLES),
+            f'</head>\n<body data-live="{"yes" if live else "no"}">\n',
+            _asset("page.html"),
+            f'<script type="application/json" id="document">{text}</script>\n',
+            f"<!-- uPlot 1.6.32, vendored:\n{licence}-->\n",
+            *(f"<script>{script}</script>\n" for script in scripts),
+            "</body>\n</html>\n",
+        )
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("sentinel.reports.triage") / "assets" / name).read_text(encoding="utf-8")

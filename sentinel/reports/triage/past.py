@@ -1,43 +1,41 @@
-"""What the page is made of: a run's readings in columns, what else its trainer said, and the incident log."""
+"""A run's past: its readings in columns, the other records of its trainer, its incident log, and the verdict on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.columns import ratios
+from sentinel.judge.events import Event
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings, descent
 from sentinel.judge.reference import Reference
+from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import judge_past
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.sources.column_source import ColumnSource
-
-__all__ = ["Asked", "Past", "read_past"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageSettings:
     """Which run, and how it is judged."""
 
     run: str
     thresholds: Thresholds
-    planned: tuple[int, ...] = ()
-    """Steps at which something was changed on purpose."""
-
+    planned: tuple[int, ...] = ()  # steps of planned changes
     references: tuple[Reference, ...] = ()
     texts: Mapping[int, str] | None = None
-    """Position in the data order (consumed_samples before it) to the sample's text; None where nobody has them."""
+    """Position in the data order (consumed_samples before it) to the sample's text; None where they are not known."""
 
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """A rollback's id to how it changed the job script, as a diff; empty where none was changed."""
+    """A rollback's id to how it changed the job script, as a diff."""
 
-    typed: str = "--run NAME"
+    run_option: str = "--run NAME"
     """How the run is named on the command line, for the commands that the page shows."""
 
 
@@ -51,31 +49,20 @@ class Past:
     history: History
     """The attempts with all that is no sample: starts, layers, validations, checkpoints, ends."""
 
-    events: tuple[Mapping[str, Any], ...]
-    """The incident log."""
-
+    events: tuple[Mapping[str, Any], ...]  # the incident log
     incidents: tuple[Incident, ...]
-    unreadable: int
-    """Lines of the source that could not be read."""
-
+    unreadable: int  # lines of the source that could not be read
     notes: tuple[str, ...]
 
-    @property
-    def samples(self) -> int:
-        """How many there are, of all attempts."""
-        return sum(map(len, self.stretches))
-
     def of_attempt(self, number: int) -> list[Readings]:
-        """The attempt's own stretches."""
         return [r for r in self.stretches if r.attempt == number]
 
     def descent_of(self, number: int) -> list[Readings]:
-        """What the attempt's weights descend from, its own stretches included."""
+        """The stretches that the attempt's weights descend from, its own included."""
         return descent([r for r in self.stretches if r.attempt <= number])
 
 
 def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past:
-    """Reads all there is, once."""
     source.fields = (*COLUMNS, *CARRIED)
     stretches = [readings for readings in source if len(readings)]
     history = History()
@@ -96,18 +83,54 @@ def read_past(source: ColumnSource, events: Sequence[Mapping[str, Any]]) -> Past
 def _with_ratios(stretches: Sequence[Readings]) -> list[Readings]:
     if not stretches:
         return []
-    names = ("loss", "seqlen", "loss_ratio")
-    loss, lengths, given = (np.concatenate([r.values(name) for r in stretches]) for name in names)
+    loss, lengths, given = (joined(stretches, name) for name in ("loss", "seqlen", "loss_ratio"))
     found = ratios(np.concatenate([r.steps for r in stretches]), loss, lengths, given)
-    ends = np.cumsum([len(r) for r in stretches])[:-1]
-    return [_with(r, "loss_ratio", part) for r, part in zip(stretches, np.split(found, ends), strict=True)]
+    parts = np.split(found, np.cumsum([len(r) for r in stretches])[:-1])
+    return [
+        Readings(
+            attempt=readings.attempt,
+            steps=readings.steps,
+            columns={**readings.columns, "loss_ratio": ratio},
+            measured={key: there for key, there in readings.measured.items() if key != "loss_ratio"},
+            skipped=readings.skipped,
+        )
+        for readings, ratio in zip(stretches, parts, strict=True)
+    ]
 
 
-def _with(readings: Readings, name: str, column: NDArray[np.float64]) -> Readings:
-    return Readings(
-        attempt=readings.attempt,
-        steps=readings.steps,
-        columns={**readings.columns, name: column},
-        measured={key: there for key, there in readings.measured.items() if key != name},
-        skipped=readings.skipped,
-    )
+def joined(stretches: Sequence[Readings], name: str) -> Any:
+    """One column of all stretches, (n,); nan where it was not measured."""
+    return np.concatenate([r.values(name) for r in stretches]) if stretches else np.zeros(0)
+
+
+def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The verdict, its severity and its reason; and the judge's events, each with its attempt and its last step there.
+
+    The last episode may still recover.
+    """
+    replay = Replay(settings.thresholds, settings.planned, settings.references)
+    found: dict[int, tuple[Event, ...]] = {}
+    for readings in past.stretches:
+        replay.push(readings)
+        found[readings.attempt] = tuple(replay.series.events)
+    newest = past.history.latest
+    verdict = judge_past(replay.series, newest.end_reason if newest else None)
+    findings = [
+        _finding(event, number, past)
+        for number, events in found.items()
+        for event in events
+        if event.verdict_step >= int(past.of_attempt(number)[0].steps[0])
+    ]
+    return {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}, findings
+
+
+def _finding(event: Event, attempt: int, past: Past) -> dict[str, Any]:
+    last = int(past.of_attempt(attempt)[-1].steps[-1])
+    end = last if event.end_step is None else min(event.end_step, last)
+    return asdict(event) | {
+        "kind": str(event.kind),
+        "attempt": attempt,
+        "onset_step": event.onset_step,
+        "until_step": max(end, event.onset_step),
+        "lasts": event.end_step is None,
+    }

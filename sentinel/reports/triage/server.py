@@ -1,39 +1,118 @@
-"""The page, live: read-only, on this machine unless it is told otherwise, and then only for who has the token."""
+"""The page, live and read-only: new samples as numbered messages; on this machine, or with a token on others."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
 import logging
+import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
+from sentinel.act.source import Source, read_all
 from sentinel.adapters.exposition.certificate import Certificate
-from sentinel.reports.triage.feed import Feed
-from sentinel.reports.triage.page import page
+from sentinel.reports.triage.document import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
-
-__all__ = ["TriageServer", "is_loopback"]
+from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample
 
 log = logging.getLogger(__name__)
 
+_KEPT = 50_000  # messages that a page may have missed; one that has missed more loads the document again
 _COOKIE = "sentinel_triage"
-_STREAMS = 32
-"""Pages that may look on at a time."""
-
-_BEAT_S = 15.0
-"""A comment goes out when nothing else did, so that a page that is gone is noticed."""
+_STREAMS = 32  # pages that may follow the run at a time
+_BEAT_S = 15.0  # a comment is sent when no message was, so that a closed page is noticed
 
 _OLD_S, _OLD_MAKINGS = 60.0, 20.0
 """After this long the document is made anew even if only samples came: its verdict and correlations. Or after so many
 times what it took to make, where that is longer: a run of a million steps takes most of a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`sample` with the sample as JSON, or `changed`: the document has changed."""
+
+    number: int
+    kind: str
+    data: str
+
+
+class Feed:
+    """Polls the run's source and its incident log for messages, for any number of pages; thread-safe."""
+
+    def __init__(self, source: Source, incident_log: Path) -> None:
+        self._source = source
+        self._incident_log = incident_log
+        self._messages: deque[Message] = deque(maxlen=_KEPT)
+        self._news = threading.Condition()
+        self._number = 0
+        self.changes = 0  # how often the document changed, beyond its newest samples
+        self.life = secrets.token_hex(4)  # distinguishes this process's numbers from those of one before it
+        self._log_seen = self._log_size()
+        self._attempts = {record.attempt for record in read_all(source)}  # what is there already is the document's
+
+    @property
+    def mark(self) -> str:
+        """Where the feed stands: `LIFE-NUMBER`, as a page names it."""
+        with self._news:
+            return f"{self.life}-{self._number}"
+
+    def look(self) -> None:
+        """Reads what is new. What can't be read now is tried again at the next look."""
+        try:
+            records = self._source.poll()
+        except (OSError, SentinelError) as error:
+            log.warning("the readings can't be read now: %s", error)
+            records = []
+        size = self._log_size()
+        with self._news:
+            for record in records:
+                self._take(record)
+            if size != self._log_seen:
+                self._log_seen = size
+                self._append("changed")
+            self._news.notify_all()
+
+    def after(self, mark: str, timeout_s: float) -> list[Message] | None:
+        """The messages after a mark, waiting for the first of them; [] when none came; None: load the document anew."""
+        life, _, number = mark.rpartition("-")
+        if life != self.life or not number.isdigit():
+            return None
+        with self._news:
+            self._news.wait_for(lambda: self._number > int(number), timeout_s)
+            oldest = self._messages[0].number if self._messages else self._number + 1
+            if int(number) > self._number or int(number) < oldest - 1:
+                return None
+            return [message for message in self._messages if message.number > int(number)]
+
+    def _take(self, record: Record) -> None:
+        if record.attempt not in self._attempts:
+            self._attempts.add(record.attempt)
+            self._append("changed")
+        if isinstance(record, Sample):
+            self._append("sample", dump_json(asdict(record)))
+        elif isinstance(record, RunStarted | RunFinished):
+            self._append("changed")
+
+    def _append(self, kind: str, data: str = "{}") -> None:
+        self.changes += kind == "changed"
+        self._number += 1
+        self._messages.append(Message(self._number, kind, data))
+
+    def _log_size(self) -> int:
+        try:
+            return self._incident_log.stat().st_size
+        except OSError:
+            return 0
 
 
 def is_loopback(host: str) -> bool:
@@ -59,8 +138,8 @@ class TriageServer(ThreadingHTTPServer):
         token: str | None = None,
         certificate: Certificate | None = None,
     ) -> None:
-        """`make` reads the run and gives the document. ConfigError without a token where others can reach it. With a
-        certificate, HTTPS and nothing else."""
+        """`make` reads the run and returns the document. ConfigError without a token where other machines can reach
+        it. With a certificate: HTTPS only."""
         if token is None and not is_loopback(address[0]):
             raise ConfigError(f"{address[0]} can be reached from other machines: a token is needed")
         super().__init__(address, _Handler)
@@ -73,13 +152,8 @@ class TriageServer(ThreadingHTTPServer):
         self._making = threading.Lock()
         self._made: tuple[float, int, dict[str, Any]] | None = None  # until when it is good, at which change, and it
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Host names that a request may be meant for: another one is a page elsewhere that was bent to this address."""
-        return frozenset({"127.0.0.1", "localhost", "[::1]"}) if self.token is None else frozenset()
-
     def document(self) -> dict[str, Any]:
-        """The document; made anew when it has changed, and shared by all who ask meanwhile.
+        """The document; made anew when it has changed, and shared by all requests meanwhile.
 
         `live_from` is where the feed stood before the run was read: what came later is in the feed from there on.
         """
@@ -93,7 +167,7 @@ class TriageServer(ThreadingHTTPServer):
             return self._made[2]
 
     def follow(self, interval_s: float) -> threading.Thread:
-        """Has the feed look again and again, in a thread of its own, until the server is closed."""
+        """Has the feed look at intervals, in a thread of its own, until the server is closed."""
 
         def looking() -> None:
             while not self.closing.wait(interval_s):
@@ -104,7 +178,7 @@ class TriageServer(ThreadingHTTPServer):
         return thread
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the request's own thread: who is slow to shake hands holds up nobody."""
+        """In the request's own thread: a client that is slow at the TLS handshake delays no other."""
         if self.certificate is None:
             super().finish_request(request, client_address)
             return
@@ -127,7 +201,6 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answers, or says why not."""
         try:
             self._get()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -137,21 +210,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _get(self) -> None:
-        asked = urlsplit(self.path)
-        if self.server.names and (self.headers.get("Host") or "").rsplit(":", 1)[0] not in self.server.names:
+        url, token = urlsplit(self.path), self.server.token
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        given = parse_qs(url.query).get("token", [""])[0]
+        if token is None and host not in ("127.0.0.1", "localhost", "[::1]"):  # a name elsewhere that resolves to here
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
-            return
-        given = parse_qs(asked.query).get("token", [""])[0]
-        if not self._may_see(given):
+        elif not self._may_see(given):
             self._refuse(HTTPStatus.UNAUTHORIZED)
-        elif self.server.token is not None and given:
-            self._keep_token(asked.path, parse_qsl(asked.query, keep_blank_values=True))
-        elif asked.path == "/":
-            self._send("text/html; charset=utf-8", page(self.server.document(), live=True))
-        elif asked.path == "/document.json":
-            self._send("application/json", dump_json(self.server.document()))
-        elif asked.path == "/events":
-            self._stream(parse_qs(asked.query).get("after", [""])[0])
+        elif token is not None and given:
+            self._keep_token(url.path, parse_qsl(url.query, keep_blank_values=True))
+        elif url.path == "/":
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", page(self.server.document(), live=True))
+        elif url.path == "/document.json":
+            self._send(HTTPStatus.OK, "application/json", dump_json(self.server.document()))
+        elif url.path == "/events":
+            self._stream(parse_qs(url.query).get("after", [""])[0])
         else:
             self._refuse(HTTPStatus.NOT_FOUND)
 
@@ -167,30 +240,26 @@ class _Handler(BaseHTTPRequestHandler):
         return any(hmac.compare_digest(one.encode(), self.server.token.encode()) for one in tokens)
 
     def _keep_token(self, path: str, query: list[tuple[str, str]]) -> None:
-        """The token moves from the address, which is copied and logged, into a cookie; what else it asks for stays."""
-        self.send_response(HTTPStatus.SEE_OTHER)
+        """Moves the token from the address, which is copied and logged, into a cookie; the rest of the query stays."""
         only_tls = "" if self.server.certificate is None else " Secure;"
-        self.send_header("Set-Cookie", f"{_COOKIE}={self.server.token}; HttpOnly;{only_tls} SameSite=Strict; Path=/")
         here = path if path.startswith("/") and not path.startswith("//") else "/"
         rest = urlencode([(key, value) for key, value in query if key != "token"])
+        self.send_response(HTTPStatus.SEE_OTHER)
+        self.send_header("Set-Cookie", f"{_COOKIE}={self.server.token}; HttpOnly;{only_tls} SameSite=Strict; Path=/")
         self.send_header("Location", f"{here}?{rest}" if rest else here)
-        self._end(0)
+        self._end_headers(0)
 
-    def _send(self, kind: str, text: str) -> None:
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
-        self.send_response(HTTPStatus.OK)
+        self.send_response(status)
         self.send_header("Content-Type", kind)
-        self._end(len(body))
+        self._end_headers(len(body))
         self.wfile.write(body)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        body = f"{status.value} {status.phrase}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self._end(len(body))
-        self.wfile.write(body)
+        self._send(status, "text/plain; charset=utf-8", f"{status.value} {status.phrase}\n")
 
-    def _end(self, length: int | None) -> None:
+    def _end_headers(self, length: int | None) -> None:
         if length is not None:
             self.send_header("Content-Length", str(length))
         self.send_header("Cache-Control", "no-store")
@@ -206,12 +275,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "text/event-stream")
-            self._end(None)
-            self._tell(self.headers.get("Last-Event-ID") or mark)
+            self._end_headers(None)
+            self._send_messages(self.headers.get("Last-Event-ID") or mark)
         finally:
             self.server.streams.release()
 
-    def _tell(self, mark: str) -> None:
+    def _send_messages(self, mark: str) -> None:
         feed = self.server.feed
         self.wfile.write(b"retry: 2000\n\n")
         while not self.server.closing.is_set():

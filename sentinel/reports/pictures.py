@@ -1,8 +1,9 @@
-"""The picture of a correlation: coefficients by lag, loss ratio against signal, and the paper's Figure 1(g, h)."""
+"""Pictures as PNG or SVG: the attempts of a run, a correlation with the loss ratio, a comparison of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,30 +14,103 @@ from numpy.typing import NDArray
 from scipy import special
 
 from sentinel.judge.analysis.correlation.table import Correlations, LagProfile
+from sentinel.judge.history import Attempt
+from sentinel.judge.reference import Reference
+from sentinel.reports.chronicle import AttemptRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_correlation"]
-
-_COLOURS = ("#c1443c", "#4c8fbf")
-_RATIO = "#2b2b2b"
 _INK = "#2b2b2b"
+_GRID = "#e6e6e6"
+_STYLE: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+_ATTEMPTS = ("#c1443c", "#e08a3c", "#b59b2c", "#7b6fb0", "#4c8fbf")
+_RECOVERED = "#2e8b57"
+_PANELS = (
+    ("loss", "loss, nats", "linear"),
+    ("adam_variance_l1", "Adam variance\n$\\Sigma\\sqrt{v}$", "log"),
+    ("adam_variance_max", "Adam variance\n$\\max\\sqrt{v}$", "log"),
+    ("lr", "learning rate", "linear"),
+)
+
+
+def draw_attempts(attempts: Sequence[tuple[Attempt, AttemptRow]], *, title: str, path: Path) -> None:
+    """Loss, variance and learning rate over steps, with every attempt, onset, alarm and rollback."""
+    shown = [
+        (attempt, row, _RECOVERED if row.verdict == "recovered" else _ATTEMPTS[number % len(_ATTEMPTS)])
+        for number, (attempt, row) in enumerate(attempts)
+    ]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(10.5, 9.5), layout="constrained")
+        axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=(3, 1.2, 1.2, 1.2))
+        for panel, (field, label, scale) in zip(axes, _PANELS, strict=True):
+            for attempt, row, colour in shown:
+                readings = [(s.global_step, getattr(s, field)) for s in attempt.samples]
+                points = [(step, value) for step, value in readings if value is not None and math.isfinite(value)]
+                if points:
+                    name = f"{attempt.number}  {row.mitigation or 'the run as it was'} — {row.verdict}"
+                    width = 2.0 if row is attempts[-1][1] else 1.2
+                    panel.plot(*zip(*points, strict=True), color=colour, linewidth=width, label=name, alpha=0.95)
+            panel.set_ylabel(label, color=_INK)
+            panel.set_yscale(scale)
+            panel.grid(visible=True, color=_GRID, linewidth=0.7)
+            panel.set_axisbelow(True)
+        for attempt, row, colour in shown:
+            _mark(axes[0], attempt, row, colour)
+        for marker, colour, label in (
+            ("o", "#777777", "onset"),
+            ("X", "#777777", "alarm"),
+            ("<", _INK, "resumed here after a rollback"),
+        ):
+            axes[0].scatter([], [], marker=marker, color=colour, label=label)
+        axes[0].legend(loc="upper right", frameon=False, fontsize=9)
+        axes[-1].set_xlabel("global step", color=_INK)
+        figure.suptitle(title, fontsize=12.5, color=_INK)
+        figure.savefig(path, dpi=130)
+
+
+def _mark(panel: Axes, attempt: Attempt, row: AttemptRow, colour: str) -> None:
+    """Onset, alarm and rollback of one attempt, along its loss."""
+    losses = {s.global_step: s.loss for s in attempt.samples if math.isfinite(s.loss)}
+    for step, marker, size in ((row.onset_step, "o", 60), (row.alarm_step, "X", 75)):
+        if step in losses:
+            panel.scatter([step], [losses[step]], marker=marker, s=size, color=colour, edgecolor="white", zorder=5)
+    if row.resumed_from is not None and attempt.samples:
+        first = attempt.samples[0]
+        panel.scatter([first.global_step], [first.loss], marker="<", s=60, color=_INK, edgecolor="white", zorder=6)
+
+
+_RUNS = (_INK, "#c1443c", "#4c8fbf", "#2e8b57", "#e08a3c", "#7b6fb0")
+
+
+def draw_comparison(runs: Sequence[Reference], *, by: str, path: Path) -> None:
+    """Each run's smoothed loss. Both axes are logarithmic where they can be: loss curves are straight there."""
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    panel = figure.subplots()
+    for number, run in enumerate(runs):
+        places, losses = zip(*run.points, strict=True)
+        panel.plot(places, losses, color=_RUNS[number % len(_RUNS)], linewidth=1.4, label=run.name)
+    panel.set_xscale("log")
+    if all(loss > 0 for run in runs for _, loss in run.points):
+        panel.set_yscale("log")
+    panel.set_xlabel(by)
+    panel.set_ylabel("loss, nats, smoothed")
+    panel.grid(visible=True, which="both", color=_GRID, linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+_SIGNALS = ("#c1443c", "#4c8fbf")
 _NAMES = {"adam_variance_l1": r"variance, $\Sigma\sqrt{v}$", "adam_variance_max": r"variance, $\max\sqrt{v}$"}
-_MOST_POINTS = 4000
-"""More than a panel has pixels for."""
-
-_CHANCE = 0.05
-"""What the bands leave to chance, and what a dot says is less."""
-
-_STYLE: dict[str, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+_MOST_POINTS = 4000  # more than a panel has pixels for
+_CHANCE = 0.05  # probability that the bands leave to chance; a dot is less probable
+_CORRELATION_STYLE = _STYLE | {
     "axes.labelcolor": _INK,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
+    "grid.color": _GRID,
     "grid.linewidth": 0.7,
     "svg.hashsalt": "sentinel",
 }
@@ -50,22 +124,19 @@ def draw_correlation(
     title: str,
     path: Path,
 ) -> None:
-    """Writes a PNG or SVG, as the name ends, of the first two signals that were measured. Steps are as they came."""
+    """The first two signals measured: coefficients by lag, ratio against signal, the paper's Figure 1(g, h)."""
     measured = [p for p in found.profiles if np.isfinite(columns[p.signal]).sum() > 2][:2]
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
+    with mpl.rc_context(_CORRELATION_STYLE):
         figure = Figure(figsize=(11, 9.5), layout="constrained")
         layout: list[Any] = [["lags", "scatter"], *([p.signal, p.signal] for p in measured)]
         heights = [1.35] + [1.0] * len(measured)
         rows: dict[str, Axes] = figure.subplot_mosaic(layout, height_ratios=heights, width_ratios=(1.5, 1))
         _lags(rows["lags"], measured, tests=sum(int(np.isfinite(p.r).sum()) for p in found.profiles))
         _scatter(rows["scatter"], measured, columns, found)
-        for letter, profile, colour in zip("gh", measured, _COLOURS, strict=False):
+        for letter, profile, colour in zip("gh", measured, _SIGNALS, strict=False):
             _by_step(rows[profile.signal], profile.signal, columns, steps, colour)
-            rows[profile.signal].set_title(
-                f"Figure 1({letter}): loss ratio and {_name(profile.signal)}, each over its maximum",
-                fontsize=10,
-                loc="left",
-            )
+            about = f"Figure 1({letter}): loss ratio and {_name(profile.signal)}, each over its maximum"
+            rows[profile.signal].set_title(about, fontsize=10, loc="left")
         if measured:
             rows[measured[-1].signal].set_xlabel("global step")
         figure.suptitle(title, fontsize=12.5, color=_INK)
@@ -78,10 +149,11 @@ def _name(signal: str) -> str:
 
 def _lags(panel: Axes, profiles: list[LagProfile], *, tests: int) -> None:
     """Prewhitened coefficients by lag, with what a single lag and the whole search leave to chance."""
-    for profile, colour in zip(profiles, _COLOURS, strict=False):
+    for profile, colour in zip(profiles, _SIGNALS, strict=False):
         panel.plot(profile.lags, profile.r, color=colour, linewidth=0.9, alpha=0.9, label=_name(profile.signal))
-        told = profile.p_adjusted < _CHANCE
-        panel.scatter(profile.lags[told], profile.r[told], s=26, color=colour, edgecolor="white", zorder=5)
+        significant = profile.p_adjusted < _CHANCE
+        lags, r = profile.lags[significant], profile.r[significant]
+        panel.scatter(lags, r, s=26, color=colour, edgecolor="white", zorder=5)
     if profiles:
         first = profiles[0]
         for p, shade, label in (
@@ -111,7 +183,7 @@ def _scatter(
     panel: Axes, profiles: list[LagProfile], columns: Mapping[str, NDArray[np.float64]], found: Correlations
 ) -> None:
     plain = {row.signal: row for row in found.rows if row.method == "plain"}
-    for profile, colour in zip(profiles, _COLOURS, strict=False):
+    for profile, colour in zip(profiles, _SIGNALS, strict=False):
         x, y = _over_maximum(columns[profile.signal]), columns["loss_ratio"]
         there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
         taken = there[:: max(1, -(-len(there) // _MOST_POINTS))]
@@ -129,11 +201,7 @@ def _scatter(
 def _by_step(
     panel: Axes, signal: str, columns: Mapping[str, NDArray[np.float64]], steps: NDArray[np.int64], colour: str
 ) -> None:
-    """Both over their maximum. A line is broken where the steps go back: a rollback, or another attempt."""
-    for name, ink, width, label in (
-        ("loss_ratio", _RATIO, 0.9, "loss ratio"),
-        (signal, colour, 1.3, _name(signal)),
-    ):
+    for name, ink, width, label in (("loss_ratio", _INK, 0.9, "loss ratio"), (signal, colour, 1.3, _name(signal))):
         at, values = _thinned(steps, _over_maximum(columns[name]))
         panel.plot(at, values, color=ink, linewidth=width, alpha=0.85, label=label)
     panel.set_ylim(0, 1.05)
@@ -149,7 +217,7 @@ def _over_maximum(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _thinned(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Smallest and largest of each bin, so that no spike is lost; a nan wherever the steps go back."""
+    """Smallest and largest of each bin, so that no spike is lost; a nan, which breaks the line, where steps go back."""
     size = max(1, 2 * len(steps) // _MOST_POINTS)
     at, kept = [], []
     for part in np.split(np.arange(len(steps)), np.flatnonzero(np.diff(steps) <= 0) + 1):

@@ -1,0 +1,298 @@
+"""The checks of `sentinel doctor`: tries what a recovery needs, and writes to scratch folders of its own only."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from sentinel.adapters.journal import last_beginning
+from sentinel.adapters.lock import RunLock
+from sentinel.config import Config
+from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
+from sentinel.daemon.wiring import faults_of, neighbours_of, observer_of
+from sentinel.durable import os_errors_named
+from sentinel.plan.ladder import Rung
+from sentinel.plan.liveness import life_of
+from sentinel.plan.mitigation import not_applied, overrides_for
+from sentinel.plan.observation import Life, RunState
+from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
+from sentinel.vocabulary.overrides import Anchor
+
+_NO_JOURNAL = "no attempt has written one; call `trainer_hooks.attach` in the trainer, with this state_dir"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor: what was checked, what was found and, where it is not ok, what to do."""
+
+    answer: Literal["ok", "note", "bad"]
+    what: str
+    sentence: str
+    passes: bool = False
+    """Whether it may pass by itself, or a recovery mends it: a watch begins all the same."""
+
+
+def examine(config: Config) -> list[Finding]:
+    return [finding for check in _CHECKS for finding in _run(check, config)]
+
+
+def check_before_acting(config: Config) -> None:
+    """Raises ConfigError with the BAD findings on folders, account, machine and launcher.
+
+    Findings that may pass by themselves (a controller that does not answer, too little space, a torn `latest`, a
+    pause) are left to the watch, as are the readings and the ladder: a journal may be long, and the watch reads it.
+    """
+    findings = [finding for check in _BEFORE_ACTING for finding in _run(check, config)]
+    wrong = [f"{f.what}: {f.sentence}" for f in findings if f.answer == "bad" and not f.passes]
+    if wrong:
+        raise ConfigError(
+            f"mode is {config.policy.mode}, and `sentinel doctor` finds BAD: {'; '.join(wrong)}. "
+            "The run is not watched; `sentinel watch --observe` watches it without acting"
+        )
+
+
+def _run(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iterator[Finding]:
+    try:
+        with os_errors_named("a file of the run"):
+            yield from check(config)
+    except SentinelError as error:
+        yield Finding("bad", check.__name__.replace("_", " "), str(error), passes=isinstance(error, TemporaryError))
+
+
+def configuration(config: Config) -> Iterator[Finding]:
+    mode = config.policy.mode
+    yield Finding("ok", "configuration", f"{config.run.name}, mode {mode}, launcher {config.launcher.kind}")
+    if mode == "observe":
+        yield Finding("note", "mode", 'sentinel does not act; [policy] mode = "approve" or "act" lets it')
+
+
+def state_folder(config: Config) -> Iterator[Finding]:
+    """Whether files can be written and locked there, and whether a watch has the lock now."""
+    state_dir = state_dir_of(config)
+    if not state_dir.is_dir():
+        absent = f"{state_dir} does not exist; the trainer's hook or `sentinel watch` creates it"
+        yield Finding("bad", "state folder", absent, passes=True)
+        return
+    yield _file_operations("state folder", state_dir)
+    scratch = state_dir / f".doctor.{os.getpid()}"
+    scratch.mkdir()
+    try:
+        with RunLock(scratch) as lock:
+            lock.renew()
+        yield Finding("ok", "lock", "this filesystem creates and keeps it (link and rename)")
+    finally:
+        shutil.rmtree(scratch)
+    if not (state_dir / "lock").exists():
+        yield Finding("note", "watch", "no watch of this run is running")
+    elif (holder := RunLock(state_dir).held_by()) is None:
+        yield Finding("note", "watch", "no watch is running; the last one left its lock, which the next takes over")
+    else:
+        yield Finding("ok", "watch", f"running: {holder}")
+    for name in ("PAUSED", "KILL"):
+        if (state_dir / name).exists():
+            yield Finding("bad", "state folder", f"{state_dir / name} exists: sentinel does not act", passes=True)
+
+
+def save_folder(config: Config) -> Iterator[Finding]:
+    """Whether there is a checkpoint to roll back to, what `latest` names, and the space for more saves."""
+    checkpoints = neighbours_of(config).checkpoints
+    folder = checkpoints.folder
+    if not folder.is_dir():
+        absent = f"{folder} does not exist; [run] checkpoints should name the save folder"
+        yield Finding("bad", "checkpoints", absent, passes=not _has_saved(config))
+        return
+    yield _file_operations("checkpoints", folder)
+    found = checkpoints.list()
+    complete = [c for c in found if c.complete]
+    if complete:
+        yield Finding("ok", "checkpoints", f"{len(complete)} of {len(found)} are complete, last {complete[-1].tag}")
+    else:
+        yield Finding("note", "checkpoints", f"0 of {len(found)} are complete: there is no rollback target yet")
+    if (disagreement := checkpoints.disagreement()) is not None:
+        yield Finding("bad", "latest", disagreement, passes=True)
+    elif complete:
+        yield Finding("ok", "latest", f"a restart resumes from {checkpoints.latest()}")
+    saves = config.policy.room_for_saves
+    room = checkpoints.room_for_saves(saves) if saves else None
+    if room is not None:
+        quota = "no quota found" if room.quota_bytes is None else f"{room.quota_bytes / 1e9:.1f} GB of quota"
+        left = f"{saves} more saves take {room.needed_bytes / 1e9:.2f} GB; {room.free_bytes / 1e9:.1f} GB free, {quota}"
+        yield Finding("ok" if room.problem is None else "bad", "room", room.problem or left, passes=True)
+
+
+def account_and_machine(config: Config) -> Iterator[Finding]:
+    ours = Finding("ok", "account and machine", f"the run's files and jobs belong to {getpass.getuser()}")
+    yield from [Finding("bad", "account and machine", fault) for fault in faults_of(config)] or [ours]
+
+
+def tensorboard(config: Config) -> Iterator[Finding]:
+    folder = config.run.tensorboard
+    if folder is None:
+        yield Finding("note", "TensorBoard", "[run] tensorboard is not set: a rollback does not change event files")
+    elif not folder.is_dir():
+        yield Finding("bad", "TensorBoard", f"{folder} does not exist", passes=not _has_saved(config))
+    else:
+        yield _file_operations("TensorBoard", folder.parent)
+
+
+def _has_saved(config: Config) -> bool:
+    """Whether the run has saved a checkpoint: before that, folders that the trainer creates may be missing."""
+    newest = last_beginning(state_dir_of(config))
+    return newest is not None and newest.saved
+
+
+def _file_operations(what: str, folder: Path) -> Finding:
+    """Tries to write, sync, link and rename a file there, and to move it into a subfolder."""
+    scratch = folder / f".sentinel-doctor.{os.getpid()}"
+    began = time.monotonic()
+    scratch.mkdir()
+    try:
+        one = scratch / "one"
+        with one.open("w") as file:
+            file.write("x")
+            file.flush()
+            os.fsync(file.fileno())
+        (scratch / "room").mkdir()
+        one.rename(scratch / "room" / "one")
+        try:
+            os.link(scratch / "room" / "one", scratch / "two")
+            links = "hard links too"
+        except OSError:
+            links = "but no hard links: checkpoints can't be pinned"
+    finally:
+        shutil.rmtree(scratch)
+    return Finding("ok", what, f"{folder}: write, sync and rename work, {links} ({time.monotonic() - began:.3f} s)")
+
+
+def journal(config: Config) -> Iterator[Finding]:
+    """Whether there are samples and a start report, whether the hook's version is the daemon's, and the job's state."""
+    look = observer_of(config, neighbours_of(config)).look(clock())
+    attempt = look.history.latest
+    if attempt is None:
+        yield _no_attempt(config)
+        return
+    last = attempt.samples[-1] if attempt.samples else None
+    if last is None:
+        age = "no sample yet"
+    elif math.isfinite(last.time_unix_s):
+        age = f"its last sample is {clock() - last.time_unix_s:.0f} s old"
+    else:
+        age = f"its last sample, of step {last.global_step}, has no time"
+    yield Finding("ok", "journal", f"attempt {attempt.number}, {attempt.made} samples; {age}")
+    if attempt.started is None:
+        yield Finding("note", "start report", "the trainer has not reported its settings: a restart can't be proved")
+        return
+    ours, hooks = version("training-sentinel"), attempt.started.hook_version
+    if hooks == ours:
+        yield Finding("ok", "versions", f"hook and daemon are both {ours}")
+    else:
+        yield Finding("note", "versions", f"the hook is {hooks or 'not reported'}, the daemon {ours}")
+    jobs, known = look.run.jobs, life_of(look.run)
+    if not jobs.known:
+        yield Finding("note" if jobs.elsewhere else "bad", "job", jobs.why_unknown)
+    elif jobs.writers:
+        yield Finding("ok", "job", ", ".join(w.id + (" (waiting)" if w.pending else "") for w in jobs.writers))
+    elif known.life is Life.UNKNOWN:
+        yield Finding("bad", "job", known.sentence)
+    else:
+        yield Finding("note", "job", "no job of this run is running")
+
+
+def _no_attempt(config: Config) -> Finding:
+    source = config.source
+    log = source_log_of(config, state_dir_of(config))
+    what, none = {
+        "log": ("log", f"{log}: no training step found, or no such file; see docs/SOURCES.md"),
+        "prometheus": ("Prometheus", f"{source.url} has no samples of run {config.run.name!r}, or does not answer"),
+        "journal": ("journal", _NO_JOURNAL),
+    }[source.kind]
+    return Finding("bad", what, none)
+
+
+def ladder(config: Config) -> Iterator[Finding]:
+    """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
+    run = observer_of(config, neighbours_of(config)).look(clock()).run
+    rungs = {rung: _refusal(rung, run) for rung in config.policy.ladder}
+    none_left = None not in rungs.values()
+    for rung, why in rungs.items():
+        if why is not None:
+            follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
+            yield Finding("bad" if none_left else "note", "ladder", f"rung {rung.name!r}: {why}; {follows}")
+    names = ", ".join(rung.name for rung in config.policy.ladder)
+    yield Finding("ok", "ladder", f"{len(config.policy.ladder)} rungs: {names}")
+
+
+def _refusal(rung: Rung, run: RunState) -> str | None:
+    """Why the rung can't be carried out, as a sentence; None where it can, or where it restarts nothing."""
+    if rung.page or rung.wait_steps is not None:
+        return None
+    anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
+    ids = {"incident": "doctor", "rollback": "doctor"}
+    try:
+        overrides = overrides_for(rung, run.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
+    except ConfigError as error:
+        return str(error)
+    return not_applied(overrides, run.baseline, run)
+
+
+def launcher(config: Config) -> Iterator[Finding]:
+    settings = config.launcher
+    if settings.kind == "slurm":
+        yield from _slurm(config)
+    elif settings.kind == "elsewhere":
+        yield Finding("note", "launcher", "kind is elsewhere: sentinel watches the job and does not act on it")
+    elif not settings.command:
+        yield Finding("bad", "launcher", "[launcher] command is empty: sentinel can stop the job, but not start it")
+    elif shutil.which(settings.command[0], path=os.environ.get("PATH")) is None:
+        yield Finding("bad", "launcher", f"[launcher] command: program {settings.command[0]!r} not found")
+    elif not settings.working_directory.is_dir():
+        yield Finding("bad", "launcher", f"[launcher] working_directory: {settings.working_directory} does not exist")
+    else:
+        yield Finding("ok", "launcher", f"{settings.command[0]} can be run in {settings.working_directory}")
+    if shutil.which("py-spy") is None:
+        yield Finding("note", "py-spy", "not installed: a job that hangs is restarted without a record of its stacks")
+
+
+def _slurm(config: Config) -> Iterator[Finding]:
+    from sentinel.adapters.slurm import SlurmClient
+
+    client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
+    began = time.monotonic()
+    jobs = client.jobs()
+    yield Finding("ok", "Slurm", f"answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user")
+    newest = last_beginning(state_dir_of(config))
+    known = {newest.started.job_id.partition("_")[0]} if newest is not None and newest.started.job_id else set()
+    ours = [j for j in jobs if not j.ended and (j.group in known or j.name == config.launcher.job_name)]
+    if not ours:
+        yield Finding("note", "Slurm", "no job of this run is in the queue: submission was not tried")
+        return
+    job = ours[-1]
+    script, recorded = client.script(job.group), client.recorded(job.group)
+    yield Finding("ok", "job script", f"Slurm returns the script of job {job.group}: {len(script.splitlines())} lines")
+    scratch = state_dir_of(config) / f".doctor.{os.getpid()}.sh"
+    scratch.write_text(script, encoding="utf-8")
+    arguments = [*recorded.properties.arguments(), "--comment=sentinel", *config.launcher.sbatch_arguments]
+    try:
+        client.test(arguments, scratch, recorded.script_arguments)
+    finally:
+        scratch.unlink()
+    yield Finding("ok", "submission", "sbatch --test-only accepts the job with a comment of sentinel's")
+
+
+def paging(config: Config) -> Iterator[Finding]:
+    names = ", ".join(channel.name for channel in config.paging.channels)
+    channels = f"{names}; `sentinel page --test` sends a test page through each"
+    none = "no channel is configured; [[paging.webhook]] adds one (docs/PAGING.md)"
+    yield Finding("ok", "paging", channels) if names else Finding("note", "paging", none)
+
+
+_BEFORE_ACTING = (state_folder, save_folder, account_and_machine, tensorboard, launcher)
+_CHECKS = (configuration, *_BEFORE_ACTING[:-1], journal, ladder, launcher, paging)
