@@ -12,8 +12,8 @@ from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, fields_of, 
 from sentinel.daemon.run_files import find_config
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.decision import rollback_to
 from sentinel.plan.policy import Policy
+from sentinel.plan.target import rollback_to
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.judge.verdict import Verdict
-from sentinel.plan.decision import Target, decision_of
+from sentinel.plan.decision import decision_of
 from sentinel.plan.incident import incident_id, rollback_id
 from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_room, plan_rollback
+from sentinel.plan.target import Target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 
