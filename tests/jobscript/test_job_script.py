@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.jobscript import (
-    Change,
-    RemoveOption,
-    SetDirective,
-    SetJson,
-    SetOption,
-    SetVariable,
-    rewrite,
-)
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
 from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run

@@ -12,7 +12,7 @@ import pytest
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused

@@ -13,8 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
+from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
 _FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes")  # of SlurmJob

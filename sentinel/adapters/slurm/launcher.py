@@ -16,7 +16,7 @@ from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavailable

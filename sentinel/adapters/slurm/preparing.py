@@ -16,10 +16,17 @@ from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
-from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, mark_in, resubmission, unmarked, with_own_head
-from sentinel.jobscript.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_jobs import (
+    JobProperties,
+    SlurmJob,
+    Submission,
+    mark_in,
+    resubmission,
+    unmarked,
+    with_own_head,
+)
 from sentinel.jobscript.syntax import to_bytes
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted

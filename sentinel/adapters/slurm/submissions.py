@@ -12,8 +12,7 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.durable import sync_folder, write_atomically
-from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, Submission, mark_in, marked
-from sentinel.jobscript.slurm_properties import JobProperties
+from sentinel.jobscript.slurm_jobs import JobProperties, Mark, SlurmJob, Submission, mark_in, marked
 from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
