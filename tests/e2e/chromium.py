@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,8 @@ def until(page: Page, expression: str) -> None:
 @contextmanager
 def served(configuration: Path, *more: str) -> Iterator[str]:
     command = [sys.executable, "-m", "sentinel", "ui", "--run", str(configuration), "--port", "0", *more]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)
     try:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
