@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,15 +74,14 @@ def until(page: Page, expression: str) -> None:
 @contextmanager
 def served(configuration: Path, *more: str) -> Iterator[str]:
     command = [sys.executable, "-m", "sentinel", "ui", "--run", str(configuration), "--port", "0", *more]
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         assert re.match(r"http://[\d.]+:\d+/", address)
         yield address
     finally:
-        server.send_signal(signal.SIGINT)
+        server.terminate()  # what a shell starts in the background ignores SIGINT
         server.wait(60)
         if server.stdout is not None:
             server.stdout.close()
