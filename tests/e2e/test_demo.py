@@ -32,6 +32,8 @@ from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 
+pytestmark = pytest.mark.full
+
 SENTINEL = [sys.executable, "-m", "sentinel"]
 
 

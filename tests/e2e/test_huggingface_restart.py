@@ -17,6 +17,8 @@ from sentinel.plan.incident import Rollback
 from sentinel.plan.incident_events import fold
 from tests.adapters.pagers import free_port
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "hooks" / "llama.py"
 LOWER = """\

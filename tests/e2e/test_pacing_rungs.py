@@ -25,6 +25,8 @@ from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
 from tests.hooks.trainer import SMALL, command
 
+pytestmark = pytest.mark.full
+
 FULL, BATCH, AT, STEPS = 32, 4, 6, 14
 WORDS = (*SMALL, "--steps", str(STEPS), "--save-interval", str(AT), "--validate-every", "2", "--run", "small")
 WORDS = (*WORDS, "--lr-warmup", str(AT + 3))

@@ -18,6 +18,8 @@ from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.test_watch import SENTINEL
 
+pytestmark = pytest.mark.full
+
 LADDER = """\
 [[policy.ladder]]
 name = "patience"

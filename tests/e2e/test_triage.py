@@ -141,6 +141,7 @@ def test_it_prints_with_every_chart(browser: Browser, report: Path) -> None:
         assert wrong == []
 
 
+@pytest.mark.full
 def test_a_million_steps_load_and_the_only_peak_is_seen_from_afar_and_near(browser: Browser, tmp_path: Path) -> None:
     steps, peak, bad = 1_000_000, 654_321, 700_001
     state = tmp_path / "state"
