@@ -71,8 +71,12 @@ def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> t
     axis = "consumed_tokens" if by == "tokens" else "global_step"
     curve = smoothed(name, source, by=axis, samples=_SAMPLES_PER_POINT)
     if curve.ends is None:
-        no_tokens = by == "tokens" and source.samples
-        raise ConfigError(f"{name} {'has no consumed tokens: compare by step' if no_tokens else 'is too short'}")
+        if by == "tokens" and source.samples:
+            raise ConfigError(f"{name} has no consumed tokens: compare by step")
+        too_few = f"{name} has {source.samples} samples; compare needs {_SAMPLES_PER_POINT // 2} or more with a loss"
+        for line, why in source.first_unreadable[:1]:
+            too_few += f"; of {source.unreadable} lines that can't be read the first is line {line}: {why}"
+        raise ConfigError(too_few)
     return curve, list(source.notes)
 
 

@@ -34,7 +34,7 @@ def incident_named(events: Iterable[Mapping[str, Any]], name: str) -> Incident:
     incidents = fold(events)
     found = next((i for i in incidents if i.id == name), None)
     if found is None:
-        raise ConfigError(f"no incident {name!r}; the run has {', '.join(i.id for i in incidents) or 'no incident'}")
+        raise ConfigError(f"no incident {name!r}; incidents.jsonl has {', '.join(i.id for i in incidents) or 'none'}")
     return found
 
 

@@ -302,7 +302,7 @@ def test_an_incident_tells_its_story_and_the_chronicle_keeps_it(run: Path, tmp_p
         assert sentence in told
     assert len(json.loads(sentinel(run, "incident", "incident-1", "--json").stdout)["story"]) == told.count("\n") - 1
     wrong = sentinel(run, "incident", "incident-9", expect=2).stderr
-    assert "no incident 'incident-9'; the run has incident-1" in wrong
+    assert "no incident 'incident-9'; incidents.jsonl has incident-1" in wrong
     sentinel(run, "chronicle", "-o", str(tmp_path / "told"))
     page = (tmp_path / "told" / "chronicle.md").read_text()
     assert "| incident-1-r1 | by hand | a person's | global_step20 | seed 0 -> 7" in page
