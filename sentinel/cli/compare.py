@@ -73,10 +73,8 @@ def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> t
     if curve.ends is None:
         if by == "tokens" and source.samples:
             raise ConfigError(f"{name} has no consumed tokens: compare by step")
-        too_few = f"{name} has {source.samples} samples; compare needs {_SAMPLES_PER_POINT // 2} or more with a loss"
-        for line, why in source.first_unreadable[:1]:
-            too_few += f"; of {source.unreadable} lines that can't be read the first is line {line}: {why}"
-        raise ConfigError(too_few)
+        needed = f"compare needs {_SAMPLES_PER_POINT // 2} or more with a loss"
+        raise ConfigError(f"{needed}, and {name} has {source.count}")
     return curve, list(source.notes)
 
 

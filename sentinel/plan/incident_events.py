@@ -182,8 +182,15 @@ def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
     return tuple(incidents.values())
 
 
+_STRINGS = ("rung", "hypothesis", "reason", "outcome", "digest", "rollback")
+_WHOLE = ("attempt", "alarm_step", "lost_steps", "from_step", "until_step", "newest_attempt")
+
+
 def _take(incidents: dict[str, Incident], event: Event) -> None:
     kind = event["event"]
+    for keys, expected in ((_STRINGS, str), (_WHOLE, int)):
+        if odd := [key for key in keys if not isinstance(event.get(key), expected | None)]:
+            raise IncidentLogError(f"{odd[0]} should be of type {expected.__name__}, not {shown(event[odd[0]])}")
     if kind == "opened":
         incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return

@@ -53,6 +53,13 @@ class Tally:
         else:
             self.others_left_out += 1
 
+    @property
+    def count(self) -> str:
+        """How many samples there are, and the first line that can't be read, in words."""
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
+        first = next((f", the first is line {line}: {why}" for line, why in self.first_unreadable), "")
+        return f"{samples}, and {self.unreadable} lines that can't be read{first}" if self.unreadable else samples
+
     def note(self, sentence: str) -> None:
         """Adds a note, once."""
         if sentence not in self.notes:

@@ -35,9 +35,10 @@ class Bytes:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def read(self, size: int) -> bytes:
-        """As many bytes; fewer only at the end and after damage."""
+    def read(self, size: int, after: bytes = b"") -> bytes:
+        """As many bytes, with `after` before them; fewer only at the end and after damage."""
         gathered = BytesIO()  # hands its bytes out without a copy
+        gathered.write(after)
         while self.problem is None and size:
             try:
                 data = self._file.read1(min(size, _READ_BYTES))  # read would lose what lies before the damage

@@ -183,7 +183,7 @@ def _history(path: Path) -> tuple[str, list[Object]] | None:
         alone = _ARRAY.match(start) is not None
         if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
-        text = start + file.read(_LARGEST_BYTES - len(start))
+        text = file.read(_LARGEST_BYTES - len(start), after=start)
         goes_on = file.read(1) != b""
     if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None

@@ -233,6 +233,8 @@ _INSTEAD = (
     "nothingtosayyesto",
     "nocommandinit",
     "compareneeds8ormore",
+    "nothingtoexport",
+    "openedbyhandandhasnoonset",
 )
 """Answers, without blanks, that are right about a file that is whole and holds nothing."""
 
@@ -324,8 +326,8 @@ def main() -> None:
                     continue
                 tried.add(case)
                 at = _copy(folder, work) / file
-                was = at.read_bytes()
-                at.unlink()
+                was = (folder / file).read_bytes()
+                at.unlink(missing_ok=True)
                 write(at, was)
                 if found := wrong(run(work, words), file):
                     print(f"sentinel {' '.join(words)}: {file}, {variant}: {'; '.join(found)}", flush=True)

@@ -180,7 +180,7 @@ def test_what_can_not_be_compared_is_said(call: Callable[..., str], folder: Path
     assert "named twice" in call("tr8", "tr8", code=2)
     assert "no such file" in call("tr8", "nothing", code=2)
     (folder / "b.csv").write_text("step,loss\n1,2.0\n")
-    assert "b.csv has 1 samples; compare needs 8 or more" in call("tr8", "b.csv", code=2)
+    assert "compare needs 8 or more with a loss, and b.csv has 1 sample" in call("tr8", "b.csv", code=2)
 
 
 def test_lines_that_are_taken_for_steps_are_said(

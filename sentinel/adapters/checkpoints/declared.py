@@ -43,7 +43,7 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
     except (UnsoundError, PickleError) as error:
         return Declared(problem=str(error))
     except OSError as error:
-        return Declared(problem=f"it can't be read: {error.strerror}")
+        return Declared(problem=f"{shown(Path(error.filename or 'it').name)} can't be read: {error.strerror}")
     return Declared()
 
 

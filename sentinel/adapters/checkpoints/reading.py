@@ -163,5 +163,6 @@ def open_plain(path: Path, item: Item | None = None) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or (item is not None and (status.st_dev, status.st_ino) != item.identity):
         os.close(descriptor)
-        raise UnsoundError("it is not the file that it was when the folder was looked at")
+        name = "it" if item else shown(path.name)
+        raise UnsoundError(f"{name} is not the file that it was when the folder was looked at")
     return descriptor
