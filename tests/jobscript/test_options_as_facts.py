@@ -27,11 +27,23 @@ def unread(read: Read) -> set[str]:
 
 
 MEGATRON_DEFAULTS: dict[str, Any] = {
-    **{"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": 1e-8, "weight_decay": 0.01, "clip_grad": 1.0},
-    **{"gated_ffn": False, "embed_layernorm": False, "tied_embeddings": True, "learned_positions": True},
-    **{"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "make_vocab_size_divisible_by": 128},
-    **{"init_method_std": 0.02, "initial_loss_scale": 2.0**32, "lr_scheduler": "older"},
-    **{"lr_warmup_iters": 0, "save_interval": 0},
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_eps": 1e-8,
+    "weight_decay": 0.01,
+    "clip_grad": 1.0,
+    "gated_ffn": False,
+    "embed_layernorm": False,
+    "tied_embeddings": True,
+    "learned_positions": True,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "make_vocab_size_divisible_by": 128,
+    "init_method_std": 0.02,
+    "initial_loss_scale": 2.0**32,
+    "lr_scheduler": "older",
+    "lr_warmup_iters": 0,
+    "save_interval": 0,
 }
 """megatron/arguments.py, for options that are not given."""
 
@@ -146,11 +158,25 @@ def test_an_option_that_may_be_given_leaves_its_default_open() -> None:
 
 
 OWN_DEFAULTS: dict[str, Any] = {
-    **{"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 128},
-    **{"gated_ffn": False, "tied_embeddings": True, "learned_positions": True},
-    **{"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "global_batch_size": 16},
-    **{"lr": 6e-4, "min_lr": 0.0, "lr_warmup_iters": 0, "adam_beta1": 0.9, "adam_beta2": 0.999, "clip_grad": 1.0},
-    **{"precision": "fp32", "save_interval": 0, "eval_interval": 0},
+    "num_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "seq_length": 128,
+    "gated_ffn": False,
+    "tied_embeddings": True,
+    "learned_positions": True,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "global_batch_size": 16,
+    "lr": 6e-4,
+    "min_lr": 0.0,
+    "lr_warmup_iters": 0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "clip_grad": 1.0,
+    "precision": "fp32",
+    "save_interval": 0,
+    "eval_interval": 0,
 }
 SHAPES = {
     "117M": (12, 768, 12, 1024, 117e6),
@@ -247,21 +273,24 @@ def old(**changed: Any) -> Curriculum:
             {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 0}},
             {
                 "deepspeed": deepspeed(fp16=True, loss_scale=0, initial_scale_power=0),
-                **{"precision": "fp16", "initial_loss_scale": 1.0},
+                "precision": "fp16",
+                "initial_loss_scale": 1.0,
             },
         ),
         (
             {"fp16": {"enabled": True, "loss_scale": 128, "initial_scale_power": 3}},
             {
                 "deepspeed": deepspeed(fp16=True, loss_scale=128, initial_scale_power=3),
-                **{"precision": "fp16", "static_loss_scale": 128},
+                "precision": "fp16",
+                "static_loss_scale": 128,
             },
         ),
         (
             {"fp16": {"enabled": True, "initial_scale_power": 1000}},
             {
                 "deepspeed": deepspeed(fp16=True, initial_scale_power=1000),
-                **{"precision": "fp16", "initial_loss_scale": 2.0**1000},
+                "precision": "fp16",
+                "initial_loss_scale": 2.0**1000,
             },
         ),
         (
@@ -282,7 +311,9 @@ def old(**changed: Any) -> Curriculum:
         (
             {
                 "curriculum_learning": {
-                    **{"enabled": True, **SLW, "schedule_type": "fixed_discrete"},
+                    "enabled": True,
+                    **SLW,
+                    "schedule_type": "fixed_discrete",
                     "schedule_config": {"difficulty": [8, 16.0, True, 64], "max_step": [5, "x", 9]},
                 }
             },

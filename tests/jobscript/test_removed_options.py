@@ -1,4 +1,4 @@
-"""What is left of a list once an option is taken out of it: no empty line, no broken continuation, nothing else moved."""
+"""What is left of a list once an option is taken out of it: no empty line, no broken continuation, nothing moved."""
 
 from __future__ import annotations
 
