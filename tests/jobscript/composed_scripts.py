@@ -43,7 +43,7 @@ _MORE = (
     'A="\n  --lr 1\n  --seed 2\n"',
     "A=(\n  --lr 1\n  --seed 2 # two\n)",
     'cat > c.json <<J\n{\n  "a": 1,\n  "b": {\n    "c": $B\n  }\n}\nJ',
-    "cat > c.json <<'J'\n{\"a\": {}, \"b\": [1, 2]}\nJ",
+    'cat > c.json <<\'J\'\n{"a": {}, "b": [1, 2]}\nJ',
     'cat <<J > "$C"\n{"a": "x", "b": {"a": 1}}\nJ',
     "C=c.json",
     "cat > d.json <<J\n{}\nJ",

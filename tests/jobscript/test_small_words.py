@@ -1,0 +1,114 @@
+"""Words of a script that are easily taken for something else: dashes, dots, backticks, long chains, cut lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.derived import warmup_steps
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.given import given
+from sentinel.jobscript.reading import read_text
+from sentinel.jobscript.script_changes import baseline_of_script, changes_of
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize(
+    ("word", "is_value"),
+    [
+        ("-1", True),
+        ("-1e-4", True),
+        ("-.5", True),
+        ("-", True),
+        ("", True),
+        ("-x", False),
+        ("-a1", False),
+        ("--x", False),
+        ("--", False),
+    ],
+)
+def test_a_dash_makes_an_option_only_before_a_letter_or_a_dash(word: str, is_value: bool) -> None:
+    text, change = f"python x.py --lr 1 --clip '{word}' --fp16\n", SetOption(flag="--clip", value="2")
+    if is_value:
+        assert rewrite(text, [change]).text == "python x.py --lr 1 --clip 2 --fp16\n"
+    else:
+        with pytest.raises(ScriptRefused, match="no value to replace"):
+            rewrite(text, [change])
+
+
+@pytest.mark.parametrize(("links", "known"), [(1, True), (20, True), (21, False)])
+def test_a_value_is_followed_over_twenty_variables(links: int, known: bool) -> None:
+    chain = "".join(f"A{n}=$A{n - 1}\n" for n in range(1, links + 1))
+    (option,) = given(f"A0=7\n{chain}python x.py --lr=$A{links}\n").options
+    assert (option.unread is None) is known
+    assert option.values == (("7",) if known else (f"$A{links}",))
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("--a `date | head` --lr 1", ["--a", "--lr"]),
+        ("--a $(date | head) --lr 1", ["--a", "--lr"]),
+        ("--a `date` --lr 1 | tee --log", ["--a", "--lr"]),
+        ("--lr 1 2>&1 --a 3", ["--lr", "--a"]),
+        ("--lr 1 && date --a 3", ["--lr"]),
+        ("--lr 1 & date --a 3", ["--lr"]),
+        ("--a '|' --lr 1", ["--a", "--lr"]),
+    ],
+)
+def test_a_bar_inside_a_substitution_or_quotes_ends_no_command(words: str, flags: list[str]) -> None:
+    quoted = words.replace("'", '"')
+    assert [option.flag for option in given(f"eval 'python x.py {quoted}'\n").options] == flags
+
+
+@pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])
+def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> None:
+    for make in (
+        lambda: SetOption(flag=name, value="1"),
+        lambda: RemoveOption(flag=name),
+        lambda: SetDirective(flag=name, value="1"),
+        lambda: SetVariable(name=f"{name}-", value="1"),
+    ):
+        with pytest.raises(ConfigError, match="is not the name of"):
+            make()
+
+
+@pytest.mark.parametrize("path", [(), ("é",), ("a", "é")])
+def test_a_key_is_written_in_ascii(path: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="not the path of a key"):
+        SetJson(path=path, value=1)
+
+
+def test_a_log_that_is_cut_within_its_arguments_names_the_line_where_they_begin() -> None:
+    text = (DATA / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
+    cut = text[: text.index("0.0003")]
+    (line,) = [n for n, each in enumerate(cut.splitlines(), 1) if each.startswith("---") and "arguments" in each]
+    unread = {each.what: each.line for each in read_text(cut).unread}
+    assert unread["the arguments"] == line
+
+
+@pytest.mark.parametrize(("unit", "warmup"), [("samples", 432_640), ("tokens", 5_000_000_000)])
+def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(unit: str, warmup: int) -> None:
+    text = (DATA / "job_scripts" / "lists_in_variables.sh").read_text()
+    own = baseline_of_script(text).lr
+    assert own is not None
+    made = Overrides(
+        incident="incident-1",
+        rollback="incident-1-r1",
+        anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
+        standing=TrainingSettings(lr=replace(own, unit=unit, warmup=warmup)),
+    )
+    changes: list[Change] = [each.change for each in changes_of(text, made)]
+    assert SetOption(flag=f"--lr-warmup-{unit}", value=str(warmup)) in changes
+
+
+@pytest.mark.parametrize("unit", ["iters", "samples", "tokens"])
+def test_a_warmup_of_nothing_takes_no_step(unit: str) -> None:
+    facts = Facts(seq_length=2048, global_batch_size=512, **{f"lr_warmup_{unit}": 0})
+    assert warmup_steps(facts) == 0

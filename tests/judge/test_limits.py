@@ -1,0 +1,98 @@
+"""Where the judge's claims begin: just inside and just outside, and what turns them off."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from sentinel.judge.analysis.first_mover import first_moved
+from sentinel.judge.events import EventKind
+from sentinel.judge.readings import Readings
+from sentinel.judge.replay import Replay
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
+
+
+def series(losses: list[float], thresholds: Thresholds | None = None, first: int = 1) -> Series:
+    made = [Sample(attempt=1, global_step=at, time_unix_s=0.0, loss=loss) for at, loss in enumerate(losses, first)]
+    return Series(thresholds or Thresholds(), made)
+
+
+@pytest.mark.parametrize(
+    ("losses", "since"),
+    [
+        ([2, 2.125, 2.25, 2.375, 2.5], 2),
+        ([3, 2, 2.125, 2.25, 2.375, 2.5], 3),
+        ([2, 2.125, 2.25, 2.375, 2.4375], None),  # by less than a quarter
+        ([2, 2.125, 2.25, 2.25, 2.5], None),  # one that is no higher
+        ([2.125, 2.25, 2.375, 2.875], None),  # four
+        ([2, 2.1, 2.2, 2.3, 9], None),  # the last of them alone is outside the band: an outlier, for all that is known
+        ([2.6, 2.7, 9, 2.2, 2.3, 2.4, 2.5, 2.75], 5),  # an outlier before, which was back
+        ([2.0] * 12 + [2.125, 2.25, 2.375, 2.5], None),  # enough losses for a band, which says whether it was left
+    ],
+)
+def test_a_run_that_ends_rising_before_it_has_a_band_has_diverged(losses: list[float], since: int | None) -> None:
+    judged = series(losses)
+    assert judged.alarm is None
+    judged.end()
+    assert [e.onset_range for e in judged.events if e.recommend_rollback] == ([] if since is None else [(since, since)])
+
+
+@pytest.mark.parametrize("losses", [[2.0, 2.1] * 50, [2.0] * 100, [2.0] * 50 + [2.6] * 250, [2.0, 9.0] * 200])
+def test_a_band_that_is_turned_off_is_never_left(losses: list[float]) -> None:
+    judged = series(losses, Thresholds(band_sigmas=math.inf, climb_sigmas=math.inf))
+    judged.end()
+    assert judged.events == ()
+
+
+def climb(blocks: int, seed: int) -> float:
+    """After so many blocks of 32: the lowest climb that is found, in deviations of a block's mean above the best."""
+
+    def found(offset: float) -> str | None:
+        noise = 1 + 0.01 * np.random.default_rng(seed).standard_normal(32 * (blocks + 8))
+        loss = 2e5 * noise + offset * (np.arange(len(noise)) >= 32 * blocks)
+        judged = Series(Thresholds(band_sigmas=math.inf, climb_tolerance=0.0, climb_sigmas=6.0))
+        judged.push_readings(Readings(attempt=1, steps=np.arange(1, len(loss) + 1), columns={"loss": loss}))
+        return next((e.reason for e in judged.events if e.recommend_rollback), None)
+
+    low, high = 0.0, 2e5
+    for _ in range(18):
+        middle = (low + high) / 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    mean, best, sigma = map(float, re.findall(r"\d+\.\d+", found(high) or ""))
+    return (mean - best) / sigma
+
+
+def test_a_climb_must_stand_out_the_more_the_longer_its_best_could_be_luck() -> None:
+    """`climb_sigmas` after few blocks; of 60 blocks the best pair lies 1.1 deviations low by chance: -Phi^-1(60^-0.5)"""
+    assert min(climb(2, seed) for seed in range(3)) == pytest.approx(6.0, abs=0.01)
+    assert min(climb(3, seed) for seed in range(3)) == pytest.approx(6.0, abs=0.01)
+    assert min(climb(60, seed) for seed in range(3)) == pytest.approx(7.12, abs=0.02)
+
+
+_STRETCH = 1 << 17
+
+
+@pytest.mark.parametrize(("stretches", "back_to", "knows"), [(2, 0.5, True), (3, 0.5, False)])
+def test_a_replay_can_go_back_by_a_quarter_of_a_million_samples(stretches: int, back_to: float, knows: bool) -> None:
+    """2^18: what is kept is whole stretches, and a restart from before them is judged from there on alone."""
+    replay = Replay(Thresholds())
+    for n in range(stretches):
+        steps = np.arange(_STRETCH * n + 1, _STRETCH * (n + 1) + 1)
+        replay.push(Readings(attempt=1, steps=steps, columns={"loss": 2 + 0.01 * np.sin(steps * 1.7)}))
+    first = int(back_to * _STRETCH)
+    replay.push(Readings(attempt=2, steps=np.arange(first, first + 4), columns={"loss": np.full(4, 2.0)}))
+    assert replay.series.band_ready is knows
+    (back,) = replay.events
+    assert (back.kind, back.onset_range) == (EventKind.REGIME_CHANGE, (first, first))
+
+
+def test_what_has_left_its_noise_from_its_first_reading_on_has_moved_then() -> None:
+    steps = np.arange(100)
+    values = np.where(steps < 20, 50.0, 10.0) + 0.1 * np.random.default_rng(0).standard_normal(100)
+    found = first_moved({"x": values}, steps, onset_step=19, window_steps=19, quiet=steps >= 20)
+    assert [(d.first_step, d.steps_before_onset) for d in found.departures] == [(0, 19)]
