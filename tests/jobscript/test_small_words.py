@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.derived import warmup_steps
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script, changes_of
@@ -108,7 +109,32 @@ def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(unit: str, warmup: 
     assert SetOption(flag=f"--lr-warmup-{unit}", value=str(warmup)) in changes
 
 
-@pytest.mark.parametrize("unit", ["iters", "samples", "tokens"])
-def test_a_warmup_of_nothing_takes_no_step(unit: str) -> None:
-    facts = Facts(seq_length=2048, global_batch_size=512, **{f"lr_warmup_{unit}": 0})
-    assert warmup_steps(facts) == 0
+CUSTOM = Curriculum(schedule="custom", min_difficulty=8, max_difficulty=64)
+
+
+@pytest.mark.parametrize(
+    ("facts", "steps"),
+    [
+        ({}, None),
+        ({"lr_warmup_iters": 7}, 7),
+        ({"lr_warmup_iters": 0}, 0),
+        ({"lr_warmup_samples": 10}, None),
+        ({"lr_warmup_samples": 10, "global_batch_size": 4}, 2.5),
+        ({"lr_warmup_samples": 0, "global_batch_size": 4}, 0),
+        ({"lr_warmup_tokens": 64, "global_batch_size": 4}, None),
+        ({"lr_warmup_tokens": 64, "global_batch_size": 4, "seq_length": 8}, 2),
+        ({"lr_warmup_tokens": 0, "global_batch_size": 4, "seq_length": 8}, 0),
+        ({"lr_warmup_tokens": 64, "global_batch_size": 4, "seq_length": 8, "curriculum": CUSTOM}, None),
+        ({"lr_warmup_samples": 10, "global_batch_size": 4, "seq_length": 8, "curriculum": CUSTOM}, 2.5),
+        ({"lr_warmup_fraction": 0.5}, None),
+        ({"lr_warmup_fraction": 0.5, "lr_decay_iters": 8, "train_iters": 100}, 4),
+        ({"lr_warmup_fraction": 0.5, "lr_decay_samples": 40, "global_batch_size": 4}, 5),
+        ({"lr_warmup_fraction": 0.5, "lr_decay_tokens": 320, "global_batch_size": 4, "seq_length": 8}, 5),
+        ({"lr_warmup_fraction": 0.5, "train_iters": 100, "train_samples": 40, "global_batch_size": 4}, 5),
+        ({"lr_warmup_fraction": 0.5, "train_iters": 9, "train_samples": 40, "global_batch_size": 4}, 4.5),
+    ],
+)
+def test_a_warmup_takes_the_steps_that_its_unit_takes_where_they_can_be_counted(
+    facts: dict[str, Any], steps: float | None
+) -> None:
+    assert warmup_steps(Facts(**facts)) == steps

@@ -68,7 +68,7 @@ def climb(blocks: int, seed: int) -> float:
 
 
 def test_a_climb_must_stand_out_the_more_the_longer_its_best_could_be_luck() -> None:
-    """`climb_sigmas` after few blocks; of 60 blocks the best pair lies 1.1 deviations low by chance: -Phi^-1(60^-0.5)"""
+    """`climb_sigmas` after few blocks; of 60 the best pair lies 1.1 deviations low by chance: -Phi^-1(60^-0.5)."""
     assert min(climb(2, seed) for seed in range(3)) == pytest.approx(6.0, abs=0.01)
     assert min(climb(3, seed) for seed in range(3)) == pytest.approx(6.0, abs=0.01)
     assert min(climb(60, seed) for seed in range(3)) == pytest.approx(7.12, abs=0.02)
