@@ -68,6 +68,23 @@ def test_a_bar_inside_a_substitution_or_quotes_ends_no_command(words: str, flags
     assert [option.flag for option in given(f"eval 'python x.py {quoted}'\n").options] == flags
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--l$R 3", [("--lr", ("3",))]),
+        ("--lr=$B$B", [("--lr", ("44",))]),
+        ('"--lr" "$B"', [("--lr", ("4",))]),
+        ("x$R --lr $B", [("--lr", ("4",))]),
+        ("--lr a=$B", [("--lr", ("a=4",))]),
+    ],
+)
+def test_a_variable_within_a_word_is_filled_in_where_it_stands(
+    words: str, options: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    found = given(f"B=4\nR=r\npython x.py {words}\n").options
+    assert [(option.flag, option.values) for option in found] == options
+
+
 @pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])
 def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> None:
     for make in (
