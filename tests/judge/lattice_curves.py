@@ -11,7 +11,10 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from sentinel.judge.analysis.first_mover import first_moved_of_samples
 from sentinel.judge.events import EventKind
@@ -28,7 +31,8 @@ from sentinel.vocabulary.scraped import ScrapedSample
 __all__ = ["RECORD", "SEEDS", "curve", "recorded", "said"]
 
 RECORD = Path(__file__).parents[1] / "data" / "lattice_curves.txt"
-SEEDS = range(200)
+SEEDS = range(280)
+CLIMBS = range(200, 280)
 _ALIVE = Context(now_unix_s=0.0, job_alive=True, attempt=1, last_sample_unix_s=0.0)
 _FIGURE = re.compile(r"(?<![A-Za-z_])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
 
@@ -106,7 +110,35 @@ def curve(rng: random.Random) -> list[Sample]:
 
 def said(seed: int) -> str:
     """The figures of all that the judge says of the curve."""
-    return "\n".join([f"== {seed}", *_lines(random.Random(seed))])
+    rng = random.Random(seed)
+    return "\n".join([f"== {seed}", *(_climbs(rng) if seed in CLIMBS else _lines(rng))])
+
+
+def _climbs(rng: random.Random) -> Iterator[str]:
+    """Blocks of 32 that climb and come back, each in four quarters, with little or no noise."""
+    thresholds = replace(
+        _thresholds(rng),
+        band_sigmas=rng.choice((math.inf, 6.0)),
+        band_floor=0.125,
+        climb_sigmas=rng.choice((1.0, 2.0, 4.0)),
+        climb_tolerance=rng.choice((0.0, 2.0**-6, 2.0**-5)),
+    )
+    grain, height, lr, interval = rng.choice((0.0, 2.0**-9, 2.0**-7)), 0, 2.0**-10, rng.choice((1, 1, 2))
+    series, before = Series(thresholds, planned=[640] * (rng.random() < 0.25)), "None"
+    for block in range(rng.choice((12, 24, 48))):
+        height = rng.choice((height, height, height, height, height, 0, 1, 2, 3, 4))
+        lr *= rng.choice((1, 1, 1, 1, 0.5, 2))
+        quarters = [height + rng.choice((0, 0, 0, 0, 0, 1, -1, -height)) for _ in range(4)]
+        loss = np.repeat([2 + quarter / 64 for quarter in quarters], 8) + [_noise(rng, grain) for _ in range(32)]
+        steps = interval * np.arange(32 * block + 1, 32 * block + 33)
+        columns = {"loss": loss} | ({"lr": np.full(32, lr)} if block % 3 == 0 else {})
+        series.push_readings(Readings(attempt=1, steps=steps, columns=columns))
+        alarm = series.alarm
+        now = f"{alarm and (alarm.onset_range, alarm.verdict_step, _figures(alarm.reason))}"
+        if now != before:
+            yield f"{steps[-1]} {now}"
+        before = now
+    yield from (f"{e.kind.value} {e.onset_range} {e.verdict_step} {e.end_step}" for e in series.events)
 
 
 def _figures(text: str) -> str:
