@@ -123,12 +123,17 @@ def _climbs(rng: random.Random) -> Iterator[str]:
         climb_sigmas=rng.choice((1.0, 2.0, 4.0)),
         climb_tolerance=rng.choice((0.0, 2.0**-6, 2.0**-5)),
     )
-    grain, height, lr, interval = rng.choice((0.0, 2.0**-9, 2.0**-7)), 0, 2.0**-10, rng.choice((1, 1, 2))
+    grain, lr, interval = rng.choice((0.0, 2.0**-9, 2.0**-7)), 2.0**-10, rng.choice((1, 1, 2))
+    with_lr, wobbles = rng.random() < 0.25, rng.choice((0.0, 0.1, 0.5))
+    heights: list[float] = []
+    while len(heights) < rng.choice((12, 24, 48)):
+        heights += [0] * rng.choice((4, 8, 12, 20))
+        height, slope = rng.choice((1, 1, 2, 3, 4)), rng.choice((0, 0, 0.25, -0.25))
+        heights += [height + slope * n for n in range(rng.choice((2, 3, 4, 6, 12)))]
     series, before = Series(thresholds, planned=[640] * (rng.random() < 0.25)), "None"
-    for block in range(rng.choice((12, 24, 48))):
-        height = rng.choice((height, height, height, height, height, 0, 1, 2, 3, 4))
-        lr *= rng.choice((1, 1, 1, 1, 0.5, 2))
-        quarters = [height + rng.choice((0, 0, 0, 0, 0, 1, -1, -height)) for _ in range(4)]
+    for block, height in enumerate(heights):
+        lr *= rng.choice((1, 1, 1, 1, 0.5, 2)) if with_lr else 1
+        quarters = [height + rng.choice((1, -1, -height)) * (rng.random() < wobbles) for _ in range(4)]
         loss = np.repeat([2 + quarter / 64 for quarter in quarters], 8) + [_noise(rng, grain) for _ in range(32)]
         steps = interval * np.arange(32 * block + 1, 32 * block + 33)
         columns = {"loss": loss} | ({"lr": np.full(32, lr)} if block % 3 == 0 else {})
