@@ -85,6 +85,13 @@ def test_a_variable_within_a_word_is_filled_in_where_it_stands(
     assert [(option.flag, option.values) for option in found] == options
 
 
+@pytest.mark.parametrize("more", ["", "python x.py --lr 1 --fp16\n"])
+def test_a_program_that_a_function_starts_from_its_arguments_is_not_followed(more: str) -> None:
+    with pytest.raises(ScriptRefused) as refused:
+        rewrite(f'run() {{ "$@"; }}\nrun python x.py --lr 1\n{more}', [SetOption(flag="--lr", value="2")])
+    assert refused.value.line_number == 2
+
+
 @pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])
 def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> None:
     for make in (
