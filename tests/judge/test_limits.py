@@ -11,10 +11,12 @@ import pytest
 
 from sentinel.judge.analysis.first_mover import first_moved
 from sentinel.judge.events import EventKind, Findings
+from sentinel.judge.history import History
 from sentinel.judge.readings import Readings
 from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.vocabulary.sample import Sample
 
 
@@ -119,6 +121,51 @@ def test_the_patience_with_a_run_that_heals_slowly_has_an_end() -> None:
     assert [e.kind for e in judged.events] == [EventKind.SPIKE] * 4 + [EventKind.DIVERGENCE]
     assert judged.alarm is not None
     assert (judged.alarm.onset_range, judged.alarm.verdict_step) == ((jump, jump), jump + 200)
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 1.0, 2.0**20])
+@pytest.mark.parametrize(
+    ("signal", "factor", "running"), [("adam_variance_l1", 10, 1), ("adam_variance_max", 30, 1), ("grad_norm", 30, 5)]
+)
+def test_a_reading_is_far_out_by_its_factor_in_whatever_unit(
+    signal: str, factor: float, running: int, unit: float
+) -> None:
+    def spans(height: float, lasts: int) -> list[tuple[int, int]]:
+        found = UnhealthySpans(Thresholds())
+        for step in range(1, 80):
+            value = unit * (height if 50 <= step < 50 + lasts else 1.0)
+            found.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=2.0, **{signal: value}), well=True)
+        return [(span.first_step, span.last_step) for span in found.spans]
+
+    assert spans(factor, running) == []
+    assert spans(factor * 1.001, running) == [(50, 49 + running)]
+    assert spans(factor * 1.001, running - 1) == []
+
+
+def test_a_loss_scale_of_0_is_no_reading() -> None:
+    def judged(*scales: float | None) -> Series:
+        losses = [2.0] * 60 + [4.0] * 150
+        readings = [65536.0] * 50 + [*scales] * 2 + [65536.0] * (160 - 2 * len(scales))
+        return Series(
+            Thresholds(),
+            [
+                Sample(attempt=1, global_step=at, time_unix_s=0.0, loss=loss, loss_scale=scale)
+                for at, (loss, scale) in enumerate(zip(losses, readings, strict=True), 1)
+            ],
+        )
+
+    assert judged(0.0, 0.0).events == judged(None, None).events != ()
+
+
+def test_a_history_that_can_ask_again_has_512_samples_at_hand_and_a_quarter_more_at_most() -> None:
+    history = History(again=lambda _: [])
+    held = []
+    for step in range(1, 2000):
+        history.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=2.0))
+        held.append([one.global_step for one in history.attempts[1].samples])
+    assert all(steps == list(range(steps[0], step + 1)) for step, steps in enumerate(held, 1))
+    assert {len(steps) for steps in held[511:]} == set(range(512, 641))
+    assert history.attempts[1].made == 1999
 
 
 _STRETCH = 1 << 17
