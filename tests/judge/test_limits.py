@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from sentinel.judge.analysis.first_mover import first_moved
+from sentinel.judge.baselines import Baselines
+from sentinel.judge.detectors.detector import Baseline
 from sentinel.judge.events import EventKind, Findings
 from sentinel.judge.history import History
+from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.readings import Readings
 from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
@@ -166,6 +169,30 @@ def test_a_history_that_can_ask_again_has_512_samples_at_hand_and_a_quarter_more
     assert all(steps == list(range(steps[0], step + 1)) for step, steps in enumerate(held, 1))
     assert {len(steps) for steps in held[511:]} == set(range(512, 641))
     assert history.attempts[1].made == 1999
+
+
+def test_what_is_remembered_has_an_end() -> None:
+    """64 healed spikes, 256 spans of readings far out of proportion, the baselines of 4 settings that were left."""
+    findings = Findings()
+    for at in range(100):
+        findings.spike((at, at), at + 1, "", (), is_event=False)
+    assert [onset for onset, _ in findings.healed] == [(at, at) for at in range(36, 100)]
+    spans = UnhealthySpans(Thresholds())
+    for step in range(1, 2000):
+        variance = 100.0 if step > 40 and step % 5 == 0 else 1.0
+        spans.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=2.0, adam_variance_l1=variance), well=True)
+    assert [span.last_step for span in spans.spans] == list(range(1995 - 255 * 5, 2000, 5))
+    baselines, left = Baselines(), [Baseline(band=NoiseBand(sigmas=6.0, floor=0.0), detectors=[]) for _ in range(6)]
+    for length, baseline in enumerate(left):
+        baselines.leave((float(length),), baseline)
+    assert [baselines.has((float(length),)) for length in range(6)] == [False, False, True, True, True, True]
+    baselines.leave((2.0,), left[2])  # left once more: now the one after it is the oldest
+    baselines.leave((9.0,), left[0])
+    assert [baselines.has((float(length),)) for length in range(6)] == [False, False, True, False, True, True]
+    assert baselines.take_up((4.0,)) is left[4]
+    assert baselines.take_up((4.0,)) is None
+    baselines.forget()
+    assert not any(baselines.has((float(length),)) for length in range(10))
 
 
 _STRETCH = 1 << 17
