@@ -92,6 +92,16 @@ def test_a_program_that_a_function_starts_from_its_arguments_is_not_followed(mor
     assert refused.value.line_number == 2
 
 
+@pytest.mark.parametrize("uses", [('"${A[@]}"', "${A[@]}"), ("${A[@]}", '"${A[@]}"')])
+def test_an_array_that_is_once_used_without_quotes_takes_no_value_that_needs_them(uses: tuple[str, str]) -> None:
+    text = "A=(--title x)\nif y; then python x.py {}; else python x.py {}; fi\n"
+    change = SetOption(flag="--title", value="a b")
+    with pytest.raises(ScriptRefused, match="used without them"):
+        rewrite(text.format(*uses), [change])
+    quoted = text.format('"${A[@]}"', '"${A[@]}"')
+    assert rewrite(quoted, [change]).text == quoted.replace("--title x", "--title 'a b'")
+
+
 @pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])
 def test_a_change_of_something_that_has_no_such_name_is_an_error(name: str) -> None:
     for make in (
