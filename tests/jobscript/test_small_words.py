@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
-from sentinel.jobscript.derived import warmup_steps
+from sentinel.jobscript.derived import replicas, warmup_steps
 from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
@@ -172,3 +172,14 @@ def test_a_warmup_takes_the_steps_that_its_unit_takes_where_they_can_be_counted(
     facts: dict[str, Any], steps: float | None
 ) -> None:
     assert warmup_steps(Facts(**facts)) == steps
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [((32, 2, 2, 4), 2), ((32, 2, 2, None), 8), ((32, 2, 4, 1), 4), ((3, 2, 2, 1), None), ((None, 1, 1, 1), None)],
+)
+def test_replicas_are_the_ranks_over_tensor_pipeline_and_context(
+    sizes: tuple[int | None, ...], wanted: int | None
+) -> None:
+    names = ("world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    assert replicas(Facts(**dict(zip(names, sizes, strict=True)))) == wanted
