@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,13 @@ def test_replicas_are_the_ranks_over_tensor_pipeline_and_context(
 ) -> None:
     names = ("world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     assert replicas(Facts(**dict(zip(names, sizes, strict=True)))) == wanted
+
+
+@pytest.mark.parametrize("value", [11, 1, 4, "$B"])
+def test_a_value_that_the_shell_fills_in_is_never_taken_for_the_one_that_is_wanted(value: Any) -> None:
+    """While the JSON is read, two digits stand for `$B`: 11."""
+    text = 'B=4\ncat > c.json <<J\n{"a": $B}\nJ\npython x.py --lr 1\n'
+    made = rewrite(text, [SetJson(path=("a",), value=value)]).text
+    assert made == text.replace("$B", json.dumps(value).replace("$", "\\$"))
+    plain = text.replace("$B", "11")
+    assert rewrite(plain, [SetJson(path=("a",), value=11)]).diff == ""
