@@ -129,9 +129,22 @@ def test_a_log_that_is_cut_within_its_arguments_names_the_line_where_they_begin(
     assert unread["the arguments"] == line
 
 
-@pytest.mark.parametrize(("unit", "warmup"), [("samples", 432_640), ("tokens", 5_000_000_000)])
-def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(unit: str, warmup: int) -> None:
-    text = (DATA / "job_scripts" / "lists_in_variables.sh").read_text()
+BY_SAMPLES = (DATA / "job_scripts" / "lists_in_variables.sh").read_text()
+BY_STEPS = "python pretrain_gpt.py --lr 1e-4 --seq-length 8 --global-batch-size 4 --train-iters 900 {}\n".format(
+    "--lr-decay-iters 500 --lr-warmup-iters 50 --lr-decay-style cosine"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "warmup", "flag"),
+    [
+        (BY_SAMPLES, "samples", 432_640, "--lr-warmup-samples"),
+        (BY_SAMPLES, "tokens", 5_000_000_000, "--lr-warmup-tokens"),
+        (BY_STEPS, "steps", 51, "--lr-warmup-iters"),
+        (BY_STEPS, "steps", 400, "--lr-warmup-iters"),
+    ],
+)
+def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(text: str, unit: str, warmup: int, flag: str) -> None:
     own = baseline_of_script(text).lr
     assert own is not None
     made = Overrides(
@@ -141,7 +154,7 @@ def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(unit: str, warmup: 
         standing=TrainingSettings(lr=replace(own, unit=unit, warmup=warmup)),
     )
     changes: list[Change] = [each.change for each in changes_of(text, made)]
-    assert SetOption(flag=f"--lr-warmup-{unit}", value=str(warmup)) in changes
+    assert SetOption(flag=flag, value=str(warmup)) in changes
 
 
 CUSTOM = Curriculum(schedule="custom", min_difficulty=8, max_difficulty=64)
