@@ -39,6 +39,8 @@ def trainers(reading: Reading) -> tuple[Launch, ...]:
     """The launches of the trainer, at least one. ScriptRefused where there is none, or the trainer can't be told."""
     launches = tuple(_launches(reading))
     training = [launch for launch in launches if _trains(launch.arguments)]
+    trained = {launch.program for launch in training}
+    training += [launch for launch in launches if launch.program in trained and not _trains(launch.arguments)]
     if training or len({launch.program for launch in launches}) == 1:
         return tuple(training) or launches
     for command in reading.commands:

@@ -160,8 +160,8 @@ class NoiseBand:
     def edge(self, widened: float = 0.0) -> float:
         """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`. From
         the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block. inf
-        before the first value."""
-        if math.isnan(self.level):
+        before the first value, and where the band is turned off (inf sigmas: times no noise that would be nan)."""
+        if math.isnan(self.level) or math.isinf(self._sigmas):
             return math.inf
         floor = max(self._floor, 0.0 if self.ready else self._cold_floor)
         own = self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))

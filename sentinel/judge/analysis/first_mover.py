@@ -190,7 +190,8 @@ def _deviations(values: Floats, steps: Steps, calm: Mask, edge: float) -> Floats
     jitter = _MAD_TO_SIGMA * float(np.median(np.abs(np.diff(around[calm])))) / math.sqrt(2)
     floor = _FLOOR * (1.0 if logarithmic else abs(level)) / edge
     sigma = max(spread, jitter, floor, np.finfo(np.float64).tiny)
-    return np.where(np.isfinite(around), around / sigma, np.where(np.isneginf(around), -np.inf, np.inf))
+    with np.errstate(over="ignore"):  # a signal that was 0 has no noise: whatever it moves to is inf away
+        return np.where(np.isfinite(around), around / sigma, np.where(np.isneginf(around), -np.inf, np.inf))
 
 
 def _trend(y: Floats, t: Floats, at: Floats) -> Floats:
