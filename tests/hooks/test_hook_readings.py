@@ -37,7 +37,7 @@ def test_readings_equal_the_reference_on_every_sharding(ranks: int) -> None:
         check(case, ranks=ranks)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_readings_equal_the_reference_in_every_combination(ranks: int) -> None:
