@@ -183,14 +183,16 @@ def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
 
 
 _STRINGS = ("rung", "hypothesis", "reason", "outcome", "digest", "rollback")
+_LISTS = ("changes", "led_by", "unconfirmed")
 _WHOLE = ("attempt", "alarm_step", "lost_steps", "from_step", "until_step", "newest_attempt")
 
 
 def _take(incidents: dict[str, Incident], event: Event) -> None:
     kind = event["event"]
-    for keys, expected in ((_STRINGS, str), (_WHOLE, int)):
-        if odd := [key for key in keys if not isinstance(event.get(key), expected | None)]:
-            raise IncidentLogError(f"{odd[0]} should be of type {expected.__name__}, not {shown(event[odd[0]])}")
+    words = [event.get(key) for key in _STRINGS] + [word for key in _LISTS for word in event.get(key) or ()]
+    for values, expected in ((words, str), ([event.get(key) for key in _WHOLE], int)):
+        if odd := [value for value in values if not isinstance(value, expected | None)]:
+            raise IncidentLogError(f"{shown(odd[0])} stands where a value of type {expected.__name__} should")
     if kind == "opened":
         incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return
@@ -277,7 +279,7 @@ def _opened(event: Event) -> Incident:
         **{key: event[key] for key in ("attempt", "alarm_step", "onset_tokens", "reason")},
         **later,
         best_mean=to_number(event["best_mean"], "best_mean"),
-        led_by=_texts(event["led_by"], "led_by"),
+        led_by=tuple(event["led_by"]),
         baseline=Baseline.from_json(event["baseline"]),
         status="stopped" if about else "open",
         note=event["reason"] if about else None,
@@ -292,15 +294,9 @@ def _decided(event: Event, time_unix_s: float) -> Rollback:
         target_tag=None if tag is None else checked_name(tag, "target"),
         target_step=event["target"]["global_step"],
         overrides=decode_overrides(dump_json(event["overrides"])),
-        changes=_texts(event["changes"], "changes"),
+        changes=tuple(event["changes"]),
         decided_unix_s=time_unix_s,
-        unconfirmed=_texts(event.get("unconfirmed", []), "unconfirmed"),
+        unconfirmed=tuple(event.get("unconfirmed", ())),
         **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
         **{key: event[key] for key in later if key in event},
     )
-
-
-def _texts(values: Any, name: str) -> tuple[str, ...]:
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise IncidentLogError(f"{name} should be a list of strings, not {shown(values)}")
-    return tuple(values)
