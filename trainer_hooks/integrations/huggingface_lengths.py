@@ -1,0 +1,84 @@
+"""Sequence length warmup under Hugging Face's Trainer: batches are cut where Trainer counts a step's labels, before
+that count, so that the loss stays the mean over the tokens that are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor
+
+from sentinel.vocabulary.pacing import SeqlenSchedule
+from trainer_hooks.errors import Guard
+from trainer_hooks.warmup.batch import changed
+from trainer_hooks.warmup.pacing import Following, Validated, resolved
+
+__all__ = ["Lengths", "why_not_shortened"]
+
+
+def why_not_shortened(trainer: Any, model: Any) -> str | None:
+    """Why this trainer's batches can't be cut, as a phrase; None where they can."""
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return "inputs and labels of an encoder-decoder model have lengths of their own"
+    other = any(hasattr(config, name) for name in ("vision_config", "audio_config"))
+    if other or getattr(model, "main_input_name", None) != "input_ids":
+        return "its model has inputs besides tokens"
+    if getattr(trainer.args, "parallelism_config", None) is not None:
+        return "sequences are dealt over ranks"
+    return None if hasattr(trainer, "_get_num_items_in_batch") else "this version of transformers is too old"
+
+
+class Lengths:
+    """The length of each step; the first so many tokens of each sample are trained on. Evaluations stay as they are."""
+
+    def __init__(self, trainer: Any, guard: Guard, schedule: SeqlenSchedule, state: Mapping[str, Any] | None) -> None:
+        self.schedule = schedule
+        self._trainer = trainer
+        self._pacing: Any = (
+            Following(cast(Validated, schedule)) if hasattr(schedule, "after_validation") else resolved(schedule)
+        )
+        if state is not None and isinstance(self._pacing, Following):
+            self._pacing.load(state)
+        inner = trainer._get_num_items_in_batch
+
+        def shortened(batch_samples: list[Any], *args: Any, **kwargs: Any) -> Any:
+            with guard("shorten the batches"):
+                length = self.length(trainer.state.global_step + 1)
+                batch_samples[:] = [cut(batch, length) for batch in batch_samples]
+            return inner(batch_samples, *args, **kwargs)
+
+        if schedule.warms_up:
+            trainer._get_num_items_in_batch = shortened
+
+    def length(self, step: int) -> int:
+        """Tokens per sample of the update that makes `step`."""
+        return int(min(max(self._pacing.seqlen(step), 2), self.schedule.full))
+
+    def validated(self, perplexity: float, step: int) -> None:
+        """For a schedule that follows the validations."""
+        if isinstance(self._pacing, Following):
+            self._pacing.validated(perplexity, step)
+
+    def state(self) -> dict[str, Any] | None:
+        """For the checkpoint."""
+        return self._pacing.state() if isinstance(self._pacing, Following) else None
+
+    def close(self) -> None:
+        """Batches are left alone again."""
+        self._trainer.__dict__.pop("_get_num_items_in_batch", None)
+
+
+def cut(batch: Any, length: int) -> Any:
+    """The batch with the first `length` of input_ids' T along each axis of T, the first axis, the samples', aside."""
+    if any(name.startswith(("cu_seq", "max_length")) for name in batch):
+        raise ValueError("the samples of a batch are packed into one sequence, without padding")
+    full = batch["input_ids"].shape[1]
+
+    def first(_: str, leaf: Tensor) -> Tensor:
+        for axis in range(1, leaf.dim()):
+            if leaf.shape[axis] == full:
+                leaf = leaf.narrow(axis, 0, length)
+        return leaf.contiguous()
+
+    return changed(batch, first) if full > length else batch
