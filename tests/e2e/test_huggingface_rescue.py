@@ -100,6 +100,7 @@ def test_a_llama_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_l
     assert second.rollback == incident.rollbacks[0].id
     assert second.lr_schedule is not None
     assert second.lr_schedule["peak"] == first.lr_schedule["peak"] / 8  # type: ignore[index]
+    assert second.resumed_from is not None
     assert second.resumed_from in range(10, 60, 10)  # Trainer takes the newest folder, and the newer ones are away
     last = [r for r in records if isinstance(r, Sample) and r.attempt == second.attempt][-1]
     assert [r.reason for r in records if isinstance(r, RunFinished)][-1] == "finished"

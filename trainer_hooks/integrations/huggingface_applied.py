@@ -102,9 +102,11 @@ class Applied:
         return self.fed.samples if self._order is None else self._order.position(step)
 
     def seqlen(self, step: int) -> int | None:
-        """Tokens per sample of the step under way, or made last; the warmup's where there is one."""
-        length = self._lengths.length(step) if self._lengths is not None else None
-        return length if self._lengths is not None and length != self._lengths.schedule.full else self.fed.seqlen
+        """Tokens per sample of the step that was fed: the warmup's length while there is one, where no batch was longer
+        (padded to its own longest sample one may be shorter), else what was seen."""
+        if self._lengths is None or (length := self._lengths.length(step)) == self._lengths.schedule.full:
+            return self.fed.seqlen
+        return max(length, self.fed.seqlen or 0)
 
     def note(self, step: int) -> None:
         """Puts where all of it stands into what a checkpoint holds."""

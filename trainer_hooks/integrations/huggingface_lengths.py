@@ -15,6 +15,8 @@ from trainer_hooks.warmup.pacing import Following, Validated, resolved
 
 __all__ = ["Lengths", "why_not_shortened"]
 
+_PACKED = "the samples of a batch are packed into one sequence, without padding"
+
 
 def why_not_shortened(trainer: Any, model: Any) -> str | None:
     """Why this trainer's batches can't be cut, as a phrase; None where they can."""
@@ -24,6 +26,9 @@ def why_not_shortened(trainer: Any, model: Any) -> str | None:
     other = any(hasattr(config, name) for name in ("vision_config", "audio_config"))
     if other or getattr(model, "main_input_name", None) != "input_ids":
         return "its model has inputs besides tokens"
+    collator = trainer.data_collator
+    if getattr(collator, "padding_free", False) or type(collator).__name__ == "DataCollatorWithFlattening":
+        return _PACKED
     if getattr(trainer.args, "parallelism_config", None) is not None:
         return "sequences are dealt over ranks"
     return None if hasattr(trainer, "_get_num_items_in_batch") else "this version of transformers is too old"
@@ -72,7 +77,7 @@ class Lengths:
 def cut(batch: Any, length: int) -> Any:
     """The batch with the first `length` of input_ids' T along each axis of T, the first axis, the samples', aside."""
     if any(name.startswith(("cu_seq", "max_length")) for name in batch):
-        raise ValueError("the samples of a batch are packed into one sequence, without padding")
+        raise ValueError(_PACKED)
     full = batch["input_ids"].shape[1]
 
     def first(_: str, leaf: Tensor) -> Tensor:
