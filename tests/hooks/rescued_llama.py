@@ -52,7 +52,6 @@ def main() -> None:
         per_device_train_batch_size=8,
         learning_rate=options.lr,
         warmup_steps=60,
-        lr_scheduler_type="cosine",
         max_grad_norm=1.0,
         logging_steps=1,
         save_steps=10,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import get_scheduler
 
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
+from trainer_hooks.integrations.huggingface_lr import schedule_of
 
 AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
@@ -54,6 +58,38 @@ def test_trainers_own_cosine_is_reported_as_a_formula_that_gives_the_lr_of_every
     schedule = started(lives["own"])["lr_schedule"]
     told = type(LR)(**schedule)
     assert column(lives["own"], "lr") == {step: pytest.approx(told.lr(step=int(step))) for step in lives["own"]["true"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "known"),
+    [
+        ("linear", {}, True),
+        ("cosine", {}, True),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.1}, True),
+        ("constant", {}, True),
+        ("constant_with_warmup", {}, True),
+        ("polynomial", {"power": 2.0}, False),
+        ("inverse_sqrt", {}, False),
+        ("cosine_with_restarts", {"num_cycles": 2}, False),
+    ],
+)
+@pytest.mark.parametrize("warmup", [0, 7])
+def test_a_scheduler_of_trainers_is_a_formula_or_none_at_all(
+    name: str, more: dict[str, float], known: bool, warmup: int
+) -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=3e-3)
+    scheduler = get_scheduler(name, optimizer, warmup, 100, scheduler_specific_kwargs=dict(more))
+    trainer = SimpleNamespace(
+        lr_scheduler=scheduler,
+        args=SimpleNamespace(get_warmup_steps=lambda _: 0 if name == "constant" else warmup),
+    )
+    made = schedule_of(trainer, SimpleNamespace(lr_scheduler=None), 100)
+    assert (made is not None) == known
+    for step in range(1, 101):
+        if made is not None:
+            assert made.lr(step=step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15)
+        optimizer.step()
+        scheduler.step()
 
 
 def test_lr_and_adams_settings_hold_from_the_anchor_on_and_the_scheduler_keeps_its_own_state(either: Lives) -> None:
@@ -111,7 +147,8 @@ def test_batches_get_shorter_with_labels_and_masks_and_the_loss_stays_the_mean_o
         8 * n for n in wanted.values()
     ]
     assert column(short, "loss") == {step: pytest.approx(short["true"][step], rel=1e-5) for step in AFTER}
-    assert short["evaluated_lengths"] == [SEQLEN]
+    assert short["evaluated_lengths"] == [SEQLEN]  # and divided by as many labels
+    assert short["evaluated"]["8"] == pytest.approx(lives["own"]["evaluated"]["8"], rel=0.02)
     told = started(short)
     assert (told["seqlen"], told["seqlen_schedule"]) == (8, LENGTHS.to_json())
 

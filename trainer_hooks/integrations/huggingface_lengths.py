@@ -3,7 +3,7 @@ that count, so that the loss stays the mean over the tokens that are trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from torch import Tensor
@@ -45,16 +45,28 @@ class Lengths:
         )
         if state is not None and isinstance(self._pacing, Following):
             self._pacing.load(state)
-        inner = trainer._get_num_items_in_batch
-
-        def shortened(batch_samples: list[Any], *args: Any, **kwargs: Any) -> Any:
-            with guard("shorten the batches"):
-                length = self.length(trainer.state.global_step + 1)
-                batch_samples[:] = [cut(batch, length) for batch in batch_samples]
-            return inner(batch_samples, *args, **kwargs)
-
         if schedule.warms_up:
-            trainer._get_num_items_in_batch = shortened
+            self._take_over(guard, trainer.get_batch_samples, trainer._get_num_items_in_batch)
+
+    def _take_over(self, guard: Guard, draw: Callable[..., Any], count: Callable[..., Any]) -> None:
+        trainer, drawing = self._trainer, False
+
+        def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            nonlocal drawing
+            drawing = True
+            try:
+                return draw(*args, **kwargs)
+            finally:
+                drawing = False
+
+        def num_items_in_batch(batch_samples: list[Any], *args: Any, **kwargs: Any) -> Any:
+            with guard("shorten the batches"):
+                if drawing:  # an evaluation counts too
+                    length = self.length(trainer.state.global_step + 1)
+                    batch_samples[:] = [cut(batch, length) for batch in batch_samples]
+            return count(batch_samples, *args, **kwargs)
+
+        trainer.get_batch_samples, trainer._get_num_items_in_batch = get_batch_samples, num_items_in_batch
 
     def length(self, step: int) -> int:
         """Tokens per sample of the update that makes `step`."""
@@ -71,7 +83,8 @@ class Lengths:
 
     def close(self) -> None:
         """Batches are left alone again."""
-        self._trainer.__dict__.pop("_get_num_items_in_batch", None)
+        for name in ("get_batch_samples", "_get_num_items_in_batch"):
+            self._trainer.__dict__.pop(name, None)
 
 
 def cut(batch: Any, length: int) -> Any:
