@@ -31,7 +31,7 @@ check:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | tail -n 3
-	@echo "==> tests of the first tier, on $(WORKERS) workers: half an hour or more on two cores"
+	@echo "==> tests of the first tier, on $(WORKERS) workers: about ten minutes on two cores"
 	@$(PYTEST) -m 'not full and not soak'
 
 rest: setup wandb # the second tier without the first: with `make test` before it, `make full`

@@ -1,10 +1,6 @@
-"""How bytes of a file come in: regular files alone, and never more than a reader can hold.
+"""Bounded reading of files that may be anything: a pipe, an endless device, a gigabyte in a kilobyte's place, a bomb.
 
-A file of ours, or one that a person names, may be anything: a pipe that never answers, a device without an end, a
-gigabyte where a kilobyte should be, an archive of zeros. Whole documents are read up to a size; lines up to a length;
-what is compressed up to a ratio. A file that goes on and on is read to its end, in the memory of one block.
-
-What is refused is an UnfitFileError, an OSError: whoever says why a file can't be read says this, too.
+Documents are read up to a size, lines up to a length, compressed data up to a ratio; else UnfitFileError, an OSError.
 """
 
 from __future__ import annotations
@@ -22,31 +18,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 from sentinel.vocabulary.errors import LineError, SentinelError
 from sentinel.vocabulary.numbers import load_object
 
-__all__ = [
-    "DOCUMENT_BYTES",
-    "LINE_BYTES",
-    "SECRET_BYTES",
-    "UNPACKED_RATIO",
-    "UnfitFileError",
-    "open_regular",
-    "read_document",
-    "read_record",
-    "read_text",
-    "unpacked",
-]
-
-DOCUMENT_BYTES = 64 << 20
-"""Of a document that is read whole: a configuration, a job script, overrides.json, a record of ours."""
-
-SECRET_BYTES = 64 << 10
-"""Of a file that holds a token or a password."""
-
-LINE_BYTES = 4 << 20
-"""Of a line that is kept: a row, an object, a record of a journal or of the incident log."""
-
-UNPACKED_RATIO = 200
-"""Bytes that a compressed byte may become, once there are more than a few of them. Logs and tables reach 5 to 50."""
-
+DOCUMENT_BYTES = 64 << 20  # a document that is read whole: a configuration, a job script, a record of ours
+SECRET_BYTES = 64 << 10  # a file that holds a token or a password
+LINE_BYTES = 4 << 20  # a line that is kept: a row, an object, a record of a journal or of the incident log
+_UNPACKED_RATIO = 200  # bytes per compressed byte, beyond the free ones; logs and tables reach 5 to 50
 _UNPACKED_FREELY = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -55,7 +30,7 @@ T = TypeVar("T")
 
 
 class UnfitFileError(OSError):
-    """A file that is there, may be read, and is not what is read here: too large, no regular file, no text."""
+    """A file that may be read but is not what is expected: too large, no regular file, no text."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -64,8 +39,9 @@ def open_regular(path: Path) -> BinaryIO:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise UnfitFileError(code, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file", str(path))
+        is_folder = stat.S_ISDIR(mode)
+        why = (errno.EISDIR, "it is a folder") if is_folder else (errno.EINVAL, "it is no regular file")
+        raise UnfitFileError(*why, str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -86,15 +62,11 @@ def read_text(path: Path, limit: int = DOCUMENT_BYTES, *, errors: str = "strict"
     try:
         return data.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        what = f"byte {error.start} is not UTF-8"
-        raise UnfitFileError(errno.EILSEQ, what, str(path)) from error
+        raise UnfitFileError(errno.EILSEQ, f"byte {error.start} is not UTF-8", str(path)) from error
 
 
 def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[SentinelError] = LineError) -> T:
-    """What is made of the JSON object in the file, a record of ours.
-
-    FileNotFoundError where there is none; else the refusal, which names the file. OSError where it can't be opened.
-    """
+    """What `made` makes of the file's JSON object; else the refusal, which names the file. OSError as of opening it."""
     try:
         return made(load_object(read_text(path)))
     except (LineError, UnfitFileError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -106,7 +78,7 @@ def read_record(path: Path, made: Callable[[dict[str, Any]], T], refusal: type[S
 def unpacked(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked where it is a gzip file. OSError as of `open_regular`.
 
-    Reading raises OSError (EFBIG) where a few bytes become very many, EOFError and zlib.error where it is damaged.
+    Reading raises OSError (EFBIG) where a few bytes become very many, EOFError or zlib.error where it is damaged.
     """
     with open_regular(path) as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
@@ -123,8 +95,7 @@ class _Unpacked(BufferedIOBase):
 
     def __init__(self, path: Path, packed: BinaryIO, inner: gzip.GzipFile) -> None:
         super().__init__()
-        self._path, self._packed, self._inner = path, packed, inner
-        self._given = 0
+        self._path, self._packed, self._inner, self._given = path, packed, inner, 0
 
     def readable(self) -> bool:
         return True
@@ -132,10 +103,9 @@ class _Unpacked(BufferedIOBase):
     def read1(self, size: int = -1) -> bytes:
         data = self._inner.read1(_BLOCK_BYTES if size < 0 else min(size, _BLOCK_BYTES))
         self._given += len(data)
-        if self._given > _UNPACKED_FREELY + UNPACKED_RATIO * self._packed.tell():
-            raise UnfitFileError(
-                errno.EFBIG, f"it unpacks to more than {UNPACKED_RATIO} times its size", str(self._path)
-            )
+        if self._given > _UNPACKED_FREELY + _UNPACKED_RATIO * self._packed.tell():
+            why = f"it unpacks to more than {_UNPACKED_RATIO} times its size"
+            raise UnfitFileError(errno.EFBIG, why, str(self._path))
         return data
 
     def read(self, size: int | None = -1) -> bytes:

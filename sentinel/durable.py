@@ -13,24 +13,16 @@ from pathlib import Path
 
 from sentinel.vocabulary.errors import FilesystemRefused, FilesystemUnavailable
 
-__all__ = ["make_folders", "os_errors_named", "sync_folder", "write_atomically"]
-
 _FOR_A_PERSON = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
     | {errno.EFBIG, errno.EINVAL, errno.EILSEQ}  # sentinel.bounded: too large, no regular file, no text
-)
-"""What does not pass by itself."""
-
-_LEFT_BEHIND_NS = 3600 * 10**9
-"""Age of a temporary file whose writer was killed: no write takes that long, and one that does writes again."""
+)  # none of these passes by itself
+_LEFT_BEHIND_NS = 3600 * 10**9  # no write takes that long, and one that does writes again
 
 
 @contextmanager
 def os_errors_named(where: Path | str) -> Iterator[None]:
-    """What the operating system says no to in the block becomes an error of ours that names the file and the reason.
-
-    `where` stands for the file where the system itself names none (a write, an fsync).
-    """
+    """Turns an OSError of the block into a SentinelError that names the file (`where` if the system names none)."""
     try:
         yield
     except OSError as error:
@@ -43,21 +35,20 @@ def os_errors_named(where: Path | str) -> Iterator[None]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replaces the file's content, whole or not at all, and returns when it is on the disk.
 
-    Any number of processes may write one file at the same time: each has a temporary file of its own beside it, and
-    the last rename counts. A temporary file that a killed writer has left is removed by a later write of the file,
-    once it is an hour old.
+    Several processes may write one file: each writes a temporary file of its own beside it, and the last rename
+    counts. A later write removes the temporary file of a killed writer once it is an hour old.
     """
     with os_errors_named(path):
         try:
             now_ns = _replace(path, content)
-        except FileNotFoundError:  # the folder is not there, or the write took so long that it was taken for a leftover
+        except FileNotFoundError:  # no such folder, or another writer took the temporary file for a leftover
             now_ns = _replace(path, content)
         _remove_leftovers(path, now_ns)
     sync_folder(path.parent)
 
 
 def _replace(path: Path, content: str | bytes) -> int:
-    """Returns the time, in ns, by the clock of the filesystem."""
+    """Returns the time, ns, by the filesystem's clock."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with beside.open("xb") as file:
@@ -76,7 +67,6 @@ def _replace(path: Path, content: str | bytes) -> int:
 
 
 def _remove_leftovers(path: Path, now_ns: int) -> None:
-    """Removes old temporary files of this one file; `now_ns` is by the clock of the filesystem, as their ages are."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.new")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
@@ -87,7 +77,7 @@ def _remove_leftovers(path: Path, now_ns: int) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Creates the folder, and those above it that are not there; returns when their names are on the disk."""
+    """Creates the folder and its missing parents; returns when their names are on the disk."""
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(exist_ok=True)

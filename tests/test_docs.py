@@ -13,13 +13,12 @@ import yaml
 
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import app
 from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.ladder import Rung
-from sentinel.plan.policy import Policy
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Policy, Tuning
 from sentinel.vocabulary.metrics import DAEMON_METRICS, all_metrics, every_name
 from tools.pages import PAGES as MADE
 

@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sentinel.config import Config, field_docs
-from sentinel.vocabulary.ranges import ranges_of
+from sentinel.vocabulary.numbers import ranges_of
 
 __all__ = ["page"]
 

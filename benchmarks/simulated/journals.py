@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulated.runs import FIRST_STEP, SimulatedRun
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import encode
+from sentinel.vocabulary.sample import RunStarted, encode
 
 __all__ = ["main"]
 

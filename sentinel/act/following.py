@@ -1,28 +1,53 @@
-"""The newest attempt's line of descent, followed sample by sample."""
+"""The newest attempt's line of descent, followed sample by sample, and the runs that it is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
+from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunStarted, Sample
 
-__all__ = ["Following", "anchor_at"]
+log = logging.getLogger(__name__)
+
+# a comparison is made four times for each doubling of the steps: it does not get better by reading more often
+_READ_AGAIN_AFTER_S = 3600.0
+
+
+class References:
+    """Reads each at the first look, and again once what is held is older than an hour. One that can't be read is told
+    in the log and passed over, or stays as it was: a run is not left unwatched since its sibling's disk is away."""
+
+    def __init__(self, paths: Sequence[Path] = (), read: Callable[[Path], Reference] | None = None) -> None:
+        self._paths = paths if read is not None else ()
+        self._read = read
+        self._held: dict[Path, Reference] = {}
+        self._read_unix_s = -math.inf
+
+    def at(self, now_unix_s: float) -> tuple[Reference, ...]:
+        if self._read is not None and now_unix_s - self._read_unix_s > _READ_AGAIN_AFTER_S:
+            self._read_unix_s = now_unix_s
+            for path in self._paths:
+                try:
+                    self._held[path] = self._read(path)
+                except (SentinelError, OSError) as error:
+                    log.warning("the reference %s can't be read: %s", path, error)
+        return tuple(self._held[path] for path in self._paths if path in self._held)
 
 
 class Following:
     """What the watch needs of each sample once: the judge's series, where the readings were ill, and where the data
-    stood at the checkpoints.
-
-    A look takes what is new. The line is gone through from its beginning where it has become another one (a new
-    attempt, or the report of how it began), and where a checkpoint is listed whose step was taken too long ago to be at
-    hand, and of which the trainer has not said that it was saved: once for each.
-    """
+    stood at the checkpoints. A look takes what is new. The line is gone through from its beginning where it has become
+    another one (a new attempt, or the report of how it began), and where a checkpoint is listed whose step was taken
+    too long ago to be at hand, and of which the trainer has not said that it was saved: once for each."""
 
     def __init__(self, history: History, thresholds: Thresholds, planned: Sequence[int] = ()) -> None:
         self._history = history
@@ -30,15 +55,13 @@ class Following:
         self._planned = planned
         self._references: Sequence[Reference] = ()
         self._followed: tuple[int, bool] | None = None
+        # steps whose positions are known, where the line of descent has told them, and are kept where it still will
         self._expected: set[int] = set()
-        """Steps whose positions are known, where the line of descent has told them, and are kept where it still will.
-        """
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
         self._ill_spans = UnhealthySpans(thresholds, planned)
 
     def compare_with(self, references: Sequence[Reference]) -> None:
-        """What the references are from now on."""
         self._references = references
         self.series.compare_with(references)
 
@@ -49,7 +72,6 @@ class Following:
 
     @property
     def ill_spans(self) -> tuple[UnhealthySpan, ...]:
-        """Steps of the line of descent at which its readings were ill."""
         return self._ill_spans.spans
 
     def take(self, record: Record) -> None:
@@ -60,10 +82,16 @@ class Following:
             self._note(record, self._positions)
         elif isinstance(record, Sample) and attempt is not self._history.latest:
             self._expected.discard(record.global_step)  # an ancestor's late word, which was looked for in vain
-        elif isinstance(record, CheckpointSaved):
-            self._take_saved(attempt, record.global_step)
-        elif isinstance(record, RunStarted) and self._is_beginning(attempt):
-            self._begin(attempt, ())
+        elif isinstance(record, CheckpointSaved):  # it will be listed, perhaps much later
+            at_hand = attempt.samples
+            if self._followed == _known_of(attempt) and at_hand and at_hand[0].global_step <= record.global_step:
+                self._expected.add(record.global_step)
+                for sample in at_hand:
+                    self._note(sample, self._positions)
+        elif isinstance(record, RunStarted):
+            begins = attempt is self._history.latest and not attempt.made
+            if begins and self._history.from_scratch(attempt):  # all samples of its line of descent are still to come
+                self._begin(attempt, ())
 
     def catch_up(self) -> None:
         """After the last record: goes over to the newest attempt, if there is a new one. What `again` raises."""
@@ -83,26 +111,14 @@ class Following:
             self._expected |= unknown
         return {step: self._positions[step] for step in sorted(steps) if step in self._positions}
 
-    def _take_saved(self, attempt: Attempt, step: int) -> None:
-        """A checkpoint that will be listed, perhaps much later: its sample is at hand now, or still to come."""
-        at_hand = attempt.samples
-        if self._followed == _known_of(attempt) and at_hand and at_hand[0].global_step <= step:
-            self._expected.add(step)
-            for sample in at_hand:
-                self._note(sample, self._positions)
-
-    def _is_beginning(self, attempt: Attempt) -> bool:
-        """Whether all samples of its line of descent are still to come."""
-        return attempt is self._history.latest and not attempt.made and self._history.from_scratch(attempt)
-
     def _begin(self, attempt: Attempt, samples: Iterable[Sample]) -> None:
         series, positions = Series(self._thresholds, (), self._planned, self._references), dict[int, Anchor]()
         ill_spans = UnhealthySpans(self._thresholds, self._planned)
-        for sample in samples:
+        for sample in samples:  # what it raises leaves all as it was
             _push(sample, series, ill_spans)
             self._note(sample, positions)
-        self.series, self._positions, self._followed = series, positions, _known_of(attempt)
-        self._ill_spans = ill_spans
+        self.series, self._ill_spans = series, ill_spans
+        self._positions, self._followed = positions, _known_of(attempt)
 
     def _note(self, sample: Sample, positions: dict[int, Anchor]) -> None:
         if sample.global_step in self._expected:
@@ -115,12 +131,8 @@ def _push(sample: Sample, series: Series, ill_spans: UnhealthySpans) -> None:
 
 
 def anchor_at(sample: Sample) -> Anchor:
-    """Where the data stood after the sample's step."""
-    return Anchor(
-        global_step=sample.global_step,
-        consumed_samples=sample.consumed_samples,
-        consumed_tokens=sample.consumed_tokens,
-    )
+    step, samples, tokens = sample.global_step, sample.consumed_samples, sample.consumed_tokens
+    return Anchor(global_step=step, consumed_samples=samples, consumed_tokens=tokens)
 
 
 def _known_of(attempt: Attempt) -> tuple[int, bool]:

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.act.source import Source
-from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.plan.observation import JobsSeen
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-__all__ = ["Launcher", "Neighbours"]
 
 
 class Launcher(Protocol):
@@ -25,44 +22,33 @@ class Launcher(Protocol):
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         """What is there of the job, now. Does not raise when nobody can say: it says so."""
-        ...
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Records what a later start will need and what its neighbour will have forgotten by then."""
-        ...
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""
-        ...
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Makes ready, and has checked, what `start` will submit. SlurmRefused, ScriptRefused, ConfigError."""
-        ...
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
         """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
-        ...
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
         """What a person types to start the job again, one line each; empty where that is not known."""
-        ...
 
     def keep_stacks(self, folder: Path) -> None:
         """Writes what each of the job's processes is doing into the folder, where py-spy is there. Never raises."""
-        ...
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Stops all of the job but what was started for the rollback `spare`; returns when it is seen gone.
-
-        JobStillAlive when it is not.
-        """
-        ...
+        JobStillAlive when it is not."""
 
     def start(
         self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
     ) -> None:
         """Starts the job again, or what of it is still missing. ConfigError, SlurmRefused, SlurmUnavailable."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +64,4 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
-    source_log: Path | None = None
-    """The log that the readings come from, or a pattern; None where they come from journals."""
+    source_log: Path | None = None  # the log that the readings come from, or a pattern; None: journals

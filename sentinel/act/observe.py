@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import Any
 
-from sentinel.act.following import Following
+from sentinel.act.following import Following, References
 from sentinel.act.neighbours import Neighbours
-from sentinel.act.overlap import Overlap
-from sentinel.act.references import References
-from sentinel.act.sample_cache import SampleCache
-from sentinel.act.source import RereadSource
-from sentinel.act.witnesses import Witnessing
-from sentinel.adapters.tensorboard import TensorBoard
+from sentinel.act.source import RereadSource, SampleCache
+from sentinel.act.witnesses import Overlap, Witnessing
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident import Event, Incident
+from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState
-from sentinel.plan.reported import step_time_s
-from sentinel.plan.witnesses import Life
+from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-__all__ = ["Observer"]
 
 log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified.
-
-    What it keeps does not grow with the run's steps, nor does what a look costs: the journals tell the rest again.
-    """
+    """Looks at the run; keeps what it needs of the history that it has read, and which checkpoints were verified. What
+    it keeps does not grow with the run's steps, nor does what a look costs: the journals tell the rest again."""
 
     def __init__(
         self,
@@ -76,10 +67,8 @@ class Observer:
 
     @os_errors_named("the run's folders")
     def look(self, now_unix_s: float, *, room: bool = False) -> Look:
-        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read.
-
-        `room` asks for the free space as well, which is else counted while an incident is open.
-        """
+        """One look, now. FilesystemUnavailable or FilesystemRefused when something there can't be read. `room` asks for
+        the free space as well, which is else counted while an incident is open."""
         began_s, self._asked_for_room = monotonic(), room
         self._following.compare_with(self._references.at(now_unix_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
@@ -113,27 +102,21 @@ class Observer:
             raise JobStillAlive(answers)
 
     def witnesses(self) -> RunState:
-        """What the witnesses say now, and nothing else of the run."""
         return RunState(now_unix_s=0.0, **self._witnesses(self._near.launcher.look(self.started)))
 
     def _witnesses(self, jobs: JobsSeen) -> dict[str, Any]:
-        attempts = self._witnessing.attempts(self._history, jobs)
-        gone_after_s = self._thresholds.gone_after_s
-        return {
-            "jobs": jobs,
-            "attempts": attempts,
-            "signs": self._witnessing.signs(attempts, jobs, self._logs(jobs), gone_after_s),
-            "gone_after_s": gone_after_s,
-            "step_time_s": step_time_s(self._history.latest),
-        }
+        attempts, gone_after_s = self._witnessing.attempts(self._history, jobs), self._thresholds.gone_after_s
+        signs = self._witnessing.signs(attempts, jobs, self._logs(jobs), gone_after_s)
+        newest = self._history.latest
+        times = [s.step_time_s for s in newest.samples[-100:] if s.step_time_s is not None] if newest else []
+        pace = {"gone_after_s": gone_after_s, "step_time_s": median(times) if times else None}
+        return {"jobs": jobs, "attempts": attempts, "signs": signs, **pace}
 
     @os_errors_named("the run's folders")
     def keep_jobs(self) -> None:
-        """Has the launcher record what it would need to start the job again."""
         self._near.launcher.keep(self.started)
 
     def script_refusal(self, overrides: Overrides) -> str | None:
-        """Why the job script can't carry these changes, as a sentence; None where it can."""
         try:
             self._near.launcher.preview(self.started, overrides)
         except (ConfigError, ScriptRefused) as error:
@@ -149,7 +132,7 @@ class Observer:
         for tag in tags:
             self._verified.pop(tag, None)
 
-    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Mapping[str, Any], ...]) -> None:
+    def _attribute(self, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...]) -> None:
         """Says of an attempt that was read from a log for which rollback it was started."""
         started = attempt.started if attempt else None
         if self._near.source_log is None or attempt is None or started is None or started.rollback is not None:
@@ -158,19 +141,15 @@ class Observer:
             attempt.started = replace(started, rollback=rollback)
 
     def _run_state(
-        self,
-        now_unix_s: float,
-        attempt: Attempt | None,
-        jobs: JobsSeen,
-        events: tuple[Mapping[str, Any], ...],
+        self, now_unix_s: float, attempt: Attempt | None, jobs: JobsSeen, events: tuple[Event, ...]
     ) -> RunState:
-        near = self._near
-        started = self.started
-        incidents = fold(events)
-        checkpoints = self._checkpoints()
+        near, started, incidents, checkpoints = self._near, self.started, fold(events), self._checkpoints()
+        board, of_attempt = near.tensorboard, attempt.started if attempt else None
+        git = board.git_work_tree() if board else None
+        local = datetime.fromtimestamp(now_unix_s).astimezone()
         return RunState(
             now_unix_s=now_unix_s,
-            minute_of_day=_minute_of_day(now_unix_s),
+            minute_of_day=60 * local.hour + local.minute,
             **self._witnesses(jobs),
             overlap=self._overlap.sentence(self._history),
             starts_unix_s=_starts(events),
@@ -179,18 +158,18 @@ class Observer:
             disagreement=near.checkpoints.disagreement(),
             room_problem=self._room_problem(incidents),
             overrides=near.overrides.read(),
-            tensorboard_past=near.tensorboard.last_step() if near.tensorboard else None,
-            tensorboard_samples=near.tensorboard.last_samples() if near.tensorboard else None,
-            tensorboard_git=_git_work_tree(near.tensorboard),
+            tensorboard_past=board.last_step() if board else None,
+            tensorboard_samples=board.last_samples() if board else None,
+            tensorboard_git=None if git is None else str(git),
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
-            baseline=filled(baseline_of(attempt.started if attempt else None), jobs.script_baseline),
+            baseline=filled(baseline_of(of_attempt), jobs.script_baseline),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
             ill_spans=self._following.ill_spans,
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
-            world_size=attempt.started.world_size if attempt and attempt.started else None,
+            world_size=of_attempt.world_size if of_attempt else None,
             incidents=incidents,
             quarantined=near.checkpoints.quarantined_incidents(),
             approvals=near.approvals.read(),
@@ -199,8 +178,11 @@ class Observer:
         )
 
     def _checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Those that are there, and those of which only the pin is."""
-        found = [self._seen(c) for c in self._near.checkpoints.list()]
+        """Those that are there, with what was verified of them, and those of which only the pin is."""
+        found = list(self._near.checkpoints.list())
+        for n, c in enumerate(found):
+            if c.complete and (known := self._verified.get(c.tag)) is not None:
+                found[n] = replace(c, verified=known.verified, problem=known.problem)
         pins = self._near.checkpoints.pins
         gone = set(pins.tags()) - {c.tag for c in found}
         found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
@@ -215,12 +197,6 @@ class Observer:
         except OSError as error:
             return f"the free space can't be counted: {error}"
         return room.problem if room else None
-
-    def _seen(self, checkpoint: Checkpoint) -> Checkpoint:
-        known = self._verified.get(checkpoint.tag)
-        if known is None or not checkpoint.complete:
-            return checkpoint
-        return replace(checkpoint, verified=known.verified, problem=known.problem)
 
     def _read(self) -> bool:
         """Takes what is new in the source; False when it can't be got at (a filesystem, a Prometheus that is away)."""
@@ -267,16 +243,6 @@ class Observer:
 _ALIVE = {Life.ALIVE: True, Life.GONE: False, Life.UNKNOWN: None}
 
 
-def _starts(events: tuple[Mapping[str, Any], ...]) -> tuple[float, ...]:
+def _starts(events: tuple[Event, ...]) -> tuple[float, ...]:
     begun = [e for e in events if e["event"] == "intent" and e["action"]["kind"] == "start_job"]
     return tuple(float(e["time_unix_s"]) for e in begun)
-
-
-def _git_work_tree(tensorboard: TensorBoard | None) -> str | None:
-    work_tree = tensorboard.git_work_tree() if tensorboard else None
-    return None if work_tree is None else str(work_tree)
-
-
-def _minute_of_day(now_unix_s: float) -> int:
-    local = datetime.fromtimestamp(now_unix_s).astimezone()
-    return 60 * local.hour + local.minute

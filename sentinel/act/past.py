@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
@@ -20,24 +20,18 @@ from sentinel.plan.turn_incident import to_preview
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = ["Past", "evidence"]
-
-ScriptRefusal = Callable[[Overrides], str | None]
-"""Why the job script can't carry these changes, as a sentence; None where it can."""
+ScriptRefusal = Callable[[Overrides], str | None]  # why the job script can't carry the changes; None where it can
 
 
 @dataclass(slots=True)
 class _Known:
     """What was read of the runs' past, and up to where it was followed."""
 
-    of: tuple[object, ...]
-    """Whose it is: with another onset, danger, target or attempt it is another past."""
-
+    of: tuple[object, ...]  # whose it is: with another onset, danger, target or attempt it is another past
     old: OldTrend | None
     validated_before: Sequence[Validation]
     restart: Restart
-    made: int = 0
-    """Samples of the attempt that the restart has taken."""
+    made: int = 0  # samples of the attempt that the restart has taken
 
 
 class Past:
@@ -70,7 +64,6 @@ class Past:
     def recovery(
         self, incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, *, hold_steps: int
     ) -> Recovery:
-        """Whether the attempt that was started for the rollback has recovered by now."""
         known = self._followed(incident, rollback, attempt, look.history, _danger(incident, attempt, hold_steps))
         validations = look.history.validations(attempt)
         return recovery_of(
@@ -90,12 +83,8 @@ class Past:
         new = attempt.made - known.made if known is not None else 0
         samples: Iterable[Sample]
         if known is None or known.of != of or new > len(attempt.samples):
-            known = _Known(
-                of=of,
-                old=_trend_before(history, incident, full_seqlen),
-                validated_before=_validated_before(history, incident),
-                restart=Restart(danger, full_seqlen),
-            )
+            old, validated = _before_the_onset(history, incident, full_seqlen)
+            known = _Known(of=of, old=old, validated_before=validated, restart=Restart(danger, full_seqlen))
             samples = history.lineage(attempt)
         else:
             samples = attempt.samples[len(attempt.samples) - new :]
@@ -106,20 +95,15 @@ class Past:
         return known
 
 
-def _trend_before(history: History, incident: Incident, full_seqlen: int | None) -> OldTrend | None:
-    """Of the steps before the onset, of the attempt that diverged."""
+def _before_the_onset(
+    history: History, incident: Incident, full_seqlen: int | None
+) -> tuple[OldTrend | None, list[Validation]]:
+    """Of the attempt that diverged."""
     attempt, onset = history.attempts.get(incident.attempt), incident.onset_range
     if attempt is None or onset is None:
-        return None
-    return OldTrend.of((s for s in history.lineage(attempt) if s.global_step < onset[0]), full_seqlen)
-
-
-def _validated_before(history: History, incident: Incident) -> list[Validation]:
-    """The validations before the onset, of the attempt that diverged."""
-    attempt = history.attempts.get(incident.attempt)
-    if attempt is None or incident.onset_range is None:
-        return []
-    return [v for v in history.validations(attempt) if v.global_step < incident.onset_range[0]]
+        return None, []
+    old = OldTrend.of((s for s in history.lineage(attempt) if s.global_step < onset[0]), full_seqlen)
+    return old, [v for v in history.validations(attempt) if v.global_step < onset[0]]
 
 
 def _danger(incident: Incident, attempt: Attempt, hold_steps: int) -> Danger:
@@ -139,14 +123,9 @@ def evidence(history: History, attempt: Attempt, *, before: int) -> Evidence | N
     if attempt.started is None:
         return None
     samples = tuple(islice(history.samples(attempt), FIRST_STEPS))
-    earlier = history.attempts.get(before)
-    steps = {sample.global_step for sample in samples}
-    lr_before: dict[int, float] = {}
+    earlier, steps, lr_before = history.attempts.get(before), {sample.global_step for sample in samples}, {}
     if earlier is not None and earlier.number != attempt.number and len(steps) == FIRST_STEPS:
-        for sample in history.lineage(earlier):
-            if sample.global_step in steps and sample.lr is not None:
-                lr_before[sample.global_step] = sample.lr
-            if sample.global_step > max(steps):
-                break
+        same = takewhile(lambda sample: sample.global_step <= max(steps), history.lineage(earlier))
+        lr_before = {s.global_step: s.lr for s in same if s.global_step in steps and s.lr is not None}
     report = earlier.started if earlier is not None else None
     return Evidence(started=attempt.started, samples=samples, before=report, lr_before=lr_before)

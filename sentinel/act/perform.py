@@ -1,19 +1,17 @@
-"""Does one action through the adapters, with events of the incident log around it.
-
-Before anything is moved it is looked once more whether the job is gone, and the run still ours: the plan was made a
-moment ago, or an hour, where a filesystem hung.
-"""
+"""Does one action through the adapters, with events of the incident log around it; pins the last healthy checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
+from sentinel.adapters.checkpoints import Checkpoints
+from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,
@@ -29,40 +27,104 @@ from sentinel.plan.actions import (
     describe,
     to_json,
 )
-from sentinel.plan.incident import Rollback
+from sentinel.plan.incident import Event, Rollback
 from sentinel.plan.incident_events import event
 from sentinel.plan.look import Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
+from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
 
-__all__ = ["Perform", "Performer", "carry_out", "execute"]
-
-Perform = Callable[[Action], None]
-"""Does one action and returns when its effect has been seen; raises a SentinelError when it was not."""
-
-_MOST_ACTIONS = 50
-"""A plan has at most seven actions; more turns than this mean that an effect is not seen."""
-
 log = logging.getLogger(__name__)
+Say = Callable[[str], None]  # shows the person at the terminal one line
+_AROUND_ACTIONS = ("intent", "done", "failed")  # events that are not said: the action is described when it begins
 
 
+class Ledger:
+    """The incident log, as a watch or a command writes it."""
+
+    def __init__(self, append: Callable[[Event], None], clock: Callable[[], float], say: Say) -> None:
+        self._append = append
+        self._clock = clock
+        self._say = say
+        self._last_line: str | None = None
+
+    def say(self, line: str) -> None:
+        """Says a line, unless it was the last one said."""
+        if line != self._last_line:
+            self._last_line = line
+            self._say(line)
+
+    def record(self, event: Event) -> None:
+        """One event, with the time; returns when it is on the disk."""
+        self._append({**event, "time_unix_s": self._clock()})
+        line = None if event["event"] in _AROUND_ACTIONS else sentence(event)
+        if line is not None:
+            self.say(f"{event['incident']}: {line}" if event.get("incident") else line)
+
+    def record_all(self, events: Iterable[Event]) -> None:
+        for each in events:
+            self.record(each)
+
+
+_MOST = 2  # pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original
+
+
+@dataclass(eq=False)
+class Pinning:
+    """Pins the checkpoint that a turn names, and lets the one before it go where that loses nothing."""
+
+    checkpoints: Checkpoints
+    own: OwnPins
+    _pinned: str | None = field(default=None, init=False)
+    _last_warning: str | None = field(default=None, init=False)
+
+    def keep(self, tag: str) -> None:
+        """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
+        if tag == self._pinned:
+            return
+        try:
+            why = self._change_over(tag)
+        except (SentinelError, OSError) as error:
+            why = str(error)
+        if why is not None and (line := f"{tag} is not pinned: {why}") != self._last_warning:
+            self._last_warning = line
+            log.warning("%s", line)
+        self._pinned = tag
+
+    def _change_over(self, tag: str) -> str | None:
+        pins = self.checkpoints.pins
+        others = [old for old in self.own.read() if old != tag]  # a person's own pins are not ours to let go
+        kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
+        if len(kept) >= _MOST:
+            return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
+        self.own.write([*kept, tag])
+        pins.pin(tag)
+        log.debug("%s is pinned", tag)
+        return None
+
+
+Perform = Callable[[Action], None]  # returns when the action's effect has been seen; else raises a SentinelError
+_MOST_ACTIONS = 50  # a plan has at most seven actions; more turns than this mean that an effect is not seen
+
+
+@dataclass(eq=False)
 class Performer:
-    """`__call__` is a `Perform`."""
+    """`__call__` is a `Perform`. `own` raises LockHeld where another sentinel has the run by now. Before anything is
+    moved it is looked once more whether the job is gone, and the run still ours: the plan was made a moment ago, or an
+    hour, where a filesystem hung."""
 
-    def __init__(self, neighbours: Neighbours, observer: Observer, own: Callable[[], None] = lambda: None) -> None:
-        """`own` raises LockHeld where another sentinel has the run by now."""
-        self._near = neighbours
-        self._observer = observer
-        self._own = own
+    neighbours: Neighbours
+    observer: Observer
+    own: Callable[[], None] = lambda: None
 
     def __call__(self, action: Action) -> None:
-        near, started = self._near, self._observer.started
+        near, started = self.neighbours, self.observer.started
         self._fence(action)
-        self._own()
+        self.own()
         match action:
             case VerifyCheckpoint(tag):
-                self._observer.verified(near.checkpoints.verify(tag))
+                self.observer.verified(near.checkpoints.verify(tag))
             case RestorePinned(tag):
                 near.checkpoints.pins.restore(tag)
             case PrepareJob(_, rollback, overrides):
@@ -73,7 +135,7 @@ class Performer:
                 near.launcher.stop(started, spare)
             case QuarantineCheckpoints(tags, incident, rollback):
                 near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
-                self._observer.forget(tags)
+                self.observer.forget(tags)
             case PointLatest(tag, global_step, incident, rollback):
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard():
@@ -88,22 +150,20 @@ class Performer:
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
         if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | StartJob):
-            self._observer.fenced(action.rollback)
+            self.observer.fenced(action.rollback)
         elif isinstance(action, WriteOverrides):
-            self._observer.fenced(action.overrides.rollback)
+            self.observer.fenced(action.overrides.rollback)
 
     def _cut(self, action: CutTensorBoard) -> None:
-        if self._near.tensorboard is not None:
-            report = self._near.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
+        if self.neighbours.tensorboard is not None:
+            report = self.neighbours.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
             for sentence in report.sentences():
                 log.warning("TensorBoard: %s", sentence)
 
 
 def execute(turn: Turn, newest_attempt: int | None, act: Perform, ledger: Ledger) -> None:
-    """Performs the turn's action, recorded before and after, and raises what it raised.
-
-    `newest_attempt` is the last that was known: what a later one does has come after the action, by whatever clock.
-    """
+    """Performs the turn's action, recorded before and after, and raises what it raised. `newest_attempt` is the last
+    that was known: what a later one does has come after the action, by whatever clock."""
     for action in turn.actions:
         if not turn.on_record:
             with os_errors_named("a file of the run"):
@@ -137,7 +197,7 @@ def carry_out(
         if not plan.actions:
             ledger.record(event("applied", rollback.overrides.incident, rollback=rollback.id))
             return
-        incident, action = rollback.overrides.incident, plan.actions[:1]
-        turn = Turn(reason=plan.reason, actions=action, incident=incident, rollback=rollback.id)
+        incident = rollback.overrides.incident
+        turn = Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident, rollback=rollback.id)
         execute(turn, look.newest_attempt, act, ledger)
     raise PermanentError(f"{rollback.id}: the same actions are planned again and again; their effect is not seen")

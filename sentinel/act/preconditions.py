@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from sentinel.act.file_activity import modified_unix_s
 from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
-from sentinel.adapters.processes import elsewhere
-
-__all__ = ["Fault", "faults"]
+from sentinel.adapters.witnesses import elsewhere
 
 
 class Fault(str):
@@ -34,10 +33,8 @@ def faults(
     silent_s: float,
     gone_after_s: float,
 ) -> Iterator[str]:
-    """Why nothing may be stopped, moved or started from here, as sentences that say what would be right.
-
-    `newest` is the newest attempt, `silent_s` the age of its journal; `gone_after_s`: see Thresholds.
-    """
+    """Why nothing may be stopped, moved or started from here, as sentences that say what would be right. `newest` is
+    the newest attempt, `silent_s` the age of its journal; `gone_after_s`: see Thresholds."""
     if kind == "elsewhere":
         return
     yield from _of_owners(state_dir, checkpoints)
@@ -49,17 +46,14 @@ def faults(
     if kind == "slurm" and user is not None:
         yield from _of_user(user)
     if kind == "local" and newest is not None and not newest.finished and silent_s < gone_after_s:
-        why = elsewhere(newest.started)
-        if why is not None:
+        attempt, host, job = newest.started.attempt, newest.started.host, newest.started.job_id
+        if (why := elsewhere(newest.started)) is not None:
             yield Fault(
-                f"attempt {newest.started.attempt} runs on {newest.started.host}, and can't be seen: {why}; "
+                f"attempt {attempt} runs on {host}, and can't be seen: {why}; "
                 f"[launcher] kind = 'local' acts on this machine alone: run sentinel there"
             )
-        elif newest.started.job_id not in (None, _own_job()):
-            yield Fault(
-                f"attempt {newest.started.attempt} is Slurm's job {newest.started.job_id}: "
-                "[launcher] kind should be 'slurm'"
-            )
+        elif job not in (None, _own_job()):
+            yield Fault(f"attempt {attempt} is Slurm's job {job}: [launcher] kind should be 'slurm'")
     yield from (Fault(w.foreign) for w in launcher.look(started).writers if w.foreign)
 
 
@@ -94,7 +88,7 @@ def _of_user(user: str) -> Iterator[str]:
 def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
     """Of what lies in the folders, where something does: a project's folder may be a colleague's."""
     for folder, inside in ((checkpoints, "*[0-9]"), (state_dir / "attempts", "*.jsonl")):
-        newest = max(folder.glob(inside), key=_modified_unix_s, default=folder)
+        newest = max(folder.glob(inside), key=modified_unix_s, default=folder)
         try:
             owner = newest.stat().st_uid
         except OSError:
@@ -102,13 +96,6 @@ def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
         if owner != os.geteuid():
             theirs, mine = _name(owner), _name(os.geteuid())
             yield Fault(f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}")
-
-
-def _modified_unix_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _name(number: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
+from sentinel.act.perform import Ledger
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
@@ -15,27 +15,22 @@ from sentinel.plan.incident_events import closed
 from sentinel.plan.liveness import hindered
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 
-__all__ = ["quarantine_of", "settle", "take_back", "undo_incident", "undoable"]
-
 
 def undoable(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
     """Incidents whose rollbacks can be taken back, in the order to do so: the newest first."""
-    found = [
-        i for i in incidents if i.outcome != "undone" and not i.purged and not all(r.taken_back for r in i.rollbacks)
-    ]
+    there = [i for i in incidents if i.outcome != "undone" and not i.purged]
+    found = [i for i in there if not all(r.taken_back for r in i.rollbacks)]
     found += [i for i in incidents if i.undoing and i not in found]
     return tuple(reversed(found))
 
 
 def undo_incident(incidents: tuple[Incident, ...], wanted: str | None) -> Incident:
-    """The incident to undo: the named one, or the last that has a rollback. ConfigError says which can be undone.
-
-    Only the last one with a rollback: what an earlier one took away was replaced by what came after it.
-    """
+    """The incident to undo: the named one, or the last that has a rollback. ConfigError says which can be undone. Only
+    the last one with a rollback: what an earlier one took away was replaced by what came after it."""
     there = undoable(incidents)
     if not there:
         raise ConfigError("there is no rollback to undo")
-    if wanted is None or wanted == there[0].id:
+    if wanted in (None, there[0].id):
         return there[0]
     if wanted not in [i.id for i in there]:
         raise ConfigError(f"{wanted} can't be undone; undo is possible for {', '.join(i.id for i in there)}")
@@ -49,20 +44,16 @@ def quarantine_of(incident: Incident, checkpoints: Checkpoints) -> tuple[str, ..
 
 
 def take_back(incident: Incident, near: Neighbours, observer: Observer, ledger: Ledger) -> None:
-    """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback.
-
-    What the restarts wrote goes into the quarantine in turn. Each step looks at what is there, so that an undo cut
-    short is taken up by calling it again.
-    """
+    """Stops the job, then restores checkpoints, latest*, TensorBoard and overrides of each rollback. What the restarts
+    wrote goes into the quarantine in turn. Each step looks at what is there, so that an undo cut short is taken up by
+    calling it again."""
     _perform(incident, None, near, observer, ledger)
     ledger.record(closed(incident.id, "undone", "a person took it back"))
 
 
 def settle(unfinished: Sequence[Incident], near: Neighbours, observer: Observer, ledger: Ledger) -> None:
-    """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run.
-
-    Else it would take what it finds for the original, and its own undo would bring back something between.
-    """
+    """Takes back what was begun and not carried out to its end, so that the next rollback starts from a whole run. Else
+    it would take what it finds for the original, and its own undo would bring back something between."""
     for incident in unfinished:
         if incident.undoing == incident.id:
             take_back(incident, near, observer, ledger)
@@ -85,25 +76,22 @@ def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observ
         if rollback.begun and not rollback.taken_back and only in (None, rollback):
             _take_back(incident, rollback, near)
             before = incident.rollbacks[number - 1].overrides if number else incident.overrides_before
-            if before is not None:
-                near.overrides.write(before)
-            else:
+            if before is None:
                 near.overrides.take_away(rollback.id)
+            else:
+                near.overrides.write(before)
     ledger.record({"event": "done", **facts})
 
 
 def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None:
-    moved = set(rollback.moved_tags)
-    back = set(near.checkpoints.quarantined(incident.id, rollback.id))
-    written_since = tuple(
-        c.tag
-        for c in near.checkpoints.list()
-        if c.global_step > rollback.target_step and (c.tag in back or c.tag not in moved)
-    )
+    checkpoints, moved = near.checkpoints, set(rollback.moved_tags)
+    back = set(checkpoints.quarantined(incident.id, rollback.id))
+    later = (c.tag for c in checkpoints.list() if c.global_step > rollback.target_step)
+    written_since = tuple(tag for tag in later if tag in back or tag not in moved)
     if written_since:
         names = (f"{rollback.id}-undone{f'-{n}' if n > 1 else ''}" for n in count(1))
-        free = next(n for n in names if not {*near.checkpoints.quarantined(incident.id, n)} & {*written_since})
-        near.checkpoints.quarantine(written_since, incident=incident.id, rollback=free)
-    near.checkpoints.restore(incident.id, rollback.id)
+        free = next(n for n in names if not {*checkpoints.quarantined(incident.id, n)} & {*written_since})
+        checkpoints.quarantine(written_since, incident=incident.id, rollback=free)
+    checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)

@@ -6,29 +6,23 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
 from sentinel.act.past import Past
-from sentinel.act.perform import Perform, execute
-from sentinel.act.pinning import Pinning
+from sentinel.act.perform import Ledger, Perform, Pinning, execute
 from sentinel.plan.alerts import failed_look
 from sentinel.plan.incident import Incident
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import Failure, Look, Memory, Outcome, Turn, next_turn
 from sentinel.vocabulary.errors import ConfigError, FilesystemRefused, PermanentError, SentinelError, TemporaryError
 
-__all__ = ["Watch"]
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one run. `tick` is one turn; it returns why the watch is over, or None.
-
-    `settle` carries undos that were cut short to their end; `own` raises LockHeld where another sentinel has the run by
-    now: a look may take an hour, and more.
-    """
+    """Follows one run. `tick` is one turn; it returns why the watch is over, or None. `settle` carries undos that were
+    cut short to their end; `own` raises LockHeld where another sentinel has the run by now: a look may take an hour,
+    and more."""
 
     observer: Observer
     perform: Perform
@@ -38,12 +32,8 @@ class Watch:
     settle: Callable[[Sequence[Incident]], None]
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
-    last: Look | None = field(default=None, init=False)
-    """What the last turn saw."""
-
-    struggles: int = field(default=0, init=False)
-    """Turns so far in which something went wrong."""
-
+    last: Look | None = field(default=None, init=False)  # what the last turn saw
+    struggles: int = field(default=0, init=False)  # turns so far in which something went wrong
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
 

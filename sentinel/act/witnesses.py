@@ -1,28 +1,76 @@
-"""Asks every witness of a run's life: the jobs and processes that its attempts name, and the files that they write."""
+"""Asks every witness of a run's life: jobs, processes and files; and whether two attempts train at the same time."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.act.file_activity import Signs, matching
-from sentinel.act.silence import FileSilence, Silence
-from sentinel.adapters.announced import Announced
-from sentinel.adapters.processes import fate_of_process
+from sentinel.act.file_activity import FileSilence, Signs, Silence, matching
+from sentinel.adapters.witnesses import Announced, fate_of_process
 from sentinel.judge.history import Attempt, History
-from sentinel.plan.observation import JobsSeen
-from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, Sign
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Witnessing"]
+_STEPS = 3  # an older attempt's steps since the newest began: fewer may be a clock's doing, or a cache's
+_ATTEMPTS = 4  # the last ones are witnesses: an older one that still trains is told by `Overlap`
+_LATE_S = 60.0  # seconds for which samples of before an attempt's end may still show, through a filesystem's cache
+_SILENT_S = 600.0  # seconds without a step after which an attempt that has not said its end is over all the same
 
-_ATTEMPTS = 4
-"""The last ones: an older one that still trains is told by act.overlap."""
 
-_LATE_S = 60.0
-"""Seconds for which samples made before an attempt's end may still come to light, through a filesystem's cache."""
+@dataclass(slots=True)
+class _Seen:
+    before: int  # samples that an older attempt had made when the newest was first seen
+    made: int  # and has made now
+    at_s: float
+
+
+class Overlap:
+    """Whether an attempt goes on although a newer one has begun. Job ids are nobody's proof: an array without its
+    throttle, a job that was submitted by hand, or one that its node never stopped begins beside the other."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._newest = 0
+        self._seen: dict[int, _Seen] = {}
+
+    def sentence(self, history: History) -> str | None:
+        """What a person has to know of it; None when one attempt at most trains. Steps that were found since the newest
+        attempt was, and that carry a later time than its start: a clock that is set wrong, or a filesystem that shows
+        an old file's end late, is not enough."""
+        newest, now_s = history.latest, self._clock()
+        if newest is None:
+            return None
+        attempts = [attempt for number, attempt in history.attempts.items() if number != newest.number]
+        if newest.number != self._newest:
+            self._newest = newest.number
+            self._seen = {a.number: _Seen(a.made, a.made, now_s) for a in attempts}
+        beside = None
+        for attempt in attempts:
+            seen = self._seen.setdefault(attempt.number, _Seen(0, 0, now_s))
+            if attempt.made != seen.made:
+                seen.made, seen.at_s = attempt.made, now_s
+            few, over = seen.made - seen.before < _STEPS, now_s - seen.at_s >= _SILENT_S
+            if few or over or newest.started is None or attempt.finished is not None:
+                continue
+            if attempt.samples[-1].time_unix_s > newest.started.time_unix_s:
+                beside = attempt
+        if beside is None:
+            return None
+        number, step = beside.number, beside.samples[-1].global_step
+        return (
+            f"attempts {number}{_where(beside)} and {newest.number}{_where(newest)} train at the same time: attempt "
+            f"{number} has come to step {step} since the other began; each writes the other's checkpoints over"
+        )
+
+
+def _where(attempt: Attempt) -> str:
+    started = attempt.started
+    if started is None:
+        return ""
+    return f" (job {started.job_id})" if started.job_id else f" (process {started.pid} on {started.host})"
 
 
 class Witnessing:
@@ -37,11 +85,10 @@ class Witnessing:
         self._of_readings, self._of_logs, self._of_saves = (
             FileSilence(self._signs.now_there_unix_s, clock) for _ in range(3)
         )
+        # attempt -> since when it is seen gone, and how many samples it had when that could still change
         self._ended: dict[int, tuple[float, int]] = {}
-        """Attempt -> since when it is seen gone, and how many samples it had when that could still change."""
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
-        """The last attempts, the newest last."""
         return tuple(self._seen(history.attempts[number], jobs) for number in sorted(history.attempts)[-_ATTEMPTS:])
 
     def signs(
@@ -68,11 +115,9 @@ class Witnessing:
     def times(
         self, history: History, source_log: Path | None, logs: Sequence[Path], *, now_unix_s: float, enough_s: float
     ) -> dict[str, float | None]:
-        """When the run was heard of last, on the axis of `now`: see judge.verdict.Context.
-
-        The logs and checkpoints are looked at once the readings are silent for `enough_s`. A hook that can't write a
-        sample, since the disk is full, still sets its journal's modification time.
-        """
+        """When the run was heard of last, on the axis of `now`: see judge.verdict.Context. The logs and checkpoints are
+        looked at once the readings are silent for `enough_s`. A hook that can't write a sample, since the disk is full,
+        still sets its journal's modification time."""
         attempt, unheard_s = history.latest, self.unheard_s(history)
         journal = [self._attempts / f"{attempt.number:04d}.jsonl"] if attempt is not None else []
         heard_s = self._of_readings.lasts_s(matching(journal if source_log is None else [source_log]))
@@ -129,12 +174,7 @@ def _fate(started: RunStarted, jobs: JobsSeen) -> Fate | None:
     names_nothing = started.job_id is None and started.host is None
     job = jobs.fates.get(started.job_id) if started.job_id is not None or names_nothing else None
     found = [fate for fate in (job, process) if fate is not None]
-    return min(found, key=_weight, default=None)
-
-
-def _weight(fate: Fate) -> int:
-    if fate.life is Life.ALIVE:
-        return 0
-    if fate.life is Life.UNKNOWN:
-        return 3
-    return 1 if fate.certain else 2
+    order = (Life.ALIVE, Life.GONE, Life.UNKNOWN)
+    return min(
+        found, key=lambda fate: (order.index(fate.life), fate.life is Life.GONE and not fate.certain), default=None
+    )

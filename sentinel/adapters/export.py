@@ -55,10 +55,8 @@ class Columns:
 
 
 def write_table(path: Path, schema: pa.Schema, stretches: Iterable[Readings]) -> int:
-    """Writes them as the name ends; returns how many samples. The file is there once all of it is.
-
-    nan is nan; what was not measured is null, in CSV a blank.
-    """
+    """Writes them as the name ends; returns how many samples. The file is there once all of it is. nan is nan; what was
+    not measured is null, in CSV a blank."""
     written = 0
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file, _writer(path.suffix, file, schema) as write:
@@ -70,9 +68,9 @@ def write_table(path: Path, schema: pa.Schema, stretches: Iterable[Readings]) ->
 
 
 @contextmanager
-def _writer(suffix: str, file: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[Any], None]]:
+def _writer(suffix: str, file: BinaryIO, schema: pa.Schema) -> Iterator[Callable[[Any], object]]:
     if suffix == ".jsonl":
-        yield lambda batch: _write_lines(file, batch)
+        yield lambda batch: file.write("".join(json.dumps(to_json(row)) + "\n" for row in batch.to_pylist()).encode())
     elif suffix == ".csv":
         with pa.csv.CSVWriter(file, schema) as table:
             yield table.write_batch
@@ -81,10 +79,6 @@ def _writer(suffix: str, file: BinaryIO, schema: pa.Schema) -> Iterator[Callable
             yield table.write_batch
     else:
         raise ConfigError(f"a table is a {', '.join(SUFFIXES)} file, not {suffix or 'one without a suffix'}")
-
-
-def _write_lines(file: BinaryIO, batch: Any) -> None:
-    file.write("".join(json.dumps(to_json(row)) + "\n" for row in batch.to_pylist()).encode())
 
 
 def _batch(readings: Readings, schema: pa.Schema) -> Any:

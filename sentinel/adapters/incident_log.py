@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
-from sentinel.plan.incident_fold import checked_event
+from sentinel.plan.incident_events import checked_event
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
@@ -30,9 +30,7 @@ class IncidentLog:
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Returns when the event is on the disk. A last line torn by a crash proves nothing and is cut off first.
-
-        IncidentLogError where the event could not be read again, as with a clock beyond any calendar.
-        """
+        IncidentLogError where the event could not be read again, as with a clock beyond any calendar."""
         try:
             self._check(dict(event))
         except LineError as error:
@@ -45,7 +43,7 @@ class IncidentLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
-            whole = self._whole_bytes()
+            whole = read_document(self._path).rfind(b"\n") + 1
             if whole < os.fstat(descriptor).st_size:
                 os.ftruncate(descriptor, whole)
             line = (dump_json(dict(event)) + "\n").encode()
@@ -59,10 +57,7 @@ class IncidentLog:
 
     def read(self) -> list[dict[str, Any]]:
         """All events, oldest first. IncidentLogError names a line that can't be read, unless it is a torn last one.
-
-        A log that has not changed is not read again, of one that has grown only the new lines are parsed, and one
-        whose earlier lines changed is parsed whole. It is opened to find out: NFS then asks its server.
-        """
+        Only what is new is parsed, unless earlier lines changed. It is opened to find out: NFS then asks its server."""
         with os_errors_named(self._path):
             try:
                 file = open_regular(self._path)
@@ -89,9 +84,6 @@ class IncidentLog:
         self._read, self._read_digest = (whole, events), _digest(data[:whole])
         self._read_of = now if whole == len(data) == status.st_size else None
         return list(events)
-
-    def _whole_bytes(self) -> int:
-        return read_document(self._path).rfind(b"\n") + 1
 
 
 def _digest(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -25,9 +25,8 @@ _NAME = re.compile(r"\d{4,}\.jsonl")
 _CHUNK_BYTES = 1 << 20
 _END_BYTES = 1 << 18
 
+# A sample's line as `encode` writes it: nothing nested or escaped, and no number that Python thinks too long.
 _PLAIN_SAMPLE = re.compile(rb'\{"kind": "sample", "[^{}\[\]\\\x00-\x1f\x7f-\xff]{1,4000}\}')
-"""A sample's line as `encode` writes it: nothing nested or escaped, and no number that Python thinks too long."""
-
 _decode_sample = msgspec.json.Decoder(Sample).decode
 
 
@@ -35,19 +34,13 @@ class Beginning(NamedTuple):
     """The newest attempt, by the ends of its journal: quick, however long that is."""
 
     started: RunStarted
-    finished: bool
-    """Whether it has reported its end."""
-
-    saved: bool
-    """Whether these ends show that the run has saved a checkpoint; False where they do not tell."""
+    finished: bool  # it has reported its end
+    saved: bool  # these ends show that the run has saved a checkpoint; False where they do not tell
 
 
 def last_beginning(state_dir: Path) -> Beginning | None:
     """None where no attempt has reported its start. OSError when what is there can't be read."""
-    folder = state_dir / "attempts"
-    names = (p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)) if folder.is_dir() else ()
-    for name in sorted(names, key=lambda n: int(n[:-6]), reverse=True):
-        path = folder / name
+    for path in reversed(_journals(state_dir / "attempts")):
         with open_regular(path) as file:
             first = file.read(_END_BYTES)
             file.seek(max(0, path.stat().st_size - _END_BYTES))
@@ -56,16 +49,17 @@ def last_beginning(state_dir: Path) -> Beginning | None:
         started = next((r for r in head if isinstance(r, RunStarted)), None)
         if started is not None:
             finished = any(isinstance(r, RunFinished) for r in tail)
-            return Beginning(started, finished, _has_saved(started, [*head, *tail]))
+            saved = bool(started.resumed_from) or any(isinstance(r, CheckpointSaved) for r in (*head, *tail))
+            steps = max((r.global_step for r in (*head, *tail) if isinstance(r, Sample)), default=0)
+            interval = started.checkpoint_interval_steps  # or by steps past the first checkpoint that was due
+            return Beginning(started, finished, saved or (interval is not None and steps > interval))
     return None
 
 
-def _has_saved(started: RunStarted, seen: Sequence[Record]) -> bool:
-    """By a checkpoint that it says it saved or resumed from, or by steps past the first that was due."""
-    interval = started.checkpoint_interval_steps
-    steps = max((r.global_step for r in seen if isinstance(r, Sample)), default=0)
-    overdue = interval is not None and steps > interval
-    return bool(started.resumed_from) or overdue or any(isinstance(r, CheckpointSaved) for r in seen)
+def _journals(folder: Path) -> list[Path]:
+    """By attempt; none where the folder is not there yet."""
+    found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda p: int(p.stem))
 
 
 def _records(data: bytes) -> Iterator[Record]:
@@ -83,31 +77,22 @@ class Journals:
         self._folder = state_dir / "attempts"
         self._offsets: dict[str, int] = {}
         self._attempts: dict[str, set[int]] = {}
-        self._within: set[str] = set()
-        """Journals of which we stand within a line that is too long to be kept."""
-        self.unreadable = 0
-        """Lines that could not be read, so far; they are passed over."""
+        self._within: set[str] = set()  # journals that were read up to within a line that is too long to be kept
+        self.unreadable = 0  # lines so far that could not be read; they are passed over
 
     def poll(self) -> list[Record]:
         """What was appended since the last poll: by attempt, then in order. An unfinished last line waits for its end.
-
-        A folder that is not there yet is nothing yet; OSError when what is there can't be read.
-        """
+        A folder that is not there yet is nothing yet; OSError when what is there can't be read."""
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
         """The same, one record at a time: a journal may be larger than memory. What was given counts as read."""
-        if not self._folder.is_dir():
-            return
-        names = (p.name for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
-        for name in sorted(names, key=lambda n: int(n[:-6])):
-            yield from self._appended(name)
+        for path in _journals(self._folder):
+            yield from self._appended(path.name)
 
     def again(self, attempt: int) -> Iterator[Sample]:
-        """The attempt's samples that were read before, from the first one, in order, and nothing newer.
-
-        A journal that was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read.
-        """
+        """The attempt's samples that were read before, from the first one, in order, and nothing newer. A journal that
+        was taken away since has none. FilesystemUnavailable or FilesystemRefused when it can't be read."""
         for name in [name for name, attempts in self._attempts.items() if attempt in attempts]:
             path, left = self._folder / name, self._offsets[name]
             with os_errors_named(path):
@@ -155,10 +140,8 @@ class Journals:
 
 def _lines(file: BinaryIO, *, within: bool = False) -> Iterator[tuple[int, bytes, bool]]:
     """From where the file stands: bytes of each line in the file, the line without its end, and whether it has ended.
-
     An unfinished last line waits, unless it is too long to be kept: its first part is given as it is, the rest as an
-    empty line. `within`: the file stands within such a line.
-    """
+    empty line. `within`: the file stands within such a line."""
     rest = b""
     while chunk := file.read(_CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -175,6 +158,6 @@ def decode_line(line: bytes) -> Record | None:
     if line.count(b'"kind"') == 1 and _PLAIN_SAMPLE.fullmatch(line):
         try:
             return checked(_decode_sample(line))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, LineError):
             pass  # "nan", or not right: decode knows
     return decode(line.decode("utf-8", "replace"))

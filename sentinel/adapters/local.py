@@ -12,83 +12,68 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from sentinel.adapters.processes import elsewhere, foreign_process, start_unix_s
+from sentinel.adapters.witnesses import elsewhere, foreign_process, start_unix_s
 from sentinel.durable import os_errors_named
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.witnesses import Fate, Life
+from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["LocalJobs", "LocalLauncher", "Writer"]
+_SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
+_DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 
-_SAME_START_S = 2.0
-"""Two clocks' readings of one process's start differ by less than this."""
-
-
-_DIES_AT_ONCE_S = 1.0
-"""A job that has ended by then has not begun: the next look finds it gone."""
+_Named = tuple[str, int, float]  # host, pid and start time, Unix seconds, of a trainer, as its journal names it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class Writer(NamedTuple):
     """A process of the run that may write to its folders."""
 
     pid: int
-    started_unix_s: float
-    """With the pid it names the process for good."""
-
-    rollback: str | None = None
-    """SENTINEL_ROLLBACK in its environment: the rollback that it was started for."""
+    rollback: str | None  # SENTINEL_ROLLBACK in its environment: the rollback that it was started for
 
 
+@dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """One run's command, started on this machine, as the daemon sees it."""
+    """One run's command, started on this machine, by the interface of act.neighbours.Launcher."""
 
-    def __init__(
-        self, jobs: LocalJobs, *, command: Sequence[str], working_directory: Path, log: Path, stop_grace_s: float
-    ) -> None:
-        self._jobs = jobs
-        self._command = command
-        self._working_directory = working_directory
-        self._log = log
-        self._stop_grace_s = stop_grace_s
+    jobs: LocalJobs
+    _: KW_ONLY
+    command: Sequence[str]
+    working_directory: Path
+    log: Path
+    stop_grace_s: float
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
-        """The run's living processes. `started` is what the attempts reported, the newest last."""
-        found = self._jobs.writers(_by_hand(started))
+        found = self.jobs.writers(_by_hand(started))
         writers = tuple(
             WriterSeen(id=f"process {w.pid}", rollback=w.rollback, foreign=foreign_process(w.pid)) for w in found
         )
-        dead = self._jobs.last_seen_dead()
         fates: dict[str | None, Fate] = {}
-        if dead is not None:
+        if (dead := self.jobs.last_seen_dead()) is not None:
             fates[None] = Fate(life=Life.GONE, sentence=f"process {dead} is not there any more")
-        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self._log.exists())
+        return JobsSeen(writers=writers, fates=fates, was_seen=bool(found) or self.log.exists())
 
     def keep(self, started: Sequence[RunStarted]) -> None:
         """Nothing: the command is in the configuration."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """JobStillAlive when any process of the run lives but those of the spared rollback."""
-        left = _but(self._jobs.writers(_by_hand(started)), spare)
-        if left:
+        if left := _but(self.jobs.writers(_by_hand(started)), spare):
             raise JobStillAlive(", ".join(f"process {w.pid}" for w in left))
 
     def keep_stacks(self, folder: Path) -> None:
-        """The Python stacks of the run's processes, by py-spy where it is installed. Never raises."""
         program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-        for writer in self._jobs.writers() if program else ():
+        for writer in self.jobs.writers() if program else ():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 command = [str(program), "dump", "--pid", str(writer.pid)]
-                told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+                dump = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{time.time():.0f}-{writer.pid}.txt").write_text(told.stdout + told.stderr, encoding="utf-8")
+                (folder / f"{time.time():.0f}-{writer.pid}.txt").write_text(dump.stdout + dump.stderr, encoding="utf-8")
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Nothing: a command is there or it is not."""
@@ -97,16 +82,14 @@ class LocalLauncher:
         """None: there is no job script."""
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:  # noqa: ARG002 - Slurm's goes by it
-        """The command, where it is started from, and what tells its trainer where the state folder is."""
-        if not self._command:
+        if not self.command:
             return ()
-        where, state_dir, log = (str(path) for path in (self._working_directory, self._jobs.state_dir, self._log))
-        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self._command)}"
+        where, state_dir, log = (str(path) for path in (self.working_directory, self.jobs.state_dir, self.log))
+        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self.command)}"
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Stops the run's processes but those of the spared rollback; JobStillAlive when some are not seen gone."""
-        self._jobs.stop(grace_s=self._stop_grace_s, also=_by_hand(started), spare=spare)
+        self.jobs.stop(grace_s=self.stop_grace_s, also=_by_hand(started), spare=spare)
 
     def start(
         self,
@@ -116,12 +99,11 @@ class LocalLauncher:
         *,
         follow_up: bool,  # noqa: ARG002 - so does it by this
     ) -> None:
-        """Starts the command again. ConfigError when there is none, or it can't be started."""
-        if not self._command:
+        if not self.command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
         extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
         environment = {name: value for name, value in extra.items() if value}
-        self._jobs.start(self._command, cwd=self._working_directory, extra_env=environment, log_path=self._log)
+        self.jobs.start(self.command, cwd=self.working_directory, extra_env=environment, log_path=self.log)
 
 
 class LocalJobs:
@@ -131,8 +113,7 @@ class LocalJobs:
         self.state_dir = str(state_dir.resolve())
         self._sleep = sleep
         self._children: list[subprocess.Popen[bytes]] = []
-        self._last: tuple[int, ...] = ()
-        """Processes that were seen last, while any was; some may be gone by now."""
+        self._last: tuple[int, ...] = ()  # processes seen last, while any was; some may be gone by now
 
     def start(self, command: Sequence[str], *, cwd: Path, extra_env: Mapping[str, str], log_path: Path) -> int:
         """Starts the job, detached, its output appended to the log; returns the process id. ConfigError if it can't."""
@@ -160,13 +141,10 @@ class LocalJobs:
             process.wait(_DIES_AT_ONCE_S)
         return process.pid
 
-    def writers(self, also: tuple[str, int, float] | None = None) -> tuple[Writer, ...]:
-        """The run's living processes, in the order of their ids.
-
-        `also` is (host, pid, start time) of a trainer that somebody else started, as its journal names it: it is found
-        whoever's it is. Other processes of other users are not: their environment can't be read. A zombie writes
-        nothing any more, once the last of its threads has ended.
-        """
+    def writers(self, also: _Named | None = None) -> tuple[Writer, ...]:
+        """The run's living processes, in the order of their ids. `also` names a trainer that somebody else started: it
+        is found whoever's it is. Other processes of other users are not: their environment can't be read. A zombie
+        writes nothing once the last of its threads has ended."""
         self._bury()
         found = {}
         for pid in psutil.pids():
@@ -175,16 +153,12 @@ class LocalJobs:
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
                 named = _is(process, also)
-                environment = _environment_of(process, named=named)
+                environment = _environment(process, named=named)
                 if environment is None:
                     continue
                 ours = environment.get("SENTINEL_STATE_DIR")
                 if (ours and os.path.realpath(ours) == self.state_dir) or named:
-                    found[process.pid] = Writer(
-                        pid=process.pid,
-                        started_unix_s=process.create_time(),
-                        rollback=environment.get("SENTINEL_ROLLBACK"),
-                    )
+                    found[pid] = Writer(pid, environment.get("SENTINEL_ROLLBACK"))
         self._last = tuple(sorted(found)) or self._last
         return tuple(found[pid] for pid in sorted(found))
 
@@ -192,11 +166,9 @@ class LocalJobs:
         """A process of the run that this object saw, where none of those that it saw is there any more; else None."""
         return None if not self._last or any(map(_is_there, self._last)) else self._last[0]
 
-    def stop(self, *, grace_s: float, also: tuple[str, int, float] | None = None, spare: str | None = None) -> None:
+    def stop(self, *, grace_s: float, also: _Named | None = None, spare: str | None = None) -> None:
         """Asks the run's processes to end, then makes them; returns when all are seen gone but the spared rollback's.
-
-        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved.
-        """
+        JobStillAlive when something outlives SIGKILL (uninterruptible sleep): then nothing may be moved."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             for group in {_group(w.pid) for w in _but(self.writers(also), spare)}:
                 _signal(group, number)
@@ -218,7 +190,7 @@ class LocalJobs:
         self._children = [child for child in self._children if child.poll() is None]
 
 
-def _by_hand(started: Sequence[RunStarted]) -> tuple[str, int, float] | None:
+def _by_hand(started: Sequence[RunStarted]) -> _Named | None:
     """The process that the newest attempt's journal names, for trainers that somebody else started."""
     last = started[-1] if started else None
     if last is None or last.host is None or last.pid is None or elsewhere(last) is not None:
@@ -232,10 +204,8 @@ def _but(writers: Sequence[Writer], spare: str | None) -> list[Writer]:
 
 
 def _may_be_ours(pid: int) -> bool:
-    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment?
-
-    A zombie's can't be read, and may be another one's of its threads.
-    """
+    """A quick look, since a node has thousands of processes: is the name that ours carry in its environment? A zombie's
+    can't be read, and its threads' may be ours."""
     if not psutil.LINUX:
         return True
     proc = Path(f"/proc/{pid}")
@@ -247,21 +217,15 @@ def _may_be_ours(pid: int) -> bool:
     return False
 
 
-def _environment_of(process: psutil.Process, *, named: bool) -> Mapping[str, str] | None:
-    """The same; empty for a process that the journal names and whose environment this account may not read."""
+def _environment(process: psutil.Process, *, named: bool) -> Mapping[str, str] | None:
+    """The process's environment; None for one that is dead to its last thread, or whose environment this account may
+    not read: empty where the journal names it. A process is a zombie as soon as its first thread has ended; the others
+    may hang in a write for minutes."""
     try:
-        return _environment(process)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.environ()
     except psutil.AccessDenied:
         return {} if named else None
-
-
-def _environment(process: psutil.Process) -> Mapping[str, str] | None:
-    """The process's environment; None for one that is dead to its last thread.
-
-    A process is a zombie as soon as its first thread has ended; the others may hang in a write for minutes.
-    """
-    if process.status() != psutil.STATUS_ZOMBIE:
-        return process.environ()
     with contextlib.suppress(OSError):  # it is gone
         for thread in Path(f"/proc/{process.pid}/task").iterdir():
             if thread.name != str(process.pid):
@@ -270,7 +234,7 @@ def _environment(process: psutil.Process) -> Mapping[str, str] | None:
     return None
 
 
-def _is(process: psutil.Process, also: tuple[str, int, float] | None) -> bool:
+def _is(process: psutil.Process, also: _Named | None) -> bool:
     if also is None or also[0] != socket.gethostname() or also[1] != process.pid:
         return False
     return abs(process.create_time() - also[2]) < _SAME_START_S

@@ -17,10 +17,7 @@ from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError, LockHeld, SentinelError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["RunLock"]
-
-_RENEW_S = 30.0
-"""Seconds between two renewals, a quarter of a lease: three may be lost."""
+_RENEW_S = 30.0  # between two renewals, a quarter of a lease: three may be lost
 
 
 class RunLock:
@@ -95,11 +92,8 @@ class RunLock:
     def held_by(self) -> str | None:
         """Who holds the lock, and lives; None for nobody. Looks only."""
         holder = self._holder()
-        return (
-            f"process {holder.get('pid')} on {holder.get('host')}"
-            if holder and self._lives(holder, self._path, time.time())
-            else None
-        )
+        lives = holder and self._lives(holder, self._path, time.time())
+        return f"process {holder.get('pid')} on {holder.get('host')}" if lives else None
 
     def _holder(self) -> dict[str, Any]:
         try:
@@ -119,9 +113,7 @@ class RunLock:
         stale = self._path.with_name(f".lock.stale.{self._token}")
         try:
             self._path.rename(stale)
-            if (
-                bounded.read_text(stale, errors="replace") != holder_text
-            ):  # somebody else had replaced it already: give it back
+            if bounded.read_text(stale, errors="replace") != holder_text:  # another has replaced it: give it back
                 with contextlib.suppress(FileExistsError):
                     os.link(stale, self._path)
             stale.unlink()
@@ -202,7 +194,6 @@ _renewals = _Renewals()
 
 
 def _written(path: Path) -> float | None:
-    """When it last was, Unix seconds; None where it is not there."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -226,7 +217,6 @@ def _start_of(pid: int) -> int:
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Who wrote it; nothing where a crash has left it empty."""
     try:
         return load_object(text)
     except LineError:

@@ -9,8 +9,6 @@ from pathlib import Path
 from sentinel.durable import sync_folder
 from sentinel.vocabulary.errors import QuarantineError
 
-__all__ = ["purge", "size_of"]
-
 _GOING = ".purging"
 
 
@@ -22,9 +20,7 @@ def size_of(room: Path) -> tuple[int, int]:
 
 def purge(room: Path) -> None:
     """Deletes a quarantine folder: first by a rename, so that one cut short is not taken for a whole quarantine.
-
-    QuarantineError when it is a link: what it leads to is not ours to delete.
-    """
+    QuarantineError when it is a link: what it leads to is not ours to delete."""
     if room.is_symlink():
         raise QuarantineError(f"{room} is a link: what it leads to is not deleted")
     if room.is_dir():

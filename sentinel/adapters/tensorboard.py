@@ -1,14 +1,12 @@
 """A run's TensorBoard folder: cut at the rollback's target, each tag on its own axis; nothing is deleted.
 
-What is cut off stays readable as a run of its own beside the folder, named after the rollback. The original of a file
-that spans the cut goes to the quarantine, under a name that TensorBoard does not load.
-
-A file is read once, while the run is looked at; a cut reads only those that span it. Where a file can't be read to its
-end, or is being written to, it is kept whole where it is, and the cut's report says so.
+What is cut off stays readable as a run of its own beside the folder. The original of a file that spans the cut goes to
+the quarantine, under a name that TensorBoard does not load. A file that is damaged or being written to is kept whole.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import sys
@@ -24,16 +22,12 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["CutReport", "TensorBoard"]
-
 log = logging.getLogger(__name__)
 
-_LOADED = "tfevents"
-"""TensorBoard loads files whose name contains this."""
+_LOADED = "tfevents"  # TensorBoard loads files whose name contains this
 _ASIDE = "tf-events"
 _KEPT = ".sentinel-kept"
-_PART = ".sentinel-part"
-"""What is being written: overwritten by the next cut when this one is killed."""
+_PART = ".sentinel-part"  # being written: overwritten by the next cut when this one is killed
 _CUT = ".cut-off"
 _GROWS = "it is being written to"
 
@@ -42,20 +36,13 @@ _GROWS = "it is being written to"
 class CutReport:
     """What a cut did; files by their names in the folder."""
 
-    cut: list[str] = field(default_factory=list)
-    """Files that spanned the cut."""
-
-    moved: list[str] = field(default_factory=list)
-    """Files that lay wholly after it."""
-
-    kept_whole: dict[str, str] = field(default_factory=dict)
-    """Files that were left as they are though they may show steps past the cut: why, in words."""
-
-    remarks: list[str] = field(default_factory=list)
-    """What else a person should know, as sentences."""
+    cut: list[str] = field(default_factory=list)  # files that spanned the cut
+    moved: list[str] = field(default_factory=list)  # files that lay wholly after it
+    kept_whole: dict[str, str] = field(default_factory=dict)  # left as they are, with steps past the cut: why
+    remarks: list[str] = field(default_factory=list)  # what else a person should know, as sentences
 
     def sentences(self) -> list[str]:
-        """What a person has to be told; empty when all went as it should."""
+        """What a person should know; empty when the cut is complete."""
         return [f"{name} was kept whole: {why}" for name, why in self.kept_whole.items()] + self.remarks
 
 
@@ -88,16 +75,16 @@ class TensorBoard:
         make_folders(room)
         listing = room / "files.json"
         if not listing.exists():
-            names = [self._name(p) for p in self._event_files()]
-            write_atomically(listing, dump_json({"files": names}))
+            write_atomically(listing, dump_json({"files": [self._name(p) for p in self._event_files()]}))
         cutting = _Cutting(self.folder, at, room, self._aside(rollback), report)
-        for kept in list(self._unfinished()):
+        for kept in list(self._matching(_KEPT)):
             cutting.finish(kept)
         for name, spans in self._read().items():
             cutting.cut_file(self.folder / name, spans)
         cutting.look_back()
-        for path in self._links():
-            report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
+        for path in self._matching(_LOADED):
+            if path.is_symlink():
+                report.kept_whole[self._name(path)] = "it is a link, and what it leads to may be another run's"
         kept_whole = {n: {"why": why, "inode": _inode(self.folder / n)} for n, why in report.kept_whole.items()}
         write_atomically(room / "kept-whole.json", dump_json({"files": kept_whole}))
         return report
@@ -108,11 +95,10 @@ class TensorBoard:
         listing = room / "files.json"
         if not listing.exists():
             return
-        before = bounded.read_record(
-            listing, lambda data: {_below(name, listing) for name in data["files"]}, QuarantineError
-        )
+        names = bounded.read_record(listing, lambda data: list(data["files"]), QuarantineError)
+        before = {_below(name, listing) for name in names}
         aside = self._aside(rollback)
-        for path in [*self._event_files(), *self._unfinished()]:
+        for path in [*self._event_files(), *self._matching(_KEPT)]:
             name = self._name(path)
             taken_out = (room / _aside_name(name)).exists() or (aside / name).exists()
             if name not in before or taken_out:  # written since, or the kept part
@@ -131,8 +117,8 @@ class TensorBoard:
         sync_folder(room)
 
     def _last(self, axis: Axis) -> int:
-        """Files that a cut has kept whole do not count: the same cut would be asked for again and again."""
-        if any(True for _ in self._unfinished()):
+        """Files that a cut has kept whole do not count: else the same cut would be planned again and again."""
+        if any(self._matching(_KEPT)):
             return sys.maxsize
         kept_whole, read = self._kept_whole(), self._read()
         return max((s.last(axis) for name, s in read.items() if (name, s.inode) not in kept_whole), default=0)
@@ -141,37 +127,27 @@ class TensorBoard:
         """How far each event file reaches, by its name; a file that went away meanwhile is none."""
         read = {}
         for path in self._event_files():
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 read[self._name(path)] = self._index.of(self._name(path), path)
-            except FileNotFoundError:
-                continue
         self._index.keep(set(read))
         return read
 
     def _kept_whole(self) -> set[tuple[str, int | None]]:
         """Names and inodes of the files that some cut has kept whole."""
-        rooms = (self.folder.parent / ".sentinel-quarantine").glob("*/*")
-        listings = [room / f"{self.folder.name}-originals" / "kept-whole.json" for room in rooms]
         found: set[tuple[str, int | None]] = set()
-        for listing in listings:
-            try:
-                found |= bounded.read_record(
-                    listing, lambda data: {(name, kept["inode"]) for name, kept in data["files"].items()}
-                )
-            except FileNotFoundError:
-                continue
-            except LineError as error:  # then these files are looked at once more, and listed anew
-                log.warning("%s", error)
+        for room in (self.folder.parent / ".sentinel-quarantine").glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    found |= bounded.read_record(
+                        room / f"{self.folder.name}-originals" / "kept-whole.json",
+                        lambda data: {(name, kept["inode"]) for name, kept in data["files"].items()},
+                    )
+                except LineError as error:  # then these files are looked at once more, and listed anew
+                    log.warning("%s", error)
         return found
 
     def _event_files(self) -> Iterator[Path]:
         yield from (p for p in self._matching(_LOADED) if p.is_file() and not p.is_symlink())
-
-    def _links(self) -> Iterator[Path]:
-        yield from (p for p in self._matching(_LOADED) if p.is_symlink())
-
-    def _unfinished(self) -> Iterator[Path]:
-        yield from self._matching(_KEPT)
 
     def _matching(self, part_of_name: str) -> Iterator[Path]:
         if self.folder.is_dir():
@@ -200,11 +176,9 @@ class _Cutting:
     room: Path
     aside: Path
     report: CutReport
-    set_aside: dict[Path, int] = field(default_factory=dict)
-    """What was taken out of the folder, where it is now, and the bytes it had when it was read."""
+    set_aside: dict[Path, int] = field(default_factory=dict)  # where a file taken out is now: bytes when it was read
 
     def cut_file(self, path: Path, spans: Spans) -> None:
-        """One file, from where it lies as against the cut."""
         name, side, problem = str(path.relative_to(self.folder)), spans.side(self.at), spans.problem
         self.report.kept_whole.pop(name, None)  # a cut taken up may have given up on it
         unreadable = None if problem is None or problem.torn else problem.what
@@ -224,7 +198,7 @@ class _Cutting:
             self._part(path, name, spans)
 
     def finish(self, kept: Path) -> None:
-        """Original to the quarantine, kept part into its place. Taken up again at whichever of the two is missing."""
+        """Original to the quarantine, kept part into its place; resumes at whichever of the two is missing."""
         live = kept.with_name(kept.name.replace(_KEPT, _LOADED))
         name = str(live.relative_to(self.folder))
         original, size = self.room / _aside_name(name), self._size_read(name)
@@ -243,7 +217,7 @@ class _Cutting:
         self.set_aside[original] = original.stat().st_size if size is None else size
 
     def look_back(self) -> None:
-        """Says what was written to after it was taken out of the folder: a writer that nobody knew of."""
+        """Reports the files that an unknown writer still wrote to after they were taken out of the folder."""
         for path, size in self.set_aside.items():
             if path.stat().st_size != size:
                 self.report.remarks.append(f"{path} is still written to; what was cut or moved is missing none of it")
@@ -253,18 +227,15 @@ class _Cutting:
         cut_off = self.aside / f"{name}{_CUT}"
         kept_part, cut_part = (p.with_name(p.name.replace(_LOADED, _PART)) for p in (path, cut_off))
         make_folders(cut_off.parent)
-        parted = part(path, self.at, spans, kept_part, cut_part)
-        torn = parted.problem is not None and parted.problem.torn
-        if parted.problem is not None and not torn:
-            self.report.kept_whole[name] = parted.problem.what
-        elif not spans.is_of(path.stat()):
-            self.report.kept_whole[name] = _GROWS
-        if name in self.report.kept_whole:
+        size, problem = part(path, self.at, spans, kept_part, cut_part)
+        unreadable = None if problem is None or problem.torn else problem.what
+        if unreadable or not spans.is_of(path.stat()):
+            self.report.kept_whole[name] = unreadable or _GROWS
             _put_by(self.room, kept_part, cut_part)
             return
-        if parted.problem is not None:
-            self.report.remarks.append(f"{name} was cut; {parted.problem.what}, which went with what was cut off")
-        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": parted.size}))
+        if problem is not None:
+            self.report.remarks.append(f"{name} was cut; {problem.what}, which went with what was cut off")
+        write_atomically(self.room / "parted.json", dump_json({"name": name, "size": size}))
         for written, place in ((cut_part, cut_off), (kept_part, kept)):
             written.rename(place)
             sync_folder(place.parent)
@@ -272,20 +243,19 @@ class _Cutting:
 
     def _size_read(self, name: str) -> int | None:
         """The bytes of the file that the kept part was made from; None where that was not noted."""
-        noted = self.room / "parted.json"
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return bounded.read_record(
-                noted, lambda data: int(data["size"]) if data["name"] == name else None, QuarantineError
+                self.room / "parted.json",
+                lambda data: int(data["size"]) if data["name"] == name else None,
+                QuarantineError,
             )
-        except FileNotFoundError:
-            return None
+        return None
 
 
 def _inode(path: Path) -> int | None:
-    try:
+    with contextlib.suppress(FileNotFoundError):  # another process moved it since
         return path.lstat().st_ino
-    except FileNotFoundError:  # somebody took it away since
-        return None
+    return None
 
 
 def _below(name: object, listing: Path) -> str:
@@ -296,18 +266,14 @@ def _below(name: object, listing: Path) -> str:
 
 
 def _put_by(room: Path, *parts: Path) -> None:
-    """Takes parts away that are not to be used: copies of ours, of which the last one is enough."""
+    """Moves away parts that are not to be used: sentinel's own copies, of which the last one is enough."""
     for written in parts:
         if written.exists():
-            place = room / "unused" / _aside_name(written.name)
-            make_folders(place.parent)
-            written.replace(place)
-            sync_folder(place.parent)
-            sync_folder(written.parent)
+            _move(written, room / "unused" / _aside_name(written.name), overwrite=True)
 
 
-def _move(source: Path, destination: Path) -> None:
-    if destination.exists():
+def _move(source: Path, destination: Path, *, overwrite: bool = False) -> None:
+    if destination.exists() and not overwrite:
         raise QuarantineError(f"{destination} is there already: {source} would overwrite it")
     make_folders(destination.parent)
     source.rename(destination)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sentinel.adapters.approvals import Approvals
+from sentinel.adapters.state_files import Approvals
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, this_person
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of

@@ -16,8 +16,7 @@ from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, p
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sentinel.judge.analysis.comparison import Comparison
-    from sentinel.judge.reference import Reference
+    from sentinel.judge.reference import Comparison, Reference
 
 By = Literal["step", "tokens"]
 _AXES: dict[By, str] = {"step": "global step", "tokens": "consumed tokens"}
@@ -34,7 +33,7 @@ def compare(
     as_json: Json = False,
 ) -> int:
     """Shows the smoothed loss of each run, the ratio to the first, and which run leads since when."""
-    from sentinel.judge.analysis import comparison
+    from sentinel.judge import reference
 
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: paths, or names of runs")
@@ -47,7 +46,7 @@ def compare(
     notes = [f"{curve.name}: {note}" for curve, found in read for note in found]
     for note in notes:
         typer.echo(f"warning: {note}", err=True)
-    compared = comparison.compare(curves)
+    compared = reference.compare(curves)
     if plot is not None:
         from sentinel.reports.pictures import draw_comparison
 
@@ -64,16 +63,18 @@ def compare(
 def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> tuple[Reference, list[str]]:
     """The run's smoothed loss, and the notes of its reader."""
     from sentinel.daemon.sources import source_named
-    from sentinel.judge.analysis.smoothing import smoothed
     from sentinel.judge.readings import COLUMNS
+    from sentinel.judge.reference import smoothed
 
     source = source_named(name, columns, config_dir)
     source.fields = (*COLUMNS, "consumed_tokens")
     axis = "consumed_tokens" if by == "tokens" else "global_step"
     curve = smoothed(name, source, by=axis, samples=_SAMPLES_PER_POINT)
     if curve.ends is None:
-        no_tokens = by == "tokens" and source.samples
-        raise ConfigError(f"{name} {'has no consumed tokens: compare by step' if no_tokens else 'is too short'}")
+        if by == "tokens" and source.samples:
+            raise ConfigError(f"{name} has no consumed tokens: compare by step")
+        needed = f"compare needs {_SAMPLES_PER_POINT // 2} or more with a loss"
+        raise ConfigError(f"{needed}, and {name} has {source.count}")
     return curve, list(source.notes)
 
 

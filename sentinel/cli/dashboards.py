@@ -24,10 +24,9 @@ from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:  # their libraries are optional
     from sentinel.adapters.grafana.api import Grafana
-    from sentinel.adapters.wandb.api import Drawing, Row, Wandb
-    from sentinel.adapters.wandb.settings import WandbRun
+    from sentinel.adapters.wandb import Drawing, Row, Wandb, WandbRun
     from sentinel.config import Config
-    from sentinel.plan.wandb_overlays import Overlay
+    from sentinel.plan.annotations import Overlay
 
 _TOKEN = "GRAFANA_TOKEN"  # noqa: S105 - the name of the variable
 _CLOCKS_S = 60.0  # by which the trainer's clock may be ahead of the daemon's
@@ -179,7 +178,7 @@ def _marks(config: Config) -> tuple[Annotation, ...]:
 
 def _push_to_wandb(config: Config, *, as_json: bool) -> int:
     """Draws each incident as a W&B run of its own over the trainer's loss; a second push adds nothing."""
-    from sentinel.plan.wandb_overlays import overlays
+    from sentinel.plan.annotations import overlays
     from sentinel.sources.wandb_runs import project_of
 
     of = config.wandb
@@ -210,7 +209,7 @@ def _drawn(there: Wandb, runs: Sequence[str], overlay: Overlay, of: WandbRun) ->
 
 
 def _drawing(overlay: Overlay, run_id: str) -> Drawing:
-    from sentinel.adapters.wandb.api import Drawing
+    from sentinel.adapters.wandb import Drawing
 
     return Drawing(
         id=f"{run_id}-{overlay.incident}",

@@ -43,7 +43,7 @@ def export(
         table.note(readings)
         first_steps.append(int(readings.steps[0]))
     if not first_steps:
-        raise ConfigError(f"{source.path} has no samples")
+        raise ConfigError(f"nothing to export: {source.path} has {source.count}")
     output.parent.mkdir(parents=True, exist_ok=True)
     ends = chain(ends_of_descent(first_steps) if descent else [], repeat(None))
     kept = (r if end is None else r.until(end) for r, end in zip(filter(len, source), ends, strict=False))

@@ -10,7 +10,7 @@ import typer
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Json, Run, fields_of, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.errors import ConfigError
 
@@ -34,7 +34,7 @@ def incident_named(events: Iterable[Mapping[str, Any]], name: str) -> Incident:
     incidents = fold(events)
     found = next((i for i in incidents if i.id == name), None)
     if found is None:
-        raise ConfigError(f"no incident {name!r}; the run has {', '.join(i.id for i in incidents) or 'no incident'}")
+        raise ConfigError(f"no incident {name!r}; incidents.jsonl has {', '.join(i.id for i in incidents) or 'none'}")
     return found
 
 

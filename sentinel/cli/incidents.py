@@ -10,9 +10,8 @@ import typer
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, local_time, print_json
 from sentinel.daemon.run_files import find_config, incident_log_of
-from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
-from sentinel.plan.proof_value import Proof
+from sentinel.plan.incident import Incident, Proof
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
 
 if TYPE_CHECKING:

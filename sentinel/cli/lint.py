@@ -38,8 +38,7 @@ def lint(
     as_json: Json = False,
 ) -> int:
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
-    from sentinel.jobscript.facts import Facts
-    from sentinel.jobscript.numbers_in_words import declared_size
+    from sentinel.jobscript.facts import Facts, declared_size
     from sentinel.lint import in_its_words
     from sentinel.lint import lint as check
 

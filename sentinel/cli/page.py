@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.adapters.paging.outbox import Outbox
+from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.plan.page import trial_page

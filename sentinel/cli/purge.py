@@ -12,7 +12,7 @@ from sentinel.vocabulary.errors import ConfigError
 
 def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:
     """The only deletion that sentinel does, and only by hand."""
-    from sentinel.act.ledger import Ledger
+    from sentinel.act.perform import Ledger
     from sentinel.adapters.checkpoints import QUARANTINE, Claim
     from sentinel.adapters.lock import RunLock
     from sentinel.adapters.purge import purge as delete

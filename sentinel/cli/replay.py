@@ -13,7 +13,7 @@ from sentinel.daemon.run_files import find_config
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.policy import Policy
-from sentinel.plan.recommended import rollback_to
+from sentinel.plan.target import rollback_to
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved
 
@@ -43,7 +43,7 @@ def replay(
 ) -> int:
     """With --run: \\[judge], \\[policy], planned steps and references of that run; otherwise the defaults."""
     from sentinel.daemon.sources import source_at
-    from sentinel.judge.analysis.smoothing import smoothed
+    from sentinel.judge.reference import smoothed
     from sentinel.judge.replay import Replay
     from sentinel.judge.verdict import VerdictKind
     from sentinel.sources.opening import open_sources

@@ -136,8 +136,7 @@ def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
 
 
 def _document(plan: Plan, run: RunState) -> dict[str, Any]:
-    from sentinel.plan.forecast import coming_saves
-    from sentinel.plan.price import price, unconfirmed
+    from sentinel.plan.forecast import coming_saves, price, unconfirmed
 
     decision = plan.decision
     facts: dict[str, Any] = {"target": None}
@@ -155,8 +154,7 @@ def _document(plan: Plan, run: RunState) -> dict[str, Any]:
 
 def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
     """What the rollback changes and costs, the settings at the coming saves, and what can't be confirmed."""
-    from sentinel.plan.forecast import coming_saves
-    from sentinel.plan.price import price, unconfirmed
+    from sentinel.plan.forecast import coming_saves, price, unconfirmed
 
     if decision.changes:
         yield f"changes: {'; '.join(decision.changes)}"

@@ -44,9 +44,9 @@ def documents(
     config: Config, run: str | None, config_dir: Path, texts: Path | None
 ) -> Callable[[str | None], dict[str, Any]]:
     """A function that reads the run as it is now, and makes the page's document with the incident shown first."""
-    from sentinel.adapters.slurm.records import Submissions
+    from sentinel.adapters.slurm.submissions import Submissions
     from sentinel.daemon.sources import source_at, source_of_run
-    from sentinel.judge.analysis.smoothing import smoothed
+    from sentinel.judge.reference import smoothed
     from sentinel.reports.triage.document import document
     from sentinel.reports.triage.past import PageSettings, read_past
     from sentinel.sources.column_source import ColumnSource

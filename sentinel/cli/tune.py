@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from sentinel.jobscript.facts import Facts
     from sentinel.jobscript.reading import Read
     from sentinel.tune.command import Folders
-    from sentinel.tune.probe import Probe
     from sentinel.tune.record import Life
     from sentinel.tune.report import Report
-    from sentinel.tune.task import Task
+    from sentinel.tune.search import Task
+    from sentinel.tune.tuner import Probe
 
 
 def tune(
@@ -69,7 +69,7 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
     from sentinel.adapters.lock import RunLock
     from sentinel.tune.record import Record
     from sentinel.tune.report import report_of
-    from sentinel.tune.task import task_of
+    from sentinel.tune.search import task_of
     from sentinel.tune.tuner import Tuner
 
     text, facts = _facts(config)
@@ -148,7 +148,7 @@ class _Probes:
         from sentinel.daemon.sources import source_of
         from sentinel.daemon.wiring import launcher_of
         from sentinel.tune.command import Folders, command_of
-        from sentinel.tune.probe import LOG, Probe
+        from sentinel.tune.tuner import LOG, Probe
 
         config, settings, run, log = self.config, self.config.launcher, self.config.run, folder / LOG
         moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Paging
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.policy import Policy
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Policy, Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

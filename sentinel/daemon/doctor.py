@@ -19,12 +19,10 @@ from sentinel.config import Config
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.wiring import faults_of, neighbours_of, observer_of
 from sentinel.durable import os_errors_named
-from sentinel.plan.applicability import not_applied
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
-from sentinel.plan.mitigation import overrides_for
-from sentinel.plan.observation import RunState
-from sentinel.plan.witnesses import Life
+from sentinel.plan.mitigation import not_applied, overrides_for
+from sentinel.plan.observation import Life, RunState
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
 

@@ -20,8 +20,7 @@ from sentinel import bounded
 from sentinel.act.neighbours import Neighbours
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.paging.channels import channel_of
-from sentinel.adapters.paging.delivery import Delivery
-from sentinel.adapters.paging.outbox import Outbox
+from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.config import Config
 from sentinel.durable import write_atomically
 from sentinel.plan.page import Page, ended, page_from_json, pages

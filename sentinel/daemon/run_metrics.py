@@ -11,21 +11,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.watch import Watch
+from sentinel.adapters.exposition.collector import Textfile
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.textfile import Textfile
 from sentinel.config import Config
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
-from sentinel.plan.incident import Incident, Status
+from sentinel.plan.forecast import lost_so_far
+from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.price import lost_so_far
-from sentinel.plan.proof_value import Proof
 from sentinel.plan.trouble import AGAIN_S, unsettled
-from sentinel.vocabulary.exemplar import Exemplar, exemplar
-from sentinel.vocabulary.metrics import PREFIX, Shown
+from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 from sentinel.vocabulary.sample import Sample
 
 if TYPE_CHECKING:

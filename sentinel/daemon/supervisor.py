@@ -14,8 +14,7 @@ from time import monotonic
 from rich.console import Console
 from rich.status import Status
 
-from sentinel.adapters.exposition.announcement import NAME
-from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.exposition import NAME, Exposition
 from sentinel.adapters.slurm import Queues
 from sentinel.config import Config
 from sentinel.daemon.paging import check_pagers

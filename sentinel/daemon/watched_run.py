@@ -12,14 +12,14 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
-from sentinel.act.pinning import Pinning
+from sentinel.act.perform import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.exposition.exposition import Exposition
 from sentinel.adapters.lock import RunLock
-from sentinel.adapters.own_pins import OwnPins
 from sentinel.adapters.slurm import Queues
+from sentinel.adapters.state_files import OwnPins
 from sentinel.config import Config
 from sentinel.daemon import wiring
 from sentinel.daemon.doctor import check_before_acting

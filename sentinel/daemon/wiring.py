@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.act.file_activity import Signs
-from sentinel.act.ledger import Ledger, Say
+from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
-from sentinel.act.perform import Performer
-from sentinel.act.references import References
-from sentinel.adapters.approvals import Approvals
+from sentinel.act.perform import Ledger, Performer, Say
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
 from sentinel.daemon.paging import Paging, paging_of
 from sentinel.daemon.run_files import clock, incident_log_of, source_log_of, state_dir_of
 from sentinel.daemon.sources import Sources, source_at, source_of
-from sentinel.judge.analysis.smoothing import smoothed
+from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError

@@ -20,7 +20,7 @@ from sentinel.judge.analysis.correlation.columns import correlate
 from sentinel.judge.analysis.correlation.table import Correlations
 from sentinel.judge.history import History
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
 from sentinel.reports.chronicle import AttemptRow, attempt_rows
 from sentinel.vocabulary.errors import ConfigError, PermanentError

@@ -9,6 +9,7 @@ environment, from a sourced file or from `sbatch`'s arguments; that is for the p
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from sentinel.jobscript.arguments import read
@@ -21,24 +22,14 @@ from sentinel.jobscript.change import (
     SetJson,
     SetOption,
     SetVariable,
+    refuse_unwritable,
 )
 from sentinel.jobscript.directives import set_directive
 from sentinel.jobscript.here_documents import set_json
-from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option
-from sentinel.jobscript.quoting import refuse_unwritable
+from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option, set_variable
 from sentinel.jobscript.syntax import from_bytes, parse, to_bytes
-from sentinel.jobscript.variables import set_variable
 
-__all__ = [
-    "Change",
-    "RemoveOption",
-    "Rewritten",
-    "SetDirective",
-    "SetJson",
-    "SetOption",
-    "SetVariable",
-    "rewrite",
-]
+__all__ = ["Change", "RemoveOption", "Rewritten", "SetDirective", "SetJson", "SetOption", "SetVariable", "rewrite"]
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
@@ -50,8 +41,10 @@ def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
     for change in changes:
         refuse_unwritable(change)
         new = _with_one(new, change)
-    before, after = _lines(text), _lines(new)
-    diff = "".join(_ended(line) for line in difflib.unified_diff(before, after, "job script", "job script, rewritten"))
+    # Lines as bash counts them: a form feed or a line separator of Unicode ends none.
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+", each) for each in (text, new))
+    lines = difflib.unified_diff(before, after, "job script", "job script, rewritten")
+    diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return Rewritten(text=new, diff=diff, changed_lines=_changed_lines(before, after))
 
 
@@ -59,7 +52,10 @@ def _with_one(text: str, change: Change) -> str:
     edits = _edits(text, change)
     if not edits:
         return text
-    new = _applied(text, edits)
+    source = to_bytes(text)
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
+    new = from_bytes(source)
     if isinstance(change, SetOption | RemoveOption):
         refuse_more_than_asked(read(parse(text)), read(parse(new)), change)
     else:
@@ -80,24 +76,6 @@ def _edits(text: str, change: Change) -> tuple[Edit, ...]:
             return set_json(read(script), change)
         case SetDirective():
             return set_directive(script, change)
-
-
-def _applied(text: str, edits: Sequence[Edit]) -> str:
-    source = to_bytes(text)
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
-    return from_bytes(source)
-
-
-def _lines(text: str) -> list[str]:
-    """As bash counts them: a form feed or a line separator of Unicode ends none."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
-
-
-def _ended(line: str) -> str:
-    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 def _changed_lines(before: Sequence[str], after: Sequence[str]) -> tuple[int, ...]:

@@ -8,30 +8,7 @@ from functools import lru_cache
 
 from sentinel.jobscript.facts import Facts
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing import (
-    BILLION,
-    BatchSizeSchedule,
-    FixedDiscrete,
-    FixedLinear,
-    Position,
-    SeqlenSchedule,
-    Track,
-)
-
-__all__ = [
-    "BILLION",
-    "ParameterCount",
-    "batch_schedule",
-    "curriculum_schedule",
-    "embedding_rows",
-    "parameter_count",
-    "replicas",
-    "scale",
-    "steps_of",
-    "total_steps",
-    "track_of",
-    "warmup_steps",
-]
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedDiscrete, FixedLinear, Position, SeqlenSchedule, Track
 
 _LARGEST_VOCABULARY = 262_144
 """Rows of the largest embeddings in use; bounds the count where the vocabulary is not known."""

@@ -4,48 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from sentinel.jobscript.change import Edit, SetDirective
-from sentinel.jobscript.quoting import is_plain
-from sentinel.jobscript.syntax import Script
+from sentinel.jobscript.change import Edit, SetDirective, is_plain
+from sentinel.jobscript.syntax import Script, from_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["directive", "set_directive"]
-
-_SHORT = {
-    "--account": "-A",
-    "--array": "-a",
-    "--chdir": "-D",
-    "--constraint": "-C",
-    "--cpus-per-task": "-c",
-    "--dependency": "-d",
-    "--error": "-e",
-    "--exclude": "-x",
-    "--gpus": "-G",
-    "--job-name": "-J",
-    "--nodelist": "-w",
-    "--nodes": "-N",
-    "--ntasks": "-n",
-    "--output": "-o",
-    "--partition": "-p",
-    "--qos": "-q",
-    "--time": "-t",
-}
-"""sbatch's options that have a short name, as its manual page lists them."""
-
+# sbatch's options that have a short name, as its manual page lists them.
+_SHORT = dict(
+    re.findall(
+        r"(--\S+) (-\w)",
+        "--account -A --array -a --chdir -D --constraint -C --cpus-per-task -c --dependency -d --error -e --exclude -x "
+        "--gpus -G --job-name -J --nodelist -w --nodes -N --ntasks -n --output -o --partition -p --qos -q --time -t",
+    )
+)
 _WORD = re.compile(rb"[^\s\"'#]+|\"[^\"\n]*\"|'[^'\n]*'")
 _DIRECTIVE = re.compile(rb"#SBATCH(?=[ \t]|$)(.*)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """The option's value in a directive, in bytes of the script; `separator` is what stands before it."""
-
-    start: int
-    end: int
-    value: bytes
-    separator: str
 
 
 def directive(script: Script, flag: str) -> str | None:
@@ -54,7 +27,7 @@ def directive(script: Script, flag: str) -> str | None:
         found = list(_settings(script, flag))
     except ScriptRefused:
         return None
-    return found[-1].value.decode("utf-8", "surrogateescape").strip("\"'") if found else None
+    return from_bytes(found[-1][2]).strip("\"'") if found else None
 
 
 def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
@@ -63,13 +36,11 @@ def set_directive(script: Script, change: SetDirective) -> tuple[Edit, ...]:
         raise ScriptRefused(None, f"the value {change.value!r} of {change.flag} is not one plain word")
     found = list(_settings(script, change.flag))
     if len(found) > 1:
-        lines = " and ".join(str(script.line(setting.start)) for setting in found)
-        raise ScriptRefused(script.line(found[-1].start), f"{change.flag} is set in lines {lines}: which one counts?")
+        raise script.unclear(f"{change.flag} is set", [start for start, _, _, _ in found])
     if found:
-        setting = found[0]
-        if setting.value.strip(b"\"'") == change.value.encode():
-            return ()
-        return (Edit(start=setting.start, end=setting.end, new=f"{setting.separator}{change.value}"),)
+        start, end, value, separator = found[0]
+        same = value.strip(b"\"'") == change.value.encode()
+        return () if same else (Edit(start=start, end=end, new=f"{separator}{change.value}"),)
     position = _after_the_last(script)
     return (Edit(start=position, end=position, new=f"#SBATCH {change.flag}={change.value}\n"),)
 
@@ -83,12 +54,13 @@ def _directives(script: Script) -> Iterator[re.Match[bytes]]:
         found = _DIRECTIVE.match(script.source, position, position + len(line.rstrip(b"\n")))
         if found is not None:
             if re.match(rb"\s*(?:hetjob|packjob)\b", found.group(1)):
-                raise ScriptRefused(script.line(position), "a heterogeneous job has directives for each component")
+                raise script.refusal(position, "a heterogeneous job has directives for each component")
             yield found
         position += len(line)
 
 
-def _settings(script: Script, flag: str) -> Iterator[_Setting]:
+def _settings(script: Script, flag: str) -> Iterator[tuple[int, int, bytes, str]]:
+    """Of each directive that has the option: where it is set, the value there, and what stands before the value."""
     long, short = flag.encode(), _SHORT.get(flag, "").encode()
     for directive in _directives(script):
         comment = re.compile(rb"\s#").search(script.source, *directive.span(1))
@@ -97,21 +69,17 @@ def _settings(script: Script, flag: str) -> Iterator[_Setting]:
         for index, found in enumerate(words):
             if found.group().startswith(long + b"="):
                 start = found.start() + len(long)
-                end = words[index + 1].end() if _goes_on(words, index) else found.end()
-                yield _Setting(start=start, end=end, value=script.source[start + 1 : end], separator="=")
+                following = words[index + 1] if index + 1 < len(words) else found
+                quoted = following.start() == found.end()  # a quoted part follows without a blank: `--time="1:00:00"`
+                end = following.end() if quoted else found.end()
+                yield start, end, script.source[start + 1 : end], "="
             elif found.group() in {long, short} - {b""}:
                 if index + 1 == len(words):
-                    raise ScriptRefused(script.line(found.start()), f"{flag} has no value there")
-                value = words[index + 1]
-                yield _Setting(start=value.start(), end=value.end(), value=value.group(), separator="")
+                    raise script.refusal(found.start(), f"{flag} has no value there")
+                yield *words[index + 1].span(), words[index + 1].group(), ""
             elif short and found.group().startswith(short) and not found.group().startswith(b"--"):
                 start = found.start() + len(short)
-                yield _Setting(start=start, end=found.end(), value=script.source[start : found.end()], separator="")
-
-
-def _goes_on(words: list[re.Match[bytes]], index: int) -> bool:
-    """Whether a quoted part follows without a blank: `--time="1:00:00"`."""
-    return index + 1 < len(words) and words[index + 1].start() == words[index].end()
+                yield start, found.end(), script.source[start : found.end()], ""
 
 
 def _after_the_last(script: Script) -> int:
@@ -123,5 +91,5 @@ def _after_the_last(script: Script) -> int:
         last = 0
     line_end = script.source.find(b"\n", last)
     if line_end < 0:
-        raise ScriptRefused(script.line(last), "the line is the last one, and has no end")
+        raise script.refusal(last, "the line is the last one, and has no end")
     return line_end + 1

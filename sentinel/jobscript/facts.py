@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.training_settings import OptimizerSettings
-
-__all__ = ["BatchRamp", "Curriculum", "DeepSpeedJson", "Facts"]
 
 
 class _Checked:
@@ -35,14 +34,9 @@ class _Checked:
 class BatchRamp(_Checked):
     """`--rampup-batch-size START INCREMENT SAMPLES`: the global batch grows in steps, as Megatron does it."""
 
-    start: int
-    """Samples of the first global batch."""
-
-    increment: int
-    """Samples by which it grows at a time."""
-
-    samples: int
-    """Samples over which it grows to the full batch, all stages equally long."""
+    start: int  # Samples of the first global batch
+    increment: int  # Samples by which it grows at a time
+    samples: int  # Samples over which it grows to the full batch, all stages equally long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,29 +45,14 @@ class Curriculum(_Checked):
 
     may_be_zero = frozenset(["total_steps"])
 
-    min_difficulty: int | None = None
-    """Tokens per sample at the first step."""
-
-    max_difficulty: int | None = None
-    """Tokens per sample at the end."""
-
-    difficulty_step: int | None = None
-    """Lengths are multiples of this."""
-
-    schedule: str | None = None
-    """fixed_linear, fixed_root, fixed_discrete or custom."""
-
-    total_steps: int | None = None
-    """T: optimizer steps from the first length to the last; of fixed_linear and fixed_root."""
-
-    difficulties: tuple[int, ...] = ()
-    """Lengths of fixed_discrete."""
-
-    max_steps: tuple[int, ...] = ()
-    """The last step of each of these lengths but the last one."""
-
-    old_block: bool = False
-    """Whether it is the top-level `curriculum_learning` of the DeepSpeed JSON, which not every DeepSpeed takes."""
+    min_difficulty: int | None = None  # Tokens per sample at the first step
+    max_difficulty: int | None = None  # Tokens per sample at the end
+    difficulty_step: int | None = None  # Lengths are multiples of this
+    schedule: str | None = None  # fixed_linear, fixed_root, fixed_discrete or custom
+    total_steps: int | None = None  # T of fixed_linear and fixed_root: steps from the first length to the last
+    difficulties: tuple[int, ...] = ()  # Lengths of fixed_discrete
+    max_steps: tuple[int, ...] = ()  # The last step of each of these lengths but the last one
+    old_block: bool = False  # Whether it is the JSON's top-level `curriculum_learning`, which not every DeepSpeed takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +61,13 @@ class DeepSpeedJson(_Checked):
 
     may_be_zero = frozenset(["gradient_clipping", "zero_stage", "loss_scale", "initial_scale_power"])
 
-    train_batch_size: int | None = None
-    """Samples per optimizer step."""
-
-    micro_batch_size: int | None = None
-    """`train_micro_batch_size_per_gpu`, samples."""
-
+    train_batch_size: int | None = None  # Samples per optimizer step
+    micro_batch_size: int | None = None  # `train_micro_batch_size_per_gpu`, samples
     gradient_clipping: float | None = None
     fp16: bool | None = None
     bf16: bool | None = None
-
-    loss_scale: float | None = None
-    """0 is dynamic, anything else is held for the whole run."""
-
-    initial_scale_power: int | None = None
-    """The first loss scale is 2 to this power."""
-
+    loss_scale: float | None = None  # 0 is dynamic, anything else is held for the whole run
+    initial_scale_power: int | None = None  # The first loss scale is 2 to this power
     zero_stage: int | None = None
 
 
@@ -113,142 +83,115 @@ class Facts(_Checked, OptimizerSettings):
         ]
     )
 
-    hidden_size: int | None = None
-    """h, the width of the model."""
-
-    ffn_hidden_size: int | None = None
-    """Width inside the FFN; None where it is not given, and Megatron takes 4 x hidden."""
-
-    gated_ffn: bool | None = None
-    """swiglu, geglu and their like: an FFN with three matrices."""
-
+    hidden_size: int | None = None  # h, the width of the model
+    ffn_hidden_size: int | None = None  # Width inside the FFN; where it is None, Megatron takes 4 x hidden
+    gated_ffn: bool | None = None  # swiglu, geglu and their like: an FFN with three matrices
     num_layers: int | None = None
     num_attention_heads: int | None = None
-
-    kv_channels: int | None = None
-    """Width of one head; None where it is hidden / heads."""
-
-    num_query_groups: int | None = None
-    """Heads of keys and values, where they are fewer than those of queries (GQA)."""
-
-    num_experts: int | None = None
-    """Experts in each FFN; 1 is an FFN."""
-
-    seq_length: int | None = None
-    """Full length, tokens per sample."""
-
-    max_position_embeddings: int | None = None
-    """Positions that the model can tell apart."""
-
-    learned_positions: bool | None = None
-    """Whether positions are an embedding: not so with rotary ones and ALiBi."""
-
-    vocab_size: int | None = None
-    """Tokens that the tokenizer knows."""
-
-    padded_vocab_size: int | None = None
-    """Rows of the embedding, where they are said."""
-
-    make_vocab_size_divisible_by: int | None = None
-    """Megatron pads the vocabulary to a multiple of this times the tensor parallel size."""
-
-    tied_embeddings: bool | None = None
-    """Whether the output takes the embedding's weights."""
-
-    embed_layernorm: bool | None = None
-    """A LayerNorm right after the embedding."""
-
-    init_method_std: float | None = None
-    """Standard deviation of the initial weights, before it is scaled with the depth."""
-
-    declared_parameters: float | None = None
-    """How many parameters the run says that it has, as in the name tr8-104B."""
-
+    kv_channels: int | None = None  # Width of one head; None where it is hidden / heads
+    num_query_groups: int | None = None  # Heads of keys and values, where they are fewer than those of queries (GQA)
+    num_experts: int | None = None  # Experts in each FFN; 1 is an FFN
+    seq_length: int | None = None  # Full length, tokens per sample
+    max_position_embeddings: int | None = None  # Positions that the model can tell apart
+    learned_positions: bool | None = None  # Whether positions are an embedding: not so with rotary ones and ALiBi
+    vocab_size: int | None = None  # Tokens that the tokenizer knows
+    padded_vocab_size: int | None = None  # Rows of the embedding, where they are said
+    make_vocab_size_divisible_by: int | None = None  # Megatron pads the vocabulary to multiples of this x the TP size
+    tied_embeddings: bool | None = None  # Whether the output takes the embedding's weights
+    embed_layernorm: bool | None = None  # A LayerNorm right after the embedding
+    init_method_std: float | None = None  # Standard deviation of the initial weights, before it is scaled with depth
+    declared_parameters: float | None = None  # How many parameters the run says that it has, as in the name tr8-104B
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
-
-    context_parallel_size: int | None = None
-    """Ranks that share the tokens of a sample: Megatron's context parallelism, DeepSpeed's sequence parallelism."""
-
-    pp_partition_method: str | None = None
-    """How DeepSpeed cuts the layers into stages, as `type:transformer|embedding`."""
-
-    world_size: int | None = None
-    """Ranks: nodes x GPUs per node."""
-
+    context_parallel_size: int | None = None  # Ranks that share a sample's tokens; DeepSpeed's sequence parallelism
+    pp_partition_method: str | None = None  # How DeepSpeed cuts the layers into stages, as `type:transformer|embedding`
+    world_size: int | None = None  # Ranks: nodes x GPUs per node
     gpus_per_node: int | None = None
-
-    micro_batch_size: int | None = None
-    """Samples of one replica in one pass."""
-
-    global_batch_size: int | None = None
-    """Samples of an optimizer step, over all replicas and passes."""
-
+    micro_batch_size: int | None = None  # Samples of one replica in one pass
+    global_batch_size: int | None = None  # Samples of an optimizer step, over all replicas and passes
     rampup_batch_size: BatchRamp | None = None
-
-    consumed_samples: int | None = None
-    """Samples that were consumed before this start; None is a start from the beginning."""
-
+    consumed_samples: int | None = None  # Samples that were consumed before this start; None: from the beginning
     train_samples: int | None = None
     train_iters: int | None = None
     train_tokens: int | None = None
-
     lr_decay_samples: int | None = None
     lr_decay_iters: int | None = None
     lr_decay_tokens: int | None = None
-
     lr_warmup_samples: int | None = None
     lr_warmup_iters: int | None = None
     lr_warmup_tokens: int | None = None
-
-    lr_warmup_fraction: float | None = None
-    """The warmup as a share of the decay."""
-
-    lr: float | None = None
-    """Peak."""
-
+    lr_warmup_fraction: float | None = None  # The warmup as a share of the decay
+    lr: float | None = None  # Peak
     min_lr: float | None = None
-
-    lr_scheduler: Literal["older", "newer"] | None = None
-    """Which name Megatron's scheduler has in its options: `lr-scheduler` (BigScience's) or `opt_param-scheduler`
-    (Microsoft's and NVIDIA's)."""
-
-    clip_grad: float | None = None
-    """L2 norm to which the gradient is clipped; 0 is none."""
-
+    lr_scheduler: Literal["older", "newer"] | None = None  # newer: named opt_param-scheduler
+    clip_grad: float | None = None  # L2 norm to which the gradient is clipped; 0 is none
     precision: Literal["fp32", "fp16", "bf16"] | None = None
-
-    initial_loss_scale: float | None = None
-    """Where a dynamic loss scale begins; of fp16."""
-
-    static_loss_scale: float | None = None
-    """A loss scale that is held for the whole run; of fp16. None is a dynamic one."""
-
-    curriculum: Curriculum | None = None
-    """SLW, where it is switched on."""
-
+    initial_loss_scale: float | None = None  # Where a dynamic loss scale begins; of fp16
+    static_loss_scale: float | None = None  # Held for the whole run; of fp16. None is a dynamic one
+    curriculum: Curriculum | None = None  # SLW, where it is switched on
     deepspeed: DeepSpeedJson | None = None
+    save_interval: int | None = None  # Optimizer steps between two checkpoints; 0 is never
+    eval_interval: int | None = None  # Optimizer steps between two validations; 0 is never
+    exit_interval: int | None = None  # Optimizer steps after which the trainer ends by itself
+    exit_duration_min: float | None = None  # Minutes after which the trainer saves and ends by itself
+    time_limit_min: float | None = None  # Minutes after which Slurm ends the job
+    step_time_s: float | None = None  # Seconds of an optimizer step at full batch
+    save_time_s: float | None = None  # Seconds for which a save holds the training up
+    node_failures_per_day: float | None = None  # Of all the run's nodes together
 
-    save_interval: int | None = None
-    """Optimizer steps between two checkpoints; 0 is never."""
 
-    eval_interval: int | None = None
-    """Optimizer steps between two validations; 0 is never."""
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4})(?:([.p])(\d+))?([MBTmbt])(\d(?![0-9]))?(?![A-Za-z0-9])(?!-?tok)")
+_POWERS = {"m": 1e6, "b": 1e9, "t": 1e12}
+_TIME = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<rest>\d{1,9}(?::\d{1,9}){0,2})")
 
-    exit_interval: int | None = None
-    """Optimizer steps after which the trainer ends by itself."""
 
-    exit_duration_min: float | None = None
-    """Minutes after which the trainer saves and ends by itself."""
+def whole(text: str) -> int:
+    """A whole number above 0, as 216_320. ValueError for anything else."""
+    if (value := int(text)) <= 0:
+        raise ValueError(text)
+    return value
 
-    time_limit_min: float | None = None
-    """Minutes after which Slurm ends the job."""
 
-    step_time_s: float | None = None
-    """Seconds of an optimizer step at full batch."""
+def number(text: str) -> float:
+    """A number that is not negative, nan or infinite. ValueError for anything else."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
 
-    save_time_s: float | None = None
-    """Seconds for which a save holds the training up."""
 
-    node_failures_per_day: float | None = None
-    """Of all the run's nodes together."""
+def declared_size(text: str) -> float:
+    """Parameters, as 104B, 1.3B, 1B3, 760M or a plain number. ConfigError for anything else."""
+    found = _SIZE.fullmatch(text)
+    try:
+        return _size(found) if found is not None else number(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a number of parameters, as 104B or 1.3e9") from error
+
+
+def declared_parameters(name: str) -> float | None:
+    """The size in a run's name, as in tr8-104B, tr11f-6B3-ml and gpt-1.3B-pile; None where there is none, or several.
+
+    300B-tokens is no size.
+    """
+    found = {_size(match) for match in _SIZE.finditer(name.replace("_", "-"))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _size(found: re.Match[str]) -> float:
+    before, _, behind, letter, after = found.groups()
+    return float(f"{before}.{behind or after or 0}") * _POWERS[letter.lower()]
+
+
+def minutes(text: str) -> float | None:
+    """Slurm's time limit: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found["rest"].split(":")]
+    if found["days"] is not None:
+        hours, mins, seconds = (*parts, 0, 0)[:3]
+        return int(found["days"]) * 1440 + hours * 60 + mins + seconds / 60
+    if len(parts) == 3:
+        return parts[0] * 60 + parts[1] + parts[2] / 60
+    return parts[0] + (parts[1] / 60 if len(parts) == 2 else 0)

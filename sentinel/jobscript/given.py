@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
-from sentinel.jobscript.arguments import Reached, Reading, read
+from sentinel.jobscript.arguments import Moment, Reached, Reading, read
 from sentinel.jobscript.directives import directive
 from sentinel.jobscript.here_documents import filled_json
-from sentinel.jobscript.surety import refuse_unsure
 from sentinel.jobscript.syntax import parse
-from sentinel.jobscript.trainer import Launch, trainers
-from sentinel.jobscript.values import Unknown, text_of
+from sentinel.jobscript.trainer import refuse_other_ways_to_set, refuse_unsure, trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
-__all__ = ["Given", "Option", "Unread", "given", "options_of"]
-
+_OPTION = re.compile(r"--?[A-Za-z]")
 _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-per-node", "--time")
 
 
@@ -27,13 +27,9 @@ _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-p
 class Unread:
     """Something that the script does not show."""
 
-    what: str
-    """The option, or what else it is."""
-
+    what: str  # The option, or what else it is
     why: str
-
-    line: int | None = None
-    """Counted from 1; None where it has none."""
+    line: int | None = None  # Counted from 1; None where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,35 +38,20 @@ class Option:
 
     flag: str
     values: tuple[str, ...]
-
-    unread: Unread | None = None
-    """Set where its values, or whether it is given at all, can't be known."""
+    unread: Unread | None = None  # Set where its values, or whether it is given at all, can't be known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What the trainer gets from a script, a command line or a log."""
 
-    program: str
-    """Its file's or module's name, as `pretrain_gpt.py`."""
-
-    options: tuple[Option, ...]
-    """In the order in which argparse reads them."""
-
-    launcher: tuple[Option, ...] = ()
-    """Options of what starts the trainer: torchrun, srun."""
-
-    directives: Mapping[str, str] = field(default_factory=dict)
-    """sbatch's options in the script, by their long names."""
-
-    deepspeed: Mapping[str, Any] | None = None
-    """The DeepSpeed JSON, where the script writes it; null for what can't be known in it."""
-
-    unread: tuple[Unread, ...] = ()
-    """What is not any option's."""
-
-    complete: bool = True
-    """Whether there are no further options that can't be seen."""
+    program: str  # Its file's or module's name, as `pretrain_gpt.py`
+    options: tuple[Option, ...]  # In the order in which argparse reads them
+    launcher: tuple[Option, ...] = ()  # Options of what starts the trainer: torchrun, srun
+    directives: Mapping[str, str] = field(default_factory=dict)  # sbatch's options in the script, by their long names
+    deepspeed: Mapping[str, Any] | None = None  # The DeepSpeed JSON that the script writes; null: can't be known
+    unread: tuple[Unread, ...] = ()  # What is not any option's
+    complete: bool = True  # Whether there are no further options that can't be seen
 
 
 @lru_cache(maxsize=8)  # a decision asks for the same script's options a dozen times
@@ -80,16 +61,16 @@ def given(text: str) -> Given:
     reading = read(script)
     launch, *others = trainers(reading)
     unread: list[Unread] = []
-    options = tuple(_options(reading, launch.arguments, unread))
-    complete = not unread
+    options = tuple(_options((_text(reading, word) for word in launch.arguments), unread))
+    complete, first = not unread, launch.arguments[0] if launch.arguments else None
+    before = takewhile(lambda word: word is not first, launch.command.words)
     for other in others:
         line = script.line(other.command.node.start_byte)
         unread.append(Unread(what="another start of the trainer", why="only the first one is looked at", line=line))
-    launcher = tuple(_options(reading, _launcher_words(launch), []))
     return Given(
         program=launch.program,
         options=options,
-        launcher=launcher,
+        launcher=tuple(_options((_text(reading, word) for word in before), [])),
         directives={flag: value for flag in _DIRECTIVES if (value := directive(script, flag)) is not None},
         deepspeed=_deepspeed(reading, options, unread),
         unread=tuple(unread),
@@ -99,51 +80,27 @@ def given(text: str) -> Given:
 
 def options_of(words: Sequence[str]) -> tuple[Option, ...]:
     """The options among words that no shell reads any more."""
-    found: list[Option] = []
-    for word in words:
-        if _is_option(word):
-            flag, joined, value = word.partition("=")
-            found.append(Option(flag=flag, values=(value,) if joined else ()))
-        elif found:
-            found[-1] = Option(flag=found[-1].flag, values=(*found[-1].values, word))
-    return tuple(found)
+    return tuple(_options(((word, None) for word in words), []))
 
 
-def _is_option(text: str) -> bool:
-    return re.match(r"--?[A-Za-z]", text) is not None
-
-
-def _launcher_words(launch: Launch) -> list[Reached]:
-    words = list(launch.command.words)
-    if launch.arguments:
-        first = next((i for i, word in enumerate(words) if word is launch.arguments[0]), len(words))
-        words = words[:first]
-    return words
-
-
-def _options(reading: Reading, words: Sequence[Reached], unread: list[Unread]) -> Iterator[Option]:
+def _options(words: Iterable[tuple[str | None, Unread | None]], unread: list[Unread]) -> Iterator[Option]:
     """The options among the words. A word that is unknown and no option's value is added to `unread`."""
     flag, why = "", None
     values: tuple[str, ...] = ()
-    for reached in words:
-        text, unknown = _text(reading, reached)
-        if text is not None and _is_option(text):
+    for text, unknown in words:
+        if text is not None and _OPTION.match(text):
             if flag:
                 yield Option(flag=flag, values=values, unread=why)
             flag, joined, value = text.partition("=")
-            values, why = (value,) if joined else (), _named(unknown, flag)
+            values, why = (value,) if joined else (), unknown and replace(unknown, what=flag)
         elif unknown is None:
             values = (*values, text or "")
         elif flag and not values:
-            values, why = (text or "",), _named(unknown, flag)
+            values, why = (text or "",), unknown and replace(unknown, what=flag)
         else:
             unread.append(unknown)
     if flag:
         yield Option(flag=flag, values=values, unread=why)
-
-
-def _named(unknown: Unread | None, flag: str) -> Unread | None:
-    return None if unknown is None else Unread(what=flag, why=unknown.why, line=unknown.line)
 
 
 def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None]:
@@ -160,30 +117,31 @@ def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None
     try:
         if word.text is not None:
             return text_of(reading, f"${reached.written.variable}", reached.path[-2].moment), None
-        if joined and _is_option(flag):
+        if joined and _OPTION.match(flag):
             return f"{flag}={text_of(reading, value, reached.written.moment)}", None
         return text_of(reading, word.raw, reached.written.moment), None
     except Unknown as unknown:
         unsure = Unread(what=word.raw, why=str(unknown), line=line)
-        return (word.raw if joined and _is_option(flag) else None), unsure
+        return (word.raw if joined and _OPTION.match(flag) else None), unsure
 
 
 def _calculates(reading: Reading, reached: Reached) -> bool:
     """Whether the word is what a `declare -i` is given, which the shell calculates."""
-    written = reached.written
-    return len(reached.path) > 1 and any(
-        a.integer and a.written == written for a in reading.assignments.get(written.variable, ())
-    )
+    held = reading.assignments.get(reached.written.variable, ()) if len(reached.path) > 1 else ()
+    return any(a.integer and a.written == reached.written for a in held)
 
 
 def _deepspeed(reading: Reading, options: Sequence[Option], unread: list[Unread]) -> Mapping[str, Any] | None:
     """The JSON that a here-document writes, filled in; None, and said, where there is none or it can't be read."""
 
+    def leave(why: str, line: int | None = None) -> None:
+        unread.append(Unread(what="the DeepSpeed JSON", why=why, line=line))
+
     def fill(raw: str, start: int) -> str:
         try:
             return text_of(reading, raw, (start, start))
         except Unknown as unknown:
-            unread.append(Unread(what="the DeepSpeed JSON", why=str(unknown), line=reading.script.line(start)))
+            leave(str(unknown), reading.script.line(start))
             return "null"
 
     named = next((o for o in options if o.flag in ("--deepspeed_config", "--deepspeed-config")), None)
@@ -192,11 +150,106 @@ def _deepspeed(reading: Reading, options: Sequence[Option], unread: list[Unread]
         if text is not None:
             return load_object(text)
     except ScriptRefused as refused:
-        unread.append(Unread(what="the DeepSpeed JSON", why=refused.reason, line=refused.line_number))
+        leave(refused.reason, refused.line_number)
     except LineError as error:
-        unread.append(Unread(what="the DeepSpeed JSON", why=str(error)))
+        leave(str(error))
     else:
         if named is not None:
-            where = " ".join(named.values) or "a file"
-            unread.append(Unread(what="the DeepSpeed JSON", why=f"it is in {where}: lint that file, too"))
+            leave(f"it is in {' '.join(named.values) or 'a file'}: lint that file, too")
     return None
+
+
+_WHOLE = re.compile(r"\$(?:(?P<name>\w+)|\{(?P<braced>\w+)\}|\{(?P<defaulted>\w+):?[-=](?P<default>[^{}]*)\})")
+_SUM = re.compile(r"\$\(\((?P<sum>.*)\)\)", re.DOTALL)
+_PRINTED = re.compile(
+    r"""\$\(\s*(?:perl\s+-l?e|python[\d.]*\s+-c)\s+(?P<quote>["'])\s*print\b(?P<sum>[^"']*?);?\s*(?P=quote)\s*\)""",
+    re.DOTALL,
+)
+# What Slurm sets from a directive.
+_OF_SLURM = {"SLURM_NNODES": "--nodes", "SLURM_JOB_NUM_NODES": "--nodes", "SLURM_JOB_NAME": "--job-name"}
+_LONGEST_SUM = 200
+_DEEPEST = 20
+
+
+class Unknown(Exception):  # noqa: N818 - reads as what it says; the reader of arguments says it and goes on
+    """A value that the script does not show. Its text says why."""
+
+
+def text_of(reading: Reading, raw: str, moment: Moment, depth: int = 0) -> str:
+    """The text that a word, as it is written, comes to at this moment. Unknown where the script does not show it."""
+    if depth > _DEEPEST:
+        raise Unknown(f"{raw} leads back to itself")
+    written = raw[1:-1] if len(raw) > 1 and raw[0] == raw[-1] == '"' else raw
+
+    def inner(found: re.Match[str]) -> str:
+        return _variable(reading, found, moment, depth)
+
+    if (found := _SUM.fullmatch(written)) is not None:  # inside `$((…))` variables may stand without a `$`
+        dollars = re.sub(r"(?<![\w${.])([A-Za-z_]\w*)", r"${\1}", found["sum"])
+        return _calculated(_WHOLE.sub(inner, dollars), whole=True)
+    if (found := _PRINTED.fullmatch(written)) is not None:
+        code = found["sum"] if found["quote"] == "'" else _WHOLE.sub(inner, found["sum"])
+        return _calculated(code, whole=False)
+    text = _WHOLE.sub(inner, written)
+    if re.search(r"[$`]", text):
+        raise Unknown(f"{raw} is not calculated here")
+    return text
+
+
+def _variable(reading: Reading, found: re.Match[str], moment: Moment, depth: int) -> str:
+    name = found["name"] or found["braced"] or found["defaulted"]
+    assignments = reading.set_before(name, moment)
+    if not assignments:
+        if name in _OF_SLURM and (set_by_slurm := directive(reading.script, _OF_SLURM[name])) is not None:
+            return set_by_slurm
+        default = f"; where it is not set it is {found['default']}" if found["defaulted"] else ""
+        raise Unknown(f"${name} is not set in the script{default}")
+    try:
+        refuse_other_ways_to_set(reading, name)
+    except ScriptRefused as refused:
+        raise Unknown(f"${name} is changed in line {refused.line_number}, too") from refused
+    if len(assignments) > 1:
+        raise Unknown(f"${name} is set in lines {reading.script.lines(a.start for a in assignments)}")
+    only = assignments[0]
+    if only.written.conditions or only.written.kind == "array":
+        raise Unknown(f"${name} is a list, or set only if a condition holds")
+    if only.value is None or not only.written.words:
+        return found["default"] or ""
+    words = only.written.words
+    text = " ".join(text_of(reading, w.raw, only.moment, depth + 1) if w.text is None else w.text for w in words)
+    return _calculated(text, whole=True) if only.integer else text
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _calculated(code: str, *, whole: bool) -> str:
+    """A sum of numbers with + - * / and brackets; the shell's own are whole numbers, and divide towards zero."""
+    stripped = code.strip().rstrip(";").strip()
+    try:
+        if len(stripped) > _LONGEST_SUM or re.search(r"(?<![\d_.])0\d" + r"|[._]" * whole, stripped):
+            raise ValueError(stripped)
+        value = _value(ast.parse(stripped, mode="eval").body, whole=whole)
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as wrong:
+        raise Unknown(f"{stripped!r} is not calculated here") from wrong
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def _value(node: ast.expr, *, whole: bool) -> int | float:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # type: ignore[return-value]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, whole=whole)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _value(node.left, whole=whole), _value(node.right, whole=whole)
+        if whole and isinstance(node.op, ast.Div):
+            sign = -1 if (left < 0) != (right < 0) else 1
+            return sign * (abs(int(left)) // abs(int(right)))
+        result: int | float = _OPERATORS[type(node.op)](left, right)
+        return result
+    raise ValueError(ast.dump(node))

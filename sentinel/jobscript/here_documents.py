@@ -12,14 +12,12 @@ from tree_sitter import Node
 
 from sentinel.jobscript.arguments import Reading
 from sentinel.jobscript.change import Edit, SetJson
-from sentinel.jobscript.json_spans import Member, insertion_point, members
 from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of, walk
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
-__all__ = ["filled_json", "set_json"]
-
 _EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
+_NOT_ALONE = "the here-document that begins there is not JSON alone:"
 _EDITORS = frozenset(["perl", "python", "python3", "sed"])
 
 
@@ -27,18 +25,10 @@ _EDITORS = frozenset(["perl", "python", "python3", "sed"])
 class _Document:
     """A here-document that holds a JSON object."""
 
-    start: int
-    """First byte of its body."""
-
-    masked: str
-    """The body with each of the shell's expansions as digits of the same length in bytes, so that it is JSON."""
-
-    quoted: bool
-    """Whether the shell leaves the body as it is: `<<'EOT'`."""
-
-    destination: str
-    """The file that it is written to, as the script says it."""
-
+    start: int  # First byte of its body
+    masked: str  # The body with each of the shell's expansions as digits of the same length in bytes: it is JSON
+    quoted: bool  # Whether the shell leaves the body as it is: `<<'EOT'`
+    destination: str  # The file that it is written to, as the script says it
     node: Node
 
 
@@ -53,11 +43,9 @@ def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
     try:
         edit = _edit(document, change, value)
         _check(document, edit, change)
-    except LineError as error:
-        raise ScriptRefused(reading.script.line(document.start), f"in the JSON that begins there, {error}") from error
-    except (ValueError, RecursionError) as error:
-        line = reading.script.line(document.start)
-        raise ScriptRefused(line, f"the here-document that begins there is not JSON alone: {error}") from error
+    except (ValueError, LineError, RecursionError) as error:
+        where = "in the JSON that begins there," if isinstance(error, LineError) else _NOT_ALONE
+        raise reading.script.refusal(document.start, f"{where} {error}") from error
     if edit is None:
         return ()
     new = edit.new if document.quoted else re.sub(r"[$`\\]", r"\\\g<0>", edit.new)
@@ -74,12 +62,9 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
     document = _the_document(reading)
     _refuse_later_editors(reading, document)
     source, position, parts = reading.script.source, document.start, []
-    for node in walk(document.node) if not document.quoted else ():
-        if node.type in _EXPANSIONS and node.start_byte >= position:
-            parts += [
-                from_bytes(source[position : node.start_byte]),
-                fill(code_of(node), node.start_byte),
-            ]
+    for node in _expansions(document.node) if not document.quoted else ():
+        if node.start_byte >= position:
+            parts += [from_bytes(source[position : node.start_byte]), fill(code_of(node), node.start_byte)]
             position = node.end_byte
     return "".join([*parts, from_bytes(source[position : document.node.end_byte])])
 
@@ -96,7 +81,9 @@ def _edit(document: _Document, change: SetJson, value: str) -> Edit | None:
             return _addition(text, start, inside, change.path[depth:], change.value)
         member = named[0]
         if depth + 1 == len(change.path):
-            same = json.loads(text[member.start : member.end]) == change.value and not _is_masked(document, member)
+            expanded = (node.start_byte - document.start for node in _expansions(document.node))  # not known here
+            same = json.loads(text[member.start : member.end]) == change.value
+            same = same and not any(member.start <= place < member.end for place in expanded)
             return None if same else Edit(start=member.start, end=member.end, new=value)
         if not text.startswith("{", member.start):
             raise LineError(f"{'.'.join(change.path[: depth + 1])} is not an object")
@@ -107,15 +94,12 @@ def _edit(document: _Document, change: SetJson, value: str) -> Edit | None:
 def _addition(text: str, start: int, inside: list[Member], path: tuple[str, ...], value: Any) -> Edit:
     for key in reversed(path[1:]):
         value = {key: value}
-    position, indent = insertion_point(text, start, inside)
-    body = (
-        json.dumps(value, indent=2, allow_nan=False).replace("\n", f"\n{indent}")
-        if indent is not None
-        else json.dumps(value, allow_nan=False)
-    )
-    gap = f"\n{indent}" if indent is not None else " "
+    position, indent = inside[-1].end if inside else start + 1, " "
+    if inside and not (before := text[: inside[-1].key_start].rpartition("\n")[2]).strip():
+        indent = f"\n{before}"  # members stand on lines of their own
+    body = json.dumps(value, indent=None if indent == " " else 2, allow_nan=False).replace("\n", indent)
     new = f"{json.dumps(path[0])}: {body}"
-    return Edit(start=position, end=position, new=f",{gap}{new}" if inside else new)
+    return Edit(start=position, end=position, new=f",{indent}{new}" if inside else new)
 
 
 def _check(document: _Document, edit: Edit | None, change: SetJson) -> None:
@@ -127,18 +111,9 @@ def _check(document: _Document, edit: Edit | None, change: SetJson) -> None:
     for key in change.path[:-1]:
         inside = inside.setdefault(key, {})
     inside[change.path[-1]] = change.value
-    if json.loads(document.masked[: edit.start] + edit.new + document.masked[edit.end :]) != json.loads(
-        json.dumps(wanted)
-    ):
+    new = document.masked[: edit.start] + edit.new + document.masked[edit.end :]
+    if json.loads(new) != json.loads(json.dumps(wanted)):
         raise LineError("the change would reach further than its key")
-
-
-def _is_masked(document: _Document, member: Member) -> bool:
-    """Whether the value comes from the shell, so that what it is can't be known here."""
-    body = document.node.start_byte
-    return any(
-        node.type in _EXPANSIONS and member.start <= node.start_byte - body < member.end for node in walk(document.node)
-    )
 
 
 def _the_document(reading: Reading) -> _Document:
@@ -148,19 +123,18 @@ def _the_document(reading: Reading) -> _Document:
         named = {_bare(value) for value in _configured(reading)}
         found = [document for document in found if _bare(document.destination) in named] or found
     if not found:
-        _refuse_without_document(reading)
+        for node in reading.script.nodes():
+            if node.type == "herestring_redirect" and b"{" in source_of(node):
+                reason = "the JSON there is a here-string, which is not followed"
+                raise reading.script.refusal(node.start_byte, reason)
+        raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
     if len(found) > 1:
-        lines = " and ".join(str(reading.script.line(document.start)) for document in found)
-        raise ScriptRefused(
-            reading.script.line(found[-1].start), f"here-documents with JSON begin in lines {lines}: which one counts?"
-        )
+        raise reading.script.unclear("here-documents with JSON begin", [document.start for document in found])
     document = found[0]
     around = conditions(reading.script, document.node)
     for launch in trainers(reading):
         if conditions(reading.script, launch.command.node)[: len(around)] != around:
-            raise ScriptRefused(
-                reading.script.line(document.start), "the JSON there is written only if a condition holds"
-            )
+            raise reading.script.refusal(document.start, "the JSON there is written only if a condition holds")
     return document
 
 
@@ -169,28 +143,22 @@ def _documents(reading: Reading) -> Iterator[_Document]:
     for redirect in script.nodes():
         if redirect.type != "heredoc_redirect":
             continue
-        opening = next((child for child in redirect.children if child.type == "heredoc_start"), None)
-        body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
+        parts = {child.type: child for child in reversed(redirect.children)}
+        opening, body = parts.get("heredoc_start"), parts.get("heredoc_body")
         if opening is None or body is None or not source_of(body).lstrip().startswith(b"{"):
             continue
+        start, text = body.start_byte, bytearray(source_of(body))
         quoted = re.search(rb"[\"'\\]", source_of(opening)) is not None
-        if not quoted and b"\\" in source_of(body):
-            line = script.line(body.start_byte + source_of(body).index(b"\\"))
-            raise ScriptRefused(line, "a backslash in a here-document is not followed")
-        masked = _masked(body, quoted=quoted)
-        yield _Document(
-            start=body.start_byte, masked=masked, quoted=quoted, destination=_destination(redirect), node=body
-        )
+        if not quoted and b"\\" in text:
+            raise script.refusal(start + text.index(b"\\"), "a backslash in a here-document is not followed")
+        for node in _expansions(body) if not quoted else ():
+            text[node.start_byte - start : node.end_byte - start] = b"1" * (node.end_byte - node.start_byte)
+        masked = text.decode("latin-1")  # a character for each byte: positions stay
+        yield _Document(start=start, masked=masked, quoted=quoted, destination=_destination(redirect), node=body)
 
 
-def _masked(body: Node, *, quoted: bool) -> str:
-    text = bytearray(source_of(body))
-    for node in walk(body) if not quoted else ():
-        if node.type in _EXPANSIONS:
-            text[node.start_byte - body.start_byte : node.end_byte - body.start_byte] = b"1" * (
-                node.end_byte - node.start_byte
-            )
-    return text.decode("latin-1")  # a character for each byte: positions stay
+def _expansions(body: Node) -> Iterator[Node]:
+    return (node for node in walk(body) if node.type in _EXPANSIONS)
 
 
 def _destination(redirect: Node) -> str:
@@ -214,14 +182,6 @@ def _bare(name: str) -> str:
     return re.sub(r"[\"'{}]", "", name)
 
 
-def _refuse_without_document(reading: Reading) -> None:
-    script = reading.script
-    for node in script.nodes():
-        if node.type == "herestring_redirect" and b"{" in source_of(node):
-            raise ScriptRefused(script.line(node.start_byte), "the JSON there is a here-string, which is not followed")
-    raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
-
-
 def _refuse_later_editors(reading: Reading, document: _Document) -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
     name = _bare(document.destination)
@@ -230,5 +190,54 @@ def _refuse_later_editors(reading: Reading, document: _Document) -> None:
         after = command.node.start_byte > document.start
         own = [word.raw for reached in command.words[:1] for word in reached.path[0].words]
         if after and name and command.name in _EDITORS and script_of_its_own and name in map(_bare, own):
-            line = reading.script.line(command.node.start_byte)
-            raise ScriptRefused(line, "the JSON is edited there after it is written")
+            raise reading.script.refusal(command.node.start_byte, "the JSON is edited there after it is written")
+
+
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One `"key": value` of an object; positions are of the value."""
+
+    key: str
+    key_start: int
+    start: int
+    end: int
+
+
+def members(text: str, start: int) -> list[Member]:
+    """The members of the object whose `{` stands at `start`. LineError where it is not JSON."""
+    found: list[Member] = []
+    position = _skip(text, start + 1)
+    while not text.startswith("}", position):
+        if found:
+            position = _expect(text, position, ",")
+        key, end = _value(text, position)
+        if not isinstance(key, str):
+            raise LineError(f"a key is {key!r}")
+        value_start = _expect(text, _skip(text, end), ":")
+        _, value_end = _value(text, value_start)
+        found.append(Member(key=key, key_start=position, start=value_start, end=value_end))
+        position = _skip(text, value_end)
+    return found
+
+
+def _value(text: str, position: int) -> tuple[object, int]:
+    try:
+        return _DECODER.raw_decode(text, position)
+    except json.JSONDecodeError as error:
+        raise LineError(f"line {error.lineno} is not JSON: {error.msg}") from error
+
+
+def _skip(text: str, position: int) -> int:
+    while text.startswith((" ", "\t", "\n"), position):
+        position += 1
+    return position
+
+
+def _expect(text: str, position: int, mark: str) -> int:
+    if not text.startswith(mark, position):
+        line = text.count("\n", 0, position) + 1
+        raise LineError(f"line {line} is not JSON: a {mark!r} is missing")
+    return _skip(text, position + 1)

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.jobscript.megatron_facts import Known
-
-__all__ = ["given_by_log", "is_megatron_log", "measured"]
+from sentinel.jobscript.option_facts import Known
 
 _HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
 _LINE = re.compile(r"\b(?P<name>[A-Za-z_]\w*) \.{2,} ?(?P<value>.*)$")
@@ -47,15 +45,11 @@ def measured(text: str) -> Known:
     lines = text.splitlines()
     since = lines[_last_start(lines) :]
     known: Known = {}
-    steps = [
-        (int(found[3]), float(found[2]) / (1000 if found[1] == "ms" else 1))
-        for line in since
-        if (found := _STEP.search(line))
-    ]
-    if steps:
-        largest = max(batch for batch, _ in steps)
-        if pace := statistics.median(seconds for batch, seconds in steps if batch == largest):
-            known["step_time_s"] = pace
+    found_steps = [found for line in since if (found := _STEP.search(line))]
+    steps = [(int(found[3]), float(found[2]) / (1000 if found[1] == "ms" else 1)) for found in found_steps]
+    largest = max((batch for batch, _ in steps), default=0)
+    if steps and (pace := statistics.median(seconds for batch, seconds in steps if batch == largest)):
+        known["step_time_s"] = pace
     saves = [float(found[2] or found[1]) / 1000 for line in since if (found := _SAVE.search(line))]
     if saves and statistics.median(saves) > 0:
         known["save_time_s"] = statistics.median(saves)
@@ -76,18 +70,14 @@ def _options(lines: Sequence[str]) -> Iterator[Option]:
         found = _LINE.search(_PREFIX.sub("", line, count=1).strip())
         if found is None or found["value"].strip() in ("None", "False", ""):
             continue
-        value = found["value"].strip()
+        value, flag = found["value"].strip(), f"--{found['name'].replace('_', '-')}"
         values: tuple[str, ...] = () if value == "True" else (value,)
         if value.startswith("["):
             values = _list(value)
-        yield Option(flag=f"--{found['name'].replace('_', '-')}", values=values, unread=_cut(found, number, lines))
-
-
-def _cut(found: re.Match[str], number: int, lines: Sequence[str]) -> Unread | None:
-    """The last line of a log that ends in the middle of its arguments may itself be cut."""
-    if number + 1 < len(lines):
-        return None
-    return Unread(what=f"--{found['name'].replace('_', '-')}", why="the log ends in this line")
+        last = number + 1 == len(lines)  # of a log that ends in the middle of its arguments: it may itself be cut
+        yield Option(
+            flag=flag, values=values, unread=Unread(what=flag, why="the log ends in this line") if last else None
+        )
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -1,36 +1,114 @@
-"""What a restart is to do differently, as changes of a Megatron-DeepSpeed job script.
-
-Megatron reads its options anew at each start and takes the rest from the checkpoint: the number of samples and tokens
-consumed, the state of the LR scheduler and of the random numbers. So each change is marked with the starts that it is
-for. The option names hold for BigScience's and Microsoft's Megatron-DeepSpeed.
-"""
+"""Megatron's options as schedules, and what a restart is to do differently as changes of its job script."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from sentinel.jobscript import Change, RemoveOption, SetJson, SetOption
+from sentinel.jobscript.derived import track_of
 from sentinel.jobscript.facts import Facts
-from sentinel.jobscript.megatron_schedules import discrete_curriculum, run_unit
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Once
-from sentinel.vocabulary.pacing import SeqlenSchedule
+from sentinel.vocabulary.pacing import LrSchedule, Position, SeqlenSchedule, staircase
 from sentinel.vocabulary.training_settings import TrainingSettings, settings_of
 
-__all__ = [
-    "OPTIONS",
-    "LrWarmup",
-    "Marked",
-    "SeqlenWarmup",
-    "Wanted",
-    "changes_at",
-    "megatron_changes",
-]
 
-Unit = Literal["steps", "samples", "tokens"]
-Start = Literal["first", "later"]
+def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
+    """Megatron's LR as its options ask for it, in the unit that they count in and from the run's beginning.
+
+    peak x consumed / warmup, whatever the start resumes from. `style` is --lr-decay-style; a decay that is no cosine is
+    left out. None where the options do not show the warmup.
+
+    Source: `get_lr` of megatron/learning_rates.py (BigScience) and optimizer_param_scheduler.py (Microsoft).
+    """
+    unit, warmup = _warmup(facts)
+    if facts.lr is None or warmup is None:
+        return None
+    lr = LrSchedule(peak=facts.lr, warmup=warmup, decay_end=0, minimum=min(facts.min_lr or 0.0, facts.lr), unit=unit)
+    if style != "cosine":
+        return lr
+    if facts.lr_decay_tokens is None:
+        counted, end = run_unit(facts), _decay(facts)
+        start = warmup if counted == unit else None
+    else:
+        counted, end = "tokens", facts.lr_decay_tokens
+        start = warmup if unit == "tokens" else warmup_end_tokens(facts, lr)
+    if end is None or start is None:
+        return lr
+    return replace(lr, decay_unit=None if counted == unit else counted, decay_start=start, decay_end=end)
+
+
+def run_unit(facts: Facts) -> str:
+    """Whether the run, its LR warmup and its decay count samples or steps."""
+    return "samples" if facts.train_samples is not None else "steps"
+
+
+def _suffix(facts: Facts) -> str:
+    return "samples" if run_unit(facts) == "samples" else "iters"
+
+
+def _counted(facts: Facts, what: str) -> int | None:
+    """How long `train`, `lr_decay` or `lr_warmup` is in the run's own unit."""
+    number: int | None = getattr(facts, f"{what}_{_suffix(facts)}")
+    return number
+
+
+def _warmup(facts: Facts) -> tuple[str, int | None]:
+    if facts.lr_warmup_tokens is not None:
+        return "tokens", facts.lr_warmup_tokens
+    if facts.lr_warmup_fraction:
+        decay = _decay(facts)
+        return run_unit(facts), None if decay is None else round(facts.lr_warmup_fraction * decay)
+    return run_unit(facts), _counted(facts, "lr_warmup")
+
+
+def _decay(facts: Facts) -> int | None:
+    """The samples or steps of the decay; those of the run where it is not given."""
+    return _counted(facts, "lr_decay") or _counted(facts, "train")
+
+
+def decay_tokens(facts: Facts) -> int | None:
+    """What --lr-decay-tokens has to be for the decay that the options ask for, at the full length."""
+    decay, full, batch = _decay(facts), facts.seq_length, facts.global_batch_size
+    if facts.lr_decay_tokens is not None:
+        return facts.lr_decay_tokens
+    if decay is None or full is None or batch is None:
+        return None
+    return decay * full * (1 if run_unit(facts) == "samples" else batch)
+
+
+def warmup_end_tokens(facts: Facts, lr: LrSchedule) -> int | None:
+    """Tokens that are consumed where the warmup of the options ends; None where that can't be counted."""
+    if lr.unit == "tokens":
+        return lr.warmup
+    if (track := track_of(facts)) is None:
+        return None
+    if lr.unit == "samples":
+        return track.tokens_at(Position(), lr.warmup)
+    return track.reach(Position(), step=lr.warmup).tokens
+
+
+def discrete_curriculum(schedule: SeqlenSchedule) -> dict[str, Any]:
+    """DeepSpeed's `curriculum_learning` block with the schedule as a staircase of absolute steps.
+
+    `fixed_linear` would count from step 0, and be over before a restart has begun.
+    """
+    if not schedule.warms_up:
+        raise ConfigError(f"a sequence length {schedule} does not warm up")
+    stages = staircase(schedule)
+    lengths, last_steps = list(stages.difficulties), [schedule.anchor_step + step for step in stages.max_steps]
+    if len(lengths) == 1:  # one step from the start to the full length
+        lengths, last_steps = [schedule.start, schedule.full], [schedule.anchor_step]
+    return {
+        "enabled": True,
+        "curriculum_type": "seqlen",
+        "min_difficulty": lengths[0],
+        "max_difficulty": schedule.full,
+        "schedule_type": "fixed_discrete",
+        "schedule_config": {"difficulty": lengths, "max_step": last_steps},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +116,8 @@ class Marked:
     """A change, and the starts of the run that it is for."""
 
     change: Change
-
+    # once: only the start at the anchor; afterwards: only the starts after it; standing: all of them.
     at: Literal["once", "standing", "afterwards"] = "standing"
-    """`once`: only the start at the anchor; `afterwards`: only the starts after it; `standing`: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +125,16 @@ class LrWarmup:
     """Another LR warmup, counted from the run's beginning, as Megatron's schedulers count."""
 
     length: int
-    unit: Unit
+    unit: Literal["steps", "samples", "tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeqlenWarmup:
     """SLW: the changes of DeepSpeed's tutorial (2.1 to 2.4); the fifth, the LR warmup, is an `LrWarmup`."""
 
-    schedule: SeqlenSchedule
-    """From a start that is a multiple of 8, by a pacing that can be listed as a staircase."""
-
-    train_tokens: int
-    """`--train-tokens`: where the run ends."""
-
-    decay_tokens: int
-    """`--lr-decay-tokens`."""
-
+    schedule: SeqlenSchedule  # From a start that is a multiple of 8, by a pacing that can be listed as a staircase
+    train_tokens: int  # `--train-tokens`: where the run ends
+    decay_tokens: int  # `--lr-decay-tokens`
     warmup_end_tokens: int | None = None
     """Tokens at which a warmup that is over, or is none, ended: what Microsoft's scheduler has to decay from. None
     where an `LrWarmup` is still to come."""
@@ -73,35 +144,24 @@ class SeqlenWarmup:
 class Wanted:
     """What a restart is to do differently; None leaves it."""
 
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """What is written as it is: a key of `OPTIONS` -> its value."""
-
+    numbers: Mapping[str, float] = field(default_factory=dict)  # What is written as it is: a key of `OPTIONS` -> value
     peak_lr: float | None = None
     lr_warmup: LrWarmup | None = None
     seqlen_warmup: SeqlenWarmup | None = None
 
 
+# Key of `standing` or `once` in overrides.json -> the option that holds its value as it is. Megatron orders all of its
+# data by the seed, also what it has consumed, so a new one holds at later starts, too.
 OPTIONS = {name: s.option for cls in (TrainingSettings, Once) for name, s in settings_of(cls).items() if s.option}
-"""Key of `standing` or `once` in overrides.json -> the option that holds its value as it is.
-
-Megatron orders all of its data by the seed, also what it has consumed, so a new one holds at later starts, too.
-"""
-
-_FOR_ONE_START = ("loss_scale",)
-"""Only where the scale is not restored from the checkpoint, and the engine has none of its own."""
 
 
 def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
     """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
-    plain = tuple(
-        Marked(
-            change=SetOption(flag=OPTIONS[name], value=_number(value)),
-            at="once" if name in _FOR_ONE_START else "standing",
-        )
+    plain = tuple(  # a loss scale only where the checkpoint does not restore it, and the engine has none of its own
+        replace(_set(OPTIONS[name], value), at="once" if name == "loss_scale" else "standing")
         for name, value in wanted.numbers.items()
     )
-    schedules = (wanted.peak_lr, wanted.lr_warmup, wanted.seqlen_warmup)
-    if all(each is None for each in schedules):
+    if wanted.peak_lr is None and wanted.lr_warmup is None and wanted.seqlen_warmup is None:
         return plain
     needed = {
         "--lr": facts.lr,
@@ -114,7 +174,7 @@ def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
     return (*_schedules(wanted, facts), *plain)
 
 
-def changes_at(marked: Sequence[Marked], start: Start) -> tuple[Change, ...]:
+def changes_at(marked: Sequence[Marked], start: Literal["first", "later"]) -> tuple[Change, ...]:
     """The changes of the run's original script for the start at the anchor, or for the follow-ups after its first save.
 
     A follow-up must not be used before that save: it would bring the old schedule back from the anchor's checkpoint.
@@ -144,35 +204,24 @@ def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
         raise ConfigError(f"sequence lengths should be multiples of 8, not {start} and {full}")
     if slw.schedule.full != full:
         raise ConfigError(f"SLW ends at {slw.schedule.full} tokens per sample, and --seq-length is {full}")
-    name = "iters" if run_unit(facts) == "steps" else "samples"
+    name, batch = _suffix(facts), facts.global_batch_size or 1
+    # Samples or iterations that do not end the run before its tokens: three times those of the full length.
+    each = (facts.seq_length or 1) * (batch if name == "iters" else 1)
+    most = max(facts.train_samples or facts.train_iters or 0, 3 * -(-slw.train_tokens // each))
     yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(slw.schedule)))
     yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
     yield _set("--train-tokens", slw.train_tokens)
-    yield _set(f"--train-{name}", _most(slw, facts))
+    yield _set(f"--train-{name}", most)
     yield _set("--lr-decay-tokens", slw.decay_tokens)
     yield Marked(change=RemoveOption(flag=f"--lr-decay-{name}", values=1))
 
 
-def _most(slw: SeqlenWarmup, facts: Facts) -> int:
-    """Samples or iterations that do not end the run before its tokens: three times those of the full length."""
-    batch = facts.global_batch_size or 1
-    each = (facts.seq_length or 1) * (batch if run_unit(facts) == "steps" else 1)
-    return max(facts.train_samples or facts.train_iters or 0, 3 * -(-slw.train_tokens // each))
-
-
 def _lr_warmup(warmup: LrWarmup, facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
-    names: dict[Unit, str] = {
-        "steps": "--lr-warmup-iters",
-        "samples": "--lr-warmup-samples",
-        "tokens": "--lr-warmup-tokens",
-    }
-    unit = run_unit(facts)
-    train, decay = (
-        (facts.train_iters, facts.lr_decay_iters) if unit == "steps" else (facts.train_samples, facts.lr_decay_samples)
-    )
+    names = {"steps": "--lr-warmup-iters", "samples": "--lr-warmup-samples", "tokens": "--lr-warmup-tokens"}
+    train, decay = _counted(facts, "train"), _counted(facts, "lr_decay")
     end = (train if decay is None or by_tokens else decay) or 0
-    if warmup.unit == unit and warmup.length >= end:
-        counted = "iterations" if unit == "steps" else "samples"
+    if warmup.unit == run_unit(facts) and warmup.length >= end:
+        counted = "iterations" if warmup.unit == "steps" else "samples"
         raise ConfigError(f"an LR warmup of {warmup.length} {counted} would not end before the decay, {end}")
     for other, flag in names.items():
         if other != warmup.unit and not (other == "tokens" and facts.lr_scheduler != "newer"):

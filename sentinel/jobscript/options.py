@@ -1,25 +1,26 @@
-"""Setting and removing options among the trainer's arguments."""
+"""Setting and removing options among the trainer's arguments, and setting a variable of the script."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
 from dataclasses import dataclass
 
-from sentinel.jobscript.arguments import ArgumentList, Reached, Reading
-from sentinel.jobscript.calculation import only_calculates
-from sentinel.jobscript.change import Edit, RemoveOption, SetOption
-from sentinel.jobscript.quoting import why_not_written, written
-from sentinel.jobscript.surety import refuse_unsure
-from sentinel.jobscript.syntax import climb
-from sentinel.jobscript.trainer import Launch, refuse_unfollowed_mentions, trainers
+from sentinel.jobscript.arguments import ArgumentList, Assignment, Reached, Reading
+from sentinel.jobscript.change import Edit, RemoveOption, SetOption, SetVariable, is_plain, why_not_written
+from sentinel.jobscript.syntax import climb, only_calculates, source_of
+from sentinel.jobscript.trainer import (
+    Launch,
+    refuse_other_ways_to_set,
+    refuse_unfollowed_mentions,
+    refuse_unsure,
+    trainers,
+)
 from sentinel.jobscript.words import Word
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["refuse_more_than_asked", "remove_option", "set_option"]
-
+# A substitution in a word that holds more than it: not looked into.
 _PASTED_SUBSTITUTION = re.compile(r"`|\$\(|\$\{\w+:?[=?]")
-"""A substitution in a word that holds more than it: not looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +29,12 @@ class Occurrence:
 
     at: Reached
     values: tuple[Word, ...]
-
-    joined: bool
-    """`--flag=value`, one word."""
-
-    open_ended: bool
-    """Whether it is the last word of its list, so that a value may stand in another one."""
+    joined: bool  # `--flag=value`, one word
 
     @property
-    def end(self) -> int:
-        return self.values[-1].end if self.values else self.at.word.end
+    def count(self) -> int:
+        """How many values it has there."""
+        return 1 if self.joined else len(self.values)
 
 
 def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
@@ -53,9 +50,13 @@ def set_option(reading: Reading, change: SetOption) -> tuple[Edit, ...]:
         return (_insertion(reading, launches, change),)
     for launch, occurrences in found:
         if not occurrences:
-            line = reading.script.line(launch.command.node.start_byte)
-            raise ScriptRefused(line, f"this start of the trainer does not get {change.flag}, another one does")
-    occurrence = _the_one_that_counts(reading, [o for _, occurrences in found for o in occurrences], change.flag)
+            reason = f"this start of the trainer does not get {change.flag}, another one does"
+            raise reading.script.refusal(launch.command.node.start_byte, reason)
+    by_place = {each.at.word.start: each for _, occurrences in found for each in occurrences}
+    if len({each.at.written.start for each in by_place.values()}) > 1:
+        by_line = {reading.script.line(start): start for start in sorted(by_place)}
+        raise reading.script.unclear(f"{change.flag} stands in two lists of arguments,", list(by_line.values()))
+    occurrence = by_place[max(by_place)]
     refuse_unsure(reading, occurrence.at)
     return _replacement(reading, occurrence, change, launches)
 
@@ -91,9 +92,7 @@ def _occurrence(reading: Reading, at: Reached) -> Occurrence:
         if word.is_option or not _is_value(reading, word, at) or (values and word.variable):
             break
         values.append(word)
-    return Occurrence(
-        at=at, values=tuple(values), joined=joined, open_ended=not joined and place + len(values) + 1 == len(words)
-    )
+    return Occurrence(at=at, values=tuple(values), joined=joined)
 
 
 def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
@@ -105,26 +104,14 @@ def _is_value(reading: Reading, word: Word, at: Reached) -> bool:
     if word.splice == "quoted elements" or any(first.is_option for first in inside):
         return False
     if len(inside) > len(held):
-        line = reading.script.line(word.start)
-        raise ScriptRefused(line, f"${word.variable} after {flag_of(at)} holds more than one word")
+        raise reading.script.refusal(word.start, f"${word.variable} after {flag_of(at)} holds more than one word")
     return True
-
-
-def _the_one_that_counts(reading: Reading, occurrences: Sequence[Occurrence], flag: str) -> Occurrence:
-    by_place = {occurrence.at.word.start: occurrence for occurrence in occurrences}
-    lists = {occurrence.at.written.start for occurrence in occurrences}
-    if len(lists) > 1:
-        lines = sorted({reading.script.line(start) for start in by_place})
-        said = " and ".join(str(line) for line in lines)
-        raise ScriptRefused(lines[-1], f"{flag} stands in two lists of arguments, in lines {said}: which one counts?")
-    return by_place[max(by_place)]
 
 
 def _replacement(
     reading: Reading, occurrence: Occurrence, change: SetOption, launches: tuple[Launch, ...]
 ) -> tuple[Edit, ...]:
-    line = reading.script.line(occurrence.at.word.start)
-    given = 1 if occurrence.joined else len(occurrence.values)
+    line, given = reading.script.line(occurrence.at.word.start), occurrence.count
     if change.value is None:
         if given:
             raise ScriptRefused(line, f"{change.flag} has a value there, and should be a switch")
@@ -134,36 +121,30 @@ def _replacement(
         raise ScriptRefused(line, f"{change.flag} {several}")
     if why := why_not_written(change.value, occurrence.at, launches):
         raise ScriptRefused(line, why)
-    if occurrence.joined:
-        _refuse_side_effects(reading, occurrence.at.word)
-        return _replaced(occurrence.at.word, f"{change.flag}={written(change.value)}", f"{change.flag}={change.value}")
-    value = occurrence.values[0]
-    _refuse_side_effects(reading, value)
-    return _replaced(value, written(change.value), change.value)
-
-
-def _replaced(word: Word, new: str, text: str) -> tuple[Edit, ...]:
-    return () if word.text == text else (Edit(start=word.start, end=word.end, new=new),)
+    word, before = (occurrence.at.word, f"{change.flag}=") if occurrence.joined else (occurrence.values[0], "")
+    _refuse_side_effects(reading, word)
+    if word.text == before + change.value:
+        return ()
+    return (Edit(start=word.start, end=word.end, new=before + shlex.quote(change.value)),)
 
 
 def _refuse_side_effects(reading: Reading, value: Word) -> None:
     pure = only_calculates(value.value) if value.value is not None else not _PASTED_SUBSTITUTION.search(value.raw)
     if not pure and value.text is None:
-        line = reading.script.line(value.start)
-        raise ScriptRefused(line, "the value there is made by a substitution that may do more than calculate")
+        reason = "the value there is made by a substitution that may do more than calculate"
+        raise reading.script.refusal(value.start, reason)
 
 
 def _removal(reading: Reading, occurrence: Occurrence, change: RemoveOption) -> Edit:
     script, at = reading.script, occurrence.at
     wanted = len(occurrence.values) if change.values is None else change.values
-    has = 1 if occurrence.joined else len(occurrence.values)
-    if wanted > has:
-        raise ScriptRefused(script.line(at.word.start), f"{change.flag} has {has} values there, not {wanted}")
+    if wanted > occurrence.count:
+        raise script.refusal(at.word.start, f"{change.flag} has {occurrence.count} values there, not {wanted}")
     for value in [at.word, *occurrence.values[:wanted]]:
         _refuse_side_effects(reading, value)
     end = occurrence.values[wanted - 1].end if wanted and not occurrence.joined else at.word.end
     if b"#" in script.source[at.word.start : end] and at.written.kind == "array":
-        raise ScriptRefused(script.line(at.word.start), f"a comment stands between {change.flag} and its values")
+        raise script.refusal(at.word.start, f"a comment stands between {change.flag} and its values")
     return _with_its_blanks(script.source, at.written, at.word.start, end)
 
 
@@ -192,10 +173,9 @@ def _insertion(reading: Reading, launches: tuple[Launch, ...], change: SetOption
             refuse_unsure(reading, reached)
         except ScriptRefused as error:
             refusal = refusal or error
-            continue
-        if reached.written.kind == "bare":
-            continue
-        return _inserted(reading, launches, change, reached)
+        else:
+            if reached.written.kind != "bare":
+                return _inserted(reading, launches, change, reached)
     line = reading.script.line(launches[-1].command.node.start_byte)
     why = "" if refusal is None else f" (line {refusal.line_number}: {refusal.reason})"
     raise ScriptRefused(line, f"the trainer gets no option beside which {change.flag} could be added{why}")
@@ -206,16 +186,17 @@ def _inserted(reading: Reading, launches: tuple[Launch, ...], change: SetOption,
     words = change.flag
     if change.value is not None:
         if why := why_not_written(change.value, beside, launches):
-            raise ScriptRefused(reading.script.line(start), why)
-        words = f"{change.flag} {written(change.value)}"
+            raise reading.script.refusal(start, why)
+        words = f"{change.flag} {shlex.quote(change.value)}"
     line_start = source.rfind(b"\n", 0, start) + 1
     indent = source[line_start:start]
     own_line = not indent.strip() and beside.written.start < line_start
+    gap = " "
     if own_line and source[: line_start - 1].endswith(b"\\"):
-        return Edit(start=start, end=start, new=f"{words} \\\n{indent.decode()}")
-    if own_line and beside.written.kind != "command":
-        return Edit(start=start, end=start, new=f"{words}\n{indent.decode()}")
-    return Edit(start=start, end=start, new=f"{words} ")
+        gap = f" \\\n{indent.decode()}"
+    elif own_line and beside.written.kind != "command":
+        gap = f"\n{indent.decode()}"
+    return Edit(start=start, end=start, new=f"{words}{gap}")
 
 
 def refuse_more_than_asked(before: Reading, after: Reading, change: SetOption | RemoveOption) -> None:
@@ -236,11 +217,44 @@ def _without(reading: Reading, flag: str) -> list[list[str]]:
         for span in [occurrence.at.word.start, *(value.start for value in occurrence.values)]
     }
     return [
-        [
-            reached.word.raw
-            for reached in command.words
-            if skipped.isdisjoint(word.start for word in (*reached.uses, reached.word))
-        ]
+        [r.word.raw for r in command.words if skipped.isdisjoint(word.start for word in (*r.uses, r.word))]
         for command in reading.commands
         if not any(above.type == "command_substitution" for _, above in climb(reading.script, command.node))
     ]
+
+
+def set_variable(reading: Reading, change: SetVariable) -> tuple[Edit, ...]:
+    """The edit that gives the variable's one assignment this value; the variable's other uses follow it."""
+    assignment = _only_assignment(reading, change.name)
+    line = reading.script.line(assignment.start)
+    if assignment.appends or assignment.written.kind == "array":
+        raise ScriptRefused(line, f"${change.name} holds a list there, not one value")
+    if not is_plain(change.value):
+        why = f"and what ${change.name} is used for can't be followed"
+        raise ScriptRefused(line, f"the value {change.value!r} is not one plain word, {why}")
+    if assignment.integer and not re.fullmatch(r"-?\d+", change.value):
+        raise ScriptRefused(line, f"${change.name} is declared a whole number, which {change.value!r} is not")
+    value = assignment.value
+    if value is None:
+        return (Edit(start=assignment.written.end, end=assignment.written.end, new=change.value),)
+    if not only_calculates(value):
+        raise ScriptRefused(line, f"${change.name} is made by a substitution that may do more than calculate")
+    words, unquoted = assignment.written.words, source_of(value).strip(b"\"'")
+    if len(words) == 1 and words[0].text == change.value and len(unquoted) == len(words[0].raw.strip("\"'").encode()):
+        return ()  # it has this very value, blanks inside its quotes included
+    quote = chr(value.text[0]) if value.text and value.type in ("string", "raw_string") else ""
+    return (Edit(start=value.start_byte, end=value.end_byte, new=f"{quote}{change.value}{quote}"),)
+
+
+def _only_assignment(reading: Reading, name: str) -> Assignment:
+    """The one place that sets a variable. ScriptRefused, naming the lines, where there is none or more than one."""
+    script = reading.script
+    refuse_other_ways_to_set(reading, name)
+    found = reading.assignments.get(name, ())
+    if not found:
+        raise ScriptRefused(None, f"${name} is not set in it")
+    if len(found) > 1:
+        raise script.unclear(f"${name} is set", [assignment.start for assignment in found])
+    if found[0].one_command or found[0].written.conditions:
+        raise script.refusal(found[0].start, f"${name} is set there for one command only, or only if a condition holds")
+    return found[0]

@@ -1,23 +1,18 @@
-"""From what a person has (a job script, a command, a log, a DeepSpeed JSON) to the facts of the run."""
+"""From a job script, a command, a log or a DeepSpeed JSON to the facts of the run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
-from sentinel.jobscript.deepspeed_facts import curriculum_of, deepspeed_of, precision_facts
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import Curriculum, DeepSpeedJson, Facts, declared_parameters, minutes, whole
 from sentinel.jobscript.given import Given, Option, Unread, given, options_of
-from sentinel.jobscript.gpt_trainer_facts import NAMES, gpt_trainer_facts
-from sentinel.jobscript.megatron_facts import Known, megatron_facts
 from sentinel.jobscript.megatron_log import given_by_log, is_megatron_log, measured
-from sentinel.jobscript.numbers_in_words import declared_parameters, minutes, whole
+from sentinel.jobscript.option_facts import NAMES, Known, gpt_trainer_facts, made, megatron_facts, or_none
 from sentinel.vocabulary.errors import ConfigError, LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
-
-__all__ = ["Read", "read_command", "read_text"]
 
 Format = Literal["job script", "command", "megatron log", "deepspeed json", "not understood"]
 _OWN_TRAINER = "trainer_hooks.gpt"
@@ -30,12 +25,8 @@ class Read:
     format: Format
     facts: Facts
     unread: tuple[Unread, ...]
-
-    program: str = ""
-    """The trainer's file or module; "" where none is named."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The trainer's own options, by the names that the rules know them under."""
+    program: str = ""  # The trainer's file or module; "" where none is named
+    names: Mapping[str, str] = field(default_factory=dict)  # The trainer's own options, by the rules' names for them
 
 
 def read_text(text: str, name: str = "") -> Read:
@@ -90,18 +81,12 @@ def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
 def _is_megatron(given: Given) -> bool:
     """Whether the program takes Megatron's options: by its name, or by those that no other trainer has together."""
     flags = {option.flag for option in given.options}
-    return given.program.startswith("pretrain_") or bool(flags & _MEGATRONS_ALONE) or len(flags & _MEGATRONS) >= 2
+    by_name = given.program.startswith("pretrain_")
+    return by_name or any(map(_MEGATRONS_ALONE.fullmatch, flags)) or len(flags & _MEGATRONS) >= 2
 
 
-_MEGATRONS_ALONE = frozenset(
-    (
-        "--rampup-batch-size",
-        "--tensor-model-parallel-size",
-        "--pipeline-model-parallel-size",
-        "--train-samples",
-        "--lr-warmup-samples",
-        "--lr-decay-samples",
-    )
+_MEGATRONS_ALONE = re.compile(
+    "--(rampup-batch-size|(tensor|pipeline)-model-parallel-size|(train|lr-warmup|lr-decay)-samples)"
 )
 _MEGATRONS = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--micro-batch-size", "--train-iters")
@@ -120,16 +105,14 @@ def _read_json(text: str, name: str) -> Read:
     return Read(format="deepspeed json", facts=_facts(known, unread), unread=tuple(unread))
 
 
-def _from_deepspeed(data: Mapping[str, object] | None, known: Known, unread: list[Unread]) -> None:
+def _from_deepspeed(data: Mapping[str, Any] | None, known: Known, unread: list[Unread]) -> None:
     if data is None:
         return
-    if (slw := curriculum_of(data, unread)) is not None:
+    if (slw := _curriculum_of(data, unread)) is not None:
         known["curriculum"] = slw
-    if (said := deepspeed_of(data, unread)) is not None:
+    if (said := _deepspeed_of(data, unread)) is not None:
         known["deepspeed"] = said
-        for key, value in precision_facts(said).items():
-            if key != "precision" or "precision" not in known:
-                known[key] = value
+        known |= {k: v for k, v in _precision_facts(said).items() if k != "precision" or k not in known}
 
 
 def _from_slurm(given: Given, known: Known, unread: list[Unread]) -> None:
@@ -139,29 +122,21 @@ def _from_slurm(given: Given, known: Known, unread: list[Unread]) -> None:
         known["time_limit_min"] = limit
     per_node = _number_of(given.launcher, "--nproc_per_node", "--nproc-per-node", "--num_gpus")
     nodes = _number_of(given.launcher, "--nnodes", "--num_nodes")
-    if nodes is None and any(option.flag in ("--nnodes", "--num_nodes") for option in given.launcher):
-        unread.append(Unread(what="--nnodes", why="the number of nodes is not written out: say --gpus"))
-        per_node_only = per_node
-        if per_node_only is not None:
-            known.setdefault("gpus_per_node", per_node_only)
-        return
-    gpus = re.search(r"(?:^|:)(\d{1,9})$", said.get("--gpus-per-node") or said.get("--gres", ""))
     if per_node is not None:
         known.setdefault("gpus_per_node", per_node)
-    elif gpus is not None and int(gpus[1]):
+    if nodes is None and any(option.flag in ("--nnodes", "--num_nodes") for option in given.launcher):
+        unread.append(Unread(what="--nnodes", why="the number of nodes is not written out: say --gpus"))
+        return
+    gpus = re.search(r"(?:^|:)(\d{1,9})$", said.get("--gpus-per-node") or said.get("--gres", ""))
+    if per_node is None and gpus is not None and int(gpus[1]):
         known.setdefault("gpus_per_node", int(gpus[1]))
     if per_node is not None and (nodes is not None or "--nodes" not in said):
         known.setdefault("world_size", per_node * (nodes or 1))
 
 
 def _number_of(options: Sequence[Option], *flags: str) -> int | None:
-    for option in options:
-        if option.flag in flags and option.unread is None and option.values:
-            try:
-                return whole(option.values[0])
-            except ValueError:
-                return None
-    return None
+    texts = [option.values[0] for option in options if option.flag in flags and not option.unread and option.values]
+    return or_none(whole, texts[0]) if texts else None
 
 
 def _declared(given: Given, known: Known, name: str) -> None:
@@ -179,11 +154,71 @@ def _facts(known: Known, unread: list[Unread]) -> Facts:
     good: Known = {}
     names = {f.name for f in fields(Facts)}
     for name, value in known.items():
-        if name not in names or value is None:
-            continue
-        try:
-            Facts(**{name: value})
+        if name in names and value is not None and made(Facts, {name: value}, name, unread) is not None:
             good[name] = value
-        except ConfigError as error:
-            unread.append(Unread(what=name, why=str(error)))
     return Facts(**good)
+
+
+def _deepspeed_of(data: Mapping[str, Any], unread: list[Unread]) -> DeepSpeedJson | None:
+    """What it says of batches, precision and ZeRO. Values that are no numbers are left out, and said."""
+    fp16, bf16, zero = (_typed(data, key, dict) or {} for key in ("fp16", "bf16", "zero_optimization"))
+    wanted = {
+        "train_batch_size": _number(data, "train_batch_size"),
+        "micro_batch_size": _number(data, "train_micro_batch_size_per_gpu"),
+        "gradient_clipping": _number(data, "gradient_clipping"),
+        "fp16": _typed(fp16, "enabled", bool),
+        "bf16": _typed(bf16 or _typed(data, "bfloat16", dict) or {}, "enabled", bool),
+        "loss_scale": _number(fp16, "loss_scale"),
+        "initial_scale_power": _number(fp16, "initial_scale_power"),
+        "zero_stage": _number(zero, "stage"),
+    }
+    return made(DeepSpeedJson, wanted, "the DeepSpeed JSON", unread)
+
+
+def _precision_facts(said: DeepSpeedJson) -> Known:
+    """Precision and loss scale, which DeepSpeed's engine takes from its JSON alone."""
+    if said.bf16 or not said.fp16:
+        return {"precision": "bf16"} if said.bf16 else {}
+    power = 16 if said.initial_scale_power is None else said.initial_scale_power
+    initial = None if said.loss_scale or power > 1000 else 2.0**power
+    return {"precision": "fp16", "static_loss_scale": said.loss_scale or None, "initial_loss_scale": initial}
+
+
+def _curriculum_of(data: Mapping[str, Any], unread: list[Unread]) -> Curriculum | None:
+    """SLW, where the JSON switches it on: the top-level block, or the metric `seqlen` of `data_efficiency`."""
+    block = _typed(data, "curriculum_learning", dict) or {}
+    old_block = block.get("enabled") is True and block.get("curriculum_type", "seqlen") == "seqlen"
+    if not old_block:
+        efficiency = _typed(data, "data_efficiency", dict) or {}
+        sampling = _typed(_typed(efficiency, "data_sampling", dict) or {}, "curriculum_learning", dict) or {}
+        metrics = _typed(sampling, "curriculum_metrics", dict) or {}
+        named = [name for name in metrics if name.startswith("seqlen")]
+        if efficiency.get("enabled") is False or sampling.get("enabled") is not True or not named:
+            return None
+        block = _typed(metrics, named[0], dict) or {}
+    config = _typed(block, "schedule_config", dict) or {}
+    wanted = {
+        "min_difficulty": _number(block, "min_difficulty"),
+        "max_difficulty": _number(block, "max_difficulty"),
+        "schedule": _typed(block, "schedule_type", str),
+        "total_steps": _number(config, "total_curriculum_step"),
+        "difficulty_step": _number(config, "difficulty_step"),
+        "difficulties": tuple(each for each in _typed(config, "difficulty", list) or () if type(each) is int),
+        "max_steps": tuple(each for each in _typed(config, "max_step", list) or () if type(each) is int),
+        "old_block": old_block,
+    }
+    return made(Curriculum, wanted, "the DeepSpeed JSON's curriculum", unread)
+
+
+def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
+    """The value under the key where it is of this kind, else None."""
+    value = data.get(key)
+    return value if type(value) is kind else None
+
+
+def _number(data: Mapping[str, Any], key: str) -> Any:
+    """A number; None for null, and for "auto" and its like."""
+    value = data.get(key)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # DeepSpeed prints 2048 as 2.048000e+03
+    return value if type(value) in (int, float) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,9 +16,11 @@ from sentinel.jobscript.megatron_options import (
     Marked,
     SeqlenWarmup,
     Wanted,
+    decay_tokens,
+    lr_schedule,
     megatron_changes,
+    warmup_end_tokens,
 )
-from sentinel.jobscript.megatron_schedules import decay_tokens, lr_schedule, warmup_end_tokens
 from sentinel.jobscript.reading import read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
@@ -26,11 +29,9 @@ from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, difference, settings_of
 
-__all__ = ["CARRIED", "baseline_of_script", "changes_of"]
-
-
+_OVERRIDES_ONLY = "can't be done by a job script: only a trainer that reads overrides.json does it"
+# Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says.
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
-"""Keys of overrides.json that a job script can carry at all; whether a given script can, `changes_of` says."""
 
 
 def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
@@ -48,14 +49,12 @@ def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
         raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
 
 
-def baseline_of_script(text: str) -> Baseline:
+def baseline_of_script(text: str, facts: Facts | None = None) -> Baseline:
     """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
-    return _baseline(read_text(text).facts, text)
-
-
-def _baseline(facts: Facts, text: str) -> Baseline:
+    facts = facts or read_text(text).facts
+    seed = (_word(text, "--seed") or "").replace("_", "")
     return Baseline(
-        seed=_seed(text),
+        seed=int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None,
         lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
         lr_from_start=True,
         seqlen=curriculum_schedule(facts),
@@ -71,17 +70,9 @@ def _baseline(facts: Facts, text: str) -> Baseline:
 
 
 def _word(text: str, flag: str) -> str | None:
-    """The option's last value as it stands; None where it has none that can be read."""
+    """The option's last value as it stands, which argparse goes by; None where it has none that can be read."""
     found = [option for option in given(text).options if option.flag == flag and option.values]
     return found[-1].values[0] if found and found[-1].unread is None else None
-
-
-def _seed(text: str) -> int | None:
-    """What argparse goes by; None where it can't be read."""
-    try:
-        return int((_word(text, "--seed") or "").replace("_", ""))
-    except ValueError:
-        return None
 
 
 def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> Iterator[str]:
@@ -107,12 +98,12 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
         if once is not None and getattr(once, key):
-            raise ConfigError(f"{key} can't be done by a job script: only a trainer that reads overrides.json does it")
+            raise ConfigError(f"{key} {_OVERRIDES_ONLY}")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    own = _baseline(facts, text)
+    own = baseline_of_script(text, facts)
     for what in _only_by_overrides(standing, own, overrides.anchor):
-        raise ConfigError(f"{what} can't be done by a job script: only a trainer that reads overrides.json does it")
+        raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
     if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen:
         standing = _with_slw(standing, own, overrides.anchor)
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
@@ -154,14 +145,13 @@ def _with_slw(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> Trai
 
 def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
     """The warmup of the decision, where it is not the script's own."""
-    if lr is None or (own.lr is not None and (lr.unit, lr.warmup, lr.anchor) == _counted(own.lr)):
+    if lr is None or _same_warmup(lr, own.lr):
         return None
     if own.lr is None:
         raise ConfigError("the LR warmup can't be changed: the job script does not show the one that it has")
     if lr.anchor != own.lr.anchor:
-        raise ConfigError(
-            f"Megatron counts the LR warmup from the run's beginning, so it can't begin at {lr.anchor} {lr.unit}"
-        )
+        at = f"{lr.anchor} {lr.unit}"
+        raise ConfigError(f"Megatron counts the LR warmup from the run's beginning, so it can't begin at {at}")
     if lr.unit != own.lr.unit and lr.unit == "steps" and (known := lr_warmup_steps(own)) is not None:
         if abs(lr.warmup - known[1]) <= max(2, 0.02 * known[1]):  # decided by a version that counted steps alone
             return None
@@ -169,8 +159,8 @@ def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
     return LrWarmup(length=lr.warmup, unit=lr.unit)  # type: ignore[arg-type]
 
 
-def _counted(lr: LrSchedule) -> tuple[str, int, int]:
-    return lr.unit, lr.warmup, lr.anchor
+def _same_warmup(lr: LrSchedule, own: LrSchedule | None) -> bool:
+    return own is not None and (lr.unit, lr.warmup, lr.anchor) == (own.unit, own.warmup, own.anchor)
 
 
 def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
@@ -179,10 +169,9 @@ def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> S
     decay = by_tokens or decay_tokens(facts)
     if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
         raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
-    unchanged = lr is None or _counted(lr) == _counted(own.lr)
     return SeqlenWarmup(
         schedule=standing.seqlen,
         train_tokens=standing.total_tokens,
         decay_tokens=decay,
-        warmup_end_tokens=warmup_end_tokens(facts, own.lr) if unchanged else None,
+        warmup_end_tokens=warmup_end_tokens(facts, own.lr) if lr is None or _same_warmup(lr, own.lr) else None,
     )

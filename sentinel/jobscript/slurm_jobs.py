@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, get_type_hints
 from urllib.parse import quote, unquote
-
-__all__ = [
-    "Mark",
-    "SlurmJob",
-    "Submission",
-    "array_of",
-    "jobs_of_run",
-    "mark_in",
-    "marked",
-    "resubmission",
-    "unmarked",
-    "with_own_head",
-]
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "LAUNCH_FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "RECONFIG_FAIL",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"]
+) | {"PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}
 _MARK = re.compile(r"\s*\bsentinel:([^\s:]+):([^\s:]+):(\d+)")
 _NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<delay>\+\d+)?(?:\([a-z]*\))?")
 
@@ -45,26 +20,15 @@ _NEEDED = re.compile(r"(?P<type>[a-z]+):(?P<id>\d+)(?P<task>_(?:\d+|\*))?(?P<del
 class SlurmJob:
     """One record of squeue: a job, a task of an array, or the tasks of an array that still wait."""
 
-    id: str
-    """The record's own job id, digits."""
-
-    array: str | None = None
-    """Job id of the array that it belongs to; None for a job that is none."""
-
-    tasks: str = ""
-    """The task's index, or for those that wait their list with its throttle, as `2-4%1`; "" for no array."""
-
-    state: str = "RUNNING"
-    """In capitals, as squeue -o %T. What is neither waiting nor ended may write: COMPLETING does."""
-
+    id: str  # The record's own job id, digits
+    array: str | None = None  # Job id of the array that it belongs to; None for a job that is none
+    tasks: str = ""  # The index; of those that wait their list with its throttle, as `2-4%1`; "" for no array
+    state: str = "RUNNING"  # As squeue -o %T. What is neither waiting nor ended may write: COMPLETING does
     name: str = ""
     user: str = ""
     comment: str = ""
-    nodes: str = ""
-    """Where it runs or ran, as n[1-4]; "" for nowhere yet."""
-
-    dependency: str = ""
-    """What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing."""
+    nodes: str = ""  # Where it runs or ran, as n[1-4]; "" for nowhere yet
+    dependency: str = ""  # What is not yet fulfilled, as `afterany:7(unfulfilled)`; "" for nothing
 
     @property
     def group(self) -> str:
@@ -99,11 +63,8 @@ class Mark:
     """What sentinel writes into the comment of each job that it submits, to find it again when a reply was lost."""
 
     run: str
-    label: str
-    """The rollback that it was submitted for, or the name of a restart."""
-
-    number: int
-    """Which of its submissions, from 0."""
+    label: str  # The rollback that it was submitted for, or the name of a restart
+    number: int  # Which of its submissions, from 0
 
 
 def marked(comment: str, mark: Mark) -> str:
@@ -133,19 +94,14 @@ def jobs_of_run(
     that are not the run's whatever they are called, such as the one that sentinel itself runs in.
     """
     there = [job for job in jobs if job.id not in set(but) and job.group not in set(but)]
-    groups = {job.group for job in there if _named(job, run, job_name)}
     named = {word.partition("_")[0] for word in known}
-    groups |= {job.group for job in there if job.id in named or job.group in named}
+    groups = {job.group for job in there if job.id in named or job.group in named or job.name == job_name}
+    groups |= {job.group for job in there if (mark := mark_in(job.comment)) is not None and mark.run == run}
     found: set[str] = set()
     while groups != found:
         found = set(groups)
         groups |= {job.group for job in there if found & set(_needs(job.dependency))}
     return tuple(sorted((j for j in there if j.group in groups and not j.ended), key=lambda j: int(j.id)))
-
-
-def _named(job: SlurmJob, run: str, job_name: str | None) -> bool:
-    mark = mark_in(job.comment)
-    return (mark is not None and mark.run == run) or (job_name is not None and job.name == job_name)
 
 
 def _needs(dependency: str) -> list[str]:
@@ -156,14 +112,9 @@ def _needs(dependency: str) -> list[str]:
 class Submission:
     """One sbatch: a job or an array, in the shape that the cancelled one had."""
 
-    group: str
-    """The job or array that its script and its properties come from."""
-
-    array: str = ""
-    """Task indices and throttle, as sbatch --array takes them; "" for no array."""
-
-    dependency: str = ""
-    """With {0}, {1} … where the ids of the earlier submissions go; "" for none."""
+    group: str  # The job or array that its script and its properties come from
+    array: str = ""  # Task indices and throttle, as sbatch --array takes them; "" for no array
+    dependency: str = ""  # With {0}, {1} … where the ids of the earlier submissions go; "" for none
 
     @property
     def throttle(self) -> int | None:
@@ -253,3 +204,72 @@ def _moved(dependency: str, places: Mapping[str, int], own: int) -> str:
 
     text = _NEEDED.sub(moved, dependency)
     return re.sub(r"\([a-z]*\)", "", text)
+
+
+UNLIMITED = -1  # A time limit that is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProperties:
+    """The properties that a restart has to keep. None or "" is what was not asked for."""
+
+    name: Annotated[str, "--job-name"] = ""
+    partition: Annotated[str, "--partition"] = ""
+    account: Annotated[str, "--account"] = ""
+    qos: Annotated[str, "--qos"] = ""
+    reservation: Annotated[str, "--reservation"] = ""
+    features: Annotated[str, "--constraint"] = ""  # As --constraint takes them
+    time_limit_min: Annotated[int | None, "--time"] = None  # Minutes; UNLIMITED for no limit
+    nodes: Annotated[int | None, "--nodes"] = None
+    tasks: Annotated[int | None, "--ntasks"] = None
+    cpus_per_task: Annotated[int | None, "--cpus-per-task"] = None
+    memory_per_node_mb: Annotated[int | None, "--mem"] = None
+    memory_per_cpu_mb: Annotated[int | None, "--mem-per-cpu"] = None
+    tres_per_node: Annotated[str, "--gres"] = ""  # As squeue shows it, e.g. gres:gpu:8 or gres/gpu:8.
+    tres_per_task: str = ""
+    tres_per_job: str = ""
+    required_nodes: Annotated[str, "--nodelist"] = ""
+    excluded_nodes: Annotated[str, "--exclude"] = ""
+    licenses: Annotated[str, "--licenses"] = ""
+    requeue: Annotated[bool, "--requeue"] = True
+    working_directory: Annotated[str, "--chdir"] = ""
+    array_throttle: Annotated[int | None, "--array"] = None  # How many of its tasks run at once
+
+    def arguments(self) -> list[str]:
+        """For sbatch. Given on the command line, they hold whatever the script's own #SBATCH lines say."""
+        given = {option: getattr(self, name) for option, name in _OPTIONS.items()} | {
+            "--time": "UNLIMITED" if self.time_limit_min == UNLIMITED else self.time_limit_min,
+            "--gres": _gres(self.tres_per_node),
+            "--array": None,
+            "--requeue": None,
+        }
+        for option in ("--mem", "--mem-per-cpu"):
+            given[option] = None if given[option] is None else f"{given[option]}M"
+        requeue = "--requeue" if self.requeue else "--no-requeue"
+        return [f"{option}={value}" for option, value in given.items() if value not in (None, "")] + [requeue]
+
+    def differences(self, other: JobProperties, *, asked: Sequence[str] = ()) -> tuple[str, ...]:
+        """What another job has otherwise, each as a phrase: `partition is 'long', not 'debug'`.
+
+        What the options `asked` for by hand (as `--partition=long`) change is no difference.
+        """
+        changed = {_OPTIONS.get(option.partition("=")[0].replace("--no-", "--")) for option in asked}
+        if self.time_limit_min is None:  # one that was left to the partition shows only once the job begins
+            changed.add("time_limit_min")
+        mine, others = asdict(self), asdict(other)
+        different = [name for name in mine if name not in changed and mine[name] != others[name]]
+        return tuple(f"{name} is {others[name]!r}, not {mine[name]!r}" for name in different)
+
+
+# sbatch's option of each property, in its long form.
+_OPTIONS = {
+    hint.__metadata__[0]: name
+    for name, hint in get_type_hints(JobProperties, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+
+
+def _gres(tres: str) -> str:
+    """`gres:gpu:8` and `gres/gpu:8` as sbatch --gres takes it; other TRES have no option of their own."""
+    parts = [part[len("gres:") :] for part in tres.split(",") if part.startswith(("gres:", "gres/"))]
+    return ",".join(parts)

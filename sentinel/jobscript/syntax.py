@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import tree_sitter_bash
@@ -11,42 +11,15 @@ from tree_sitter import Language, Node, Parser
 
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = [
-    "ARGUMENTS_OF_A_SHELL",
-    "Script",
-    "climb",
-    "code_of",
-    "conditions",
-    "from_bytes",
-    "parse",
-    "source_of",
-    "spaced_continuation",
-    "to_bytes",
-    "walk",
-]
-
-ARGUMENTS_OF_A_SHELL = (re.compile(r"(?:.*/)?(?:ba)?sh"), re.compile(r"-[a-z]*c"))
-"""The two words before a text that a shell of its own runs: `bash -c`, `sh -lc`."""
-
-_BRANCHES = frozenset(
-    [
-        "case_item",
-        "command_substitution",
-        "do_group",
-        "elif_clause",
-        "else_clause",
-        "function_definition",
-        "pipeline",
-        "process_substitution",
-        "subshell",
-    ]
+# The two words before a text that a shell of its own runs: `bash -c`, `sh -lc`.
+_SHELL, _MINUS_C = re.compile(r"(?:.*/)?(?:ba)?sh"), re.compile(r"-[a-z]*c")
+_BRANCHES = re.compile(
+    "case_item|(command|process)_substitution|do_group|(elif|else)_clause|function_definition|pipeline|subshell"
 )
-_LARGEST_BYTES = 1 << 20
-"""Slurm takes 4 MiB by default; the largest script that is known has 30 KiB."""
-
+_NOT_IN_A_SCRIPT = {b"\r": "it ends in a DOS line break, which sbatch and bash refuse", b"\0": "it holds a NUL byte"}
+_LARGEST_BYTES = 1 << 20  # Slurm takes 4 MiB by default; the largest script that is known has 30 KiB
 _LANGUAGE = Language(tree_sitter_bash.language())
 _BACKTICK = re.compile(rb"(?<!\\)`")
-_SPACED_CONTINUATION = re.compile(rb"\\[ \t]+\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +27,24 @@ class Script:
     """The text and its trees."""
 
     source: bytes
-
-    roots: tuple[Node, ...]
-    """The script's own tree, then one for each single-quoted text that a `bash -c` in it runs."""
-
-    hosts: Mapping[int, Node]
-    """Where such a text stands: the quoted text's node, by the id of its tree's root."""
+    roots: Sequence[Node]  # The script's own tree, then one for each single-quoted text that a `bash -c` in it runs
+    hosts: Mapping[int, Node]  # Where such a text stands: the quoted text's node, by the id of its tree's root
 
     def line(self, position: int) -> int:
         """The line of a byte, counted from 1."""
         return self.source.count(b"\n", 0, position) + 1
+
+    def lines(self, positions: Iterable[int]) -> str:
+        """The lines of these bytes in words, as `3 and 7`."""
+        return " and ".join(str(self.line(position)) for position in positions)
+
+    def refusal(self, position: int, reason: str) -> ScriptRefused:
+        """The error that names the line of this byte."""
+        return ScriptRefused(self.line(position), reason)
+
+    def unclear(self, what: str, positions: Sequence[int]) -> ScriptRefused:
+        """The error that names several places of which only one can count."""
+        return self.refusal(positions[-1], f"{what} in lines {self.lines(positions)}: which one counts?")
 
     def text(self, start: int, end: int) -> str:
         return from_bytes(self.source[start:end])
@@ -88,25 +69,27 @@ def parse(text: str) -> Script:
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
         raise ScriptRefused(line, "it holds half of a surrogate pair, which is no character") from error
+    roots: list[Node] = []
+    hosts: dict[int, Node] = {}
+    script = Script(source=source, roots=roots, hosts=hosts)
     if len(source) > _LARGEST_BYTES:
         raise ScriptRefused(None, f"it has {len(source)} bytes, and the limit is {_LARGEST_BYTES >> 20} MiB")
     if source.startswith(b"\xef\xbb\xbf"):
         raise ScriptRefused(1, "it begins with a byte order mark, so that its first line is none that sbatch knows")
-    if b"\r" in source:
-        line = source.count(b"\n", 0, source.index(b"\r")) + 1
-        raise ScriptRefused(line, "it ends in a DOS line break, which sbatch and bash refuse")
-    if b"\0" in source:
-        raise ScriptRefused(source.count(b"\n", 0, source.index(b"\0")) + 1, "it holds a NUL byte")
-    roots = [Parser(_LANGUAGE).parse(source).root_node]
-    hosts: dict[int, Node] = {}
+    for byte, reason in _NOT_IN_A_SCRIPT.items():
+        if byte in source:
+            raise script.refusal(source.index(byte), reason)
+    roots.append(Parser(_LANGUAGE).parse(source).root_node)
     for root in roots:  # grows while it is read: a text that a shell runs may hold another
-        _check(source, root)
+        wrong = [node.start_byte for node in walk(root) if node.type == "ERROR" or node.is_missing or _runs_on(node)]
+        if wrong or root.has_error:
+            raise script.refusal(min(wrong, default=0), "this is not bash that can be read with certainty")
         for quoted in _run_by_a_shell(root):
             inside = b"\n" * (quoted.start_byte + 1) + source[quoted.start_byte + 1 : quoted.end_byte - 1]
             nested = Parser(_LANGUAGE).parse(inside).root_node
             hosts[nested.id] = quoted
             roots.append(nested)
-    return Script(source=source, roots=tuple(roots), hosts=hosts)
+    return script
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -137,25 +120,23 @@ def conditions(script: Script, node: Node) -> tuple[int, ...]:
     for below, above in climb(script, node):
         then = above.type == "if_statement" and below.type not in ("elif_clause", "else_clause")
         last = above.type == "list" and below.id != above.children[0].id
-        if then or last or above.type in _BRANCHES:
+        if then or last or _BRANCHES.fullmatch(above.type):
             found.append(above.id)
     return tuple(reversed(found))
 
 
-def spaced_continuation(script: Script, start: int, end: int) -> int | None:
-    """The line of a backslash that is followed by blanks and so continues nothing; None where there is none."""
-    found = _SPACED_CONTINUATION.search(script.source, start, end)
-    return None if found is None else script.line(found.start())
+def hands_to_a_shell(first: str, second: str) -> bool:
+    """Whether a shell of its own runs the text behind these two words, as `bash -c`."""
+    return bool(_SHELL.fullmatch(first) and _MINUS_C.fullmatch(second))
 
 
 def _run_by_a_shell(root: Node) -> Iterator[Node]:
-    shell, minus_c = ARGUMENTS_OF_A_SHELL
     for command in walk(root):
         if command.type != "command":
             continue
         words = [child for child in command.children if child.is_named and child.type != "variable_assignment"]
         for first, second, third in zip(words, words[1:], words[2:], strict=False):
-            if third.type == "raw_string" and shell.fullmatch(code_of(first)) and minus_c.fullmatch(code_of(second)):
+            if third.type == "raw_string" and hands_to_a_shell(code_of(first), code_of(second)):
                 yield third
 
 
@@ -169,14 +150,43 @@ def code_of(node: Node) -> str:
     return from_bytes(source_of(node))
 
 
-def _check(source: bytes, root: Node) -> None:
-    """ScriptRefused where the grammar found an error, or read on from one pair of backticks into the next."""
-    wrong = [node.start_byte for node in walk(root) if node.type == "ERROR" or node.is_missing or _runs_on(node)]
-    if wrong or root.has_error:
-        line = source.count(b"\n", 0, min(wrong, default=0)) + 1
-        raise ScriptRefused(line, "this is not bash that can be read with certainty")
-
-
 def _runs_on(node: Node) -> bool:
+    """Whether the grammar read on from one pair of backticks into the next."""
     text = source_of(node).lstrip(b" \t\n\\")
     return node.type == "command_substitution" and text[:1] == b"`" and len(_BACKTICK.findall(text)) != 2
+
+
+_CALCULATORS = re.compile("basename|bc|cat|cut|date|dirname|echo|expr|head|nproc|printf|seq|tail|tr|wc")
+_PROGRAMS = re.compile(r"(?:.*/)?(?:awk|perl|python[\d.]*)")
+# Code that can only print what it calculates: no other name, no assignment, no file, no backtick.
+_ARITHMETIC = re.compile(r"(?:\s|BEGIN|print|int|round|\$\{?\w++\}?|[\d_]++(?:[eE][-+]?\d++)?|[-+*/().,%'\"{};\\])*+")
+_EFFECTS = re.compile("file_redirect|(variable_)?assignment|postfix_expression|process_substitution")
+
+
+def only_calculates(expansion: Node) -> bool:
+    """True for `$X`, `$((A*B))`, `$(echo … | bc)` and a `perl -e`, `python -c` or `awk` that prints a sum.
+
+    False for all that writes a file, sets a variable, or runs a program that is not known to do neither.
+    """
+    return not any(map(_has_an_effect, walk(expansion)))
+
+
+def _has_an_effect(node: Node) -> bool:
+    text = code_of(node)
+    return (
+        _EFFECTS.fullmatch(node.type) is not None
+        or (node.type == "unary_expression" and text[:2] in ("++", "--"))
+        or (node.type == "binary_expression" and any(re.fullmatch(r"(?![!=<>]=).*=", c.type) for c in node.children))
+        or re.match(r"\$\{\w+:?[=?]", text) is not None
+        or (node.type == "command" and not _is_calculator(node))
+    )
+
+
+def _is_calculator(command: Node) -> bool:
+    named = command.child_by_field_name("name")
+    name = "" if named is None else code_of(named)
+    if _CALCULATORS.fullmatch(name):
+        return not (name == "printf" and "-v" in code_of(command).split())
+    arguments = [code_of(node) for node in command.children_by_field_name("argument")]
+    code = arguments[-1] if arguments else ""
+    return bool(_PROGRAMS.fullmatch(name)) and len(arguments) <= 2 and bool(_ARITHMETIC.fullmatch(code))

@@ -1,4 +1,4 @@
-"""Which commands of a script start the trainer, and which of their words are the trainer's own."""
+"""Which commands of a script start the trainer, which words are the trainer's own, and whether they surely reach it."""
 
 from __future__ import annotations
 
@@ -8,55 +8,20 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import Assignment, Command, Reached, Reading
+from sentinel.jobscript.arguments import ArgumentList, Command, Reached, Reading
 from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
-__all__ = ["Launch", "refuse_unfollowed_mentions", "trainers"]
-
-_TRAINING_OPTIONS = frozenset(
-    [
-        "--deepspeed_config",
-        "--global-batch-size",
-        "--lr",
-        "--micro-batch-size",
-        "--train-iters",
-        "--train-samples",
-        "--train-tokens",
-    ]
-)
-"""A Python program that gets one of these is a trainer, where a script starts more than one program."""
-
+# A Python program that gets one of these is a trainer, where a script starts more than one program.
+_TRAINING_OPTION = re.compile(r"--(deepspeed_config|(global|micro)-batch-size|lr|train-(iters|samples|tokens))(=|\Z)")
+# Modules after `python -m` that start the program named after them.
 _LAUNCHERS = frozenset(["torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.runner"])
-"""Modules after `python -m` that start the program named after them."""
-
+# Commands that only show or edit text: what they are given does not run.
 _TELLERS = frozenset(["awk", "cat", "echo", "egrep", "grep", "logger", "perl", "printf", "sed"])
-"""Commands that only show or edit text: what they are given does not run."""
-
-_INTERPRETERS = frozenset(
-    [
-        "alias",
-        "bash",
-        "eval",
-        "mapfile",
-        "read",
-        "readarray",
-        "sbatch",
-        "set",
-        "sh",
-        "source",
-        "ssh",
-        "trap",
-        "xargs",
-        ".",
-        "",
-    ]
-)
-"""Commands that may make code or arguments of what they are given; and those whose name is not written out."""
-
+# Commands that may make code or arguments of what they are given; and those whose name is not written out.
+_INTERPRETER = re.compile(r"alias|bash|eval|mapfile|read|readarray|sbatch|set|sh|source|ssh|trap|xargs|\.|")
+# A variable that is used under a name which is itself a value.
 _BY_NAME = re.compile(rb"\$\{!|(?:declare|local|typeset)\s+-\w*n")
-"""A variable that is used under a name which is itself a value."""
-
 _BREAKS = re.compile(rb"(?<!\\)\n")
 _ENDS_A_COMMAND = re.compile(r"[;|]|&&|(?<![<>])&(?!\d)")
 
@@ -74,17 +39,22 @@ def trainers(reading: Reading) -> tuple[Launch, ...]:
     """The launches of the trainer, at least one. ScriptRefused where there is none, or the trainer can't be told."""
     launches = tuple(_launches(reading))
     training = [launch for launch in launches if _trains(launch.arguments)]
+    trained = {launch.program for launch in training}
+    training += [launch for launch in launches if launch.program in trained and not _trains(launch.arguments)]
     if training or len({launch.program for launch in launches}) == 1:
         return tuple(training) or launches
     for command in reading.commands:
         if command.name not in _TELLERS and _trains(command.words):
-            line = reading.script.line(command.node.start_byte)
-            raise ScriptRefused(line, "no word that ends in .py tells its launcher's options from the trainer's")
+            raise reading.script.refusal(
+                command.node.start_byte, "no word that ends in .py tells its launcher's options from the trainer's"
+            )
     if not launches:
         raise ScriptRefused(None, "no command in it starts a Python program")
-    lines = " and ".join(str(reading.script.line(launch.command.node.start_byte)) for launch in launches)
-    last = reading.script.line(launches[-1].command.node.start_byte)
-    raise ScriptRefused(last, f"the programs started in lines {lines} look alike: none gets an option of a trainer")
+    starts = [launch.command.node.start_byte for launch in launches]
+    lines = reading.script.lines(starts)
+    raise reading.script.refusal(
+        starts[-1], f"the programs started in lines {lines} look alike: none gets an option of a trainer"
+    )
 
 
 def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
@@ -95,12 +65,11 @@ def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:
     a value that a substitution makes) may bring the flag to the trainer, or not.
     """
     script = reading.script
-    followed = [*_followed(reading, flag), *_unused(reading), *_comments(script)]
-    for found in _mention(flag).finditer(script.source):
+    comments = ((node.start_byte, node.end_byte) for node in script.nodes() if node.type == "comment")
+    followed = [*_followed(reading, flag), *_unused(reading), *comments]
+    for found in re.finditer(rb"(?<!\w)" + re.escape(to_bytes(flag)) + rb"(?![\w-])", script.source):
         if not any(start <= found.start() and found.end() <= end for start, end in followed):
-            raise ScriptRefused(
-                script.line(found.start()), f"{flag} stands where its way to the trainer can't be followed"
-            )
+            raise script.refusal(found.start(), f"{flag} stands where its way to the trainer can't be followed")
 
 
 def _launches(reading: Reading) -> Iterator[Launch]:
@@ -169,11 +138,7 @@ def _program(words: Sequence[Reached]) -> int | None:
 
 
 def _trains(words: Sequence[Reached]) -> bool:
-    return any((reached.word.text or "").partition("=")[0] in _TRAINING_OPTIONS for reached in words)
-
-
-def _mention(flag: str) -> re.Pattern[bytes]:
-    return re.compile(rb"(?<!\w)" + re.escape(to_bytes(flag)) + rb"(?![\w-])")
+    return any(_TRAINING_OPTION.match(reached.word.text or "") for reached in words)
 
 
 def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
@@ -181,7 +146,7 @@ def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
     for command in reading.commands:
         if command.name in _TELLERS and _only_tells(reading.script, command.node):
             yield command.node.start_byte, command.node.end_byte
-        hands_on = command.name in _INTERPRETERS or command.name in _TELLERS or command.name in reading.functions
+        hands_on = _INTERPRETER.fullmatch(command.name) or command.name in {*_TELLERS, *reading.functions}
         if hands_on and command.node.id not in launching:
             continue
         words: Sequence[Reached] = command.words
@@ -210,31 +175,81 @@ def _unused(reading: Reading) -> Iterator[tuple[int, int]]:
     if any(_BY_NAME.match(source_of(node)) for node in reading.script.nodes()):
         return
     for name, assignments in reading.assignments.items():
-        if not _is_read(reading.script, name, assignments) and not _is_exported(reading.script, name):
+        uses = [n.start_byte for n in reading.script.nodes() if n.type == "variable_name" and code_of(n) == name]
+        read = not all(any(a.start <= use < a.written.end for a in assignments) for use in uses)
+        if not read and not _is_exported(reading.script, name):
             yield from ((a.start, a.written.end) for a in assignments if not a.one_command)
 
 
-def _is_read(script: Script, name: str, assignments: Sequence[Assignment]) -> bool:
-    own = [(a.start, a.written.end) for a in assignments]
-    return any(
-        node.type == "variable_name"
-        and code_of(node) == name
-        and not any(start <= node.start_byte < end for start, end in own)
-        for node in script.nodes()
-    )
-
-
 def _is_exported(script: Script, name: str) -> bool:
-    return any(
-        node.type == "declaration_command"
-        and re.match(rb"export\b|declare\s+-\w*x", source_of(node)) is not None
-        and re.search(rb"\b" + to_bytes(name) + rb"\b", source_of(node)) is not None
-        for node in script.nodes()
-    ) or any(
-        node.type == "command" and re.match(rb"set\s+-\w*a|set\s+-o\s+allexport", source_of(node)) is not None
-        for node in script.nodes()
-    )
+    exports = rb"(?:export\b|declare\s+-\w*x).*\b" + to_bytes(name) + rb"\b"
+    ways = {"declaration_command": exports, "command": rb"set\s+-\w*a|set\s+-o\s+allexport"}
+    return any(re.match(ways[n.type], source_of(n), re.DOTALL) for n in script.nodes() if n.type in ways)
 
 
-def _comments(script: Script) -> Iterator[tuple[int, int]]:
-    return ((node.start_byte, node.end_byte) for node in script.nodes() if node.type == "comment")
+# A backslash that is followed by blanks continues nothing.
+_SPACED_CONTINUATION = re.compile(rb"\\[ \t]+\n")
+_SETTERS = frozenset(["getopts", "let", "mapfile", "read", "readarray", "unset"])
+_STRUCTURE = re.compile(r"[\"'`\\]|^#")
+
+
+def refuse_unsure(reading: Reading, at: Reached) -> None:
+    """ScriptRefused, naming the line, where the word may not reach the trainer, or not as it is written."""
+    for outer, inner in zip(at.path, at.path[1:], strict=False):
+        line = reading.script.line(at.word.start if inner is at.written else inner.start)
+        if outer.conditions[: len(inner.conditions)] != inner.conditions:
+            raise ScriptRefused(line, f"${inner.variable} is set there only if a condition holds or a function runs")
+        refuse_other_ways_to_set(reading, inner.variable)
+        whole = [a for a in reading.assignments[inner.variable] if not a.appends and not a.one_command]
+        if len(whole) > 1:
+            raise reading.script.unclear(f"${inner.variable} is set", [a.start for a in whole])
+    _refuse_broken(reading, at.written)
+    # Inside a text that is read as code, only words whose quotes close in them are what they look like.
+    for word in at.written.words if at.reparsed else ():
+        if word.value is None and word.start <= at.word.end and _STRUCTURE.search(word.unquoted):
+            reason = f"a second shell reads this list as code, with {word.raw} in it"
+            raise reading.script.refusal(at.word.start, reason)
+
+
+def refuse_other_ways_to_set(reading: Reading, name: str) -> None:
+    """ScriptRefused where a variable is also set by a loop, by `read` and its like, or by arithmetic."""
+    script = reading.script
+    for node in script.nodes():
+        if _sets(node, name):
+            raise script.refusal(node.start_byte, f"${name} is changed there, too")
+    for command in reading.commands:
+        texts = [reached.word.text or "" for reached in command.words[1:]]
+        setter = command.name in _SETTERS or (command.name == "printf" and "-v" in texts)
+        if setter and any(text == name or text.startswith((f"{name}=", f"{name}+", f"{name}-")) for text in texts):
+            raise script.refusal(command.node.start_byte, f"${name} is changed there, too")
+
+
+def _sets(node: Node, name: str) -> bool:
+    """Whether this is a loop over the variable, `name[1]=…`, `unset`, `((name++))`, `((name = …))` or `${name:=…}`."""
+    text = code_of(node)
+    if node.type == "variable_assignment":
+        element = node.child_by_field_name("name")
+        return element is not None and element.type == "subscript" and text.startswith(f"{name}[")
+    if node.type == "for_statement":
+        variable = node.child_by_field_name("variable")
+        return variable is not None and variable.text == name.encode()
+    if node.type == "expansion":
+        return re.match(rf"\$\{{{name}:?=", text) is not None
+    if node.type == "binary_expression":
+        return re.match(rf"{name}\s*[-+*/%]?=(?!=)", text) is not None
+    counts = node.type in ("postfix_expression", "unary_expression") and re.search(r"\+\+|--", text) is not None
+    return (counts or node.type == "unset_command") and any(code_of(child) == name for child in node.named_children)
+
+
+def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
+    script = reading.script
+    if found := _SPACED_CONTINUATION.search(script.source, written.start, written.end):
+        raise script.refusal(found.start(), "blanks follow the backslash, so the line is not continued")
+    for word in written.words:
+        if word.raw == "\\" and written.kind != "command":
+            raise script.refusal(word.start, "a backslash between quotes is an argument of its own")
+        if word.raw.startswith("#") and written.kind.endswith("quotes"):
+            raise script.refusal(word.start, "a # between quotes begins no comment")
+    for assignment in reading.assignments.get("IFS", ()):
+        if not assignment.one_command:
+            raise script.refusal(assignment.start, "IFS changes how texts are split into words")

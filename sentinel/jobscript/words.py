@@ -11,14 +11,10 @@ from tree_sitter import Node
 
 from sentinel.jobscript.syntax import Script, code_of, from_bytes
 
-__all__ = ["Word", "command_words", "word", "words_of_array", "words_of_string"]
-
+# What a word that is one expansion becomes: `$X` the words of X, `${X[@]}` the elements of an array.
 Splice = Literal["", "words", "elements", "quoted elements"]
-"""What a word that is one expansion becomes: `$X` the words of X, `${X[@]}` the elements of an array."""
-
-_EXPANSIONS = frozenset(
-    ["simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution"]
-)
+_EXPANSION = re.compile("(simple_|arithmetic_)?expansion|(command|process)_substitution")
+_PLAIN_EXPANSION = frozenset(["$", "${", "}", "variable_name", "subscript"])
 _QUOTED = re.compile(r"""'[^']*'|"[^"\\$`]*\"""")
 _BACKSLASHED = re.compile(r"\\(.)", re.DOTALL)
 _BACKSLASHED_IN_QUOTES = re.compile(r'\\(["$`\\])')
@@ -28,25 +24,14 @@ _BACKSLASHED_IN_QUOTES = re.compile(r'\\(["$`\\])')
 class Word:
     """One argument as it is written."""
 
-    start: int
-    """First byte, quotes included."""
-
+    start: int  # First byte, quotes included
     end: int
     raw: str
-
-    text: str | None
-    """What the shell makes of it; None where it holds an expansion, or is written in a way that is not followed."""
-
-    literal: str
-    """The same with its expansions left out."""
-
-    variable: str = ""
-    """The variable whose words stand here; empty where this is not just an expansion."""
-
+    text: str | None  # What the shell makes of it; None where it holds an expansion, or is not followed
+    literal: str  # The same with its expansions left out
+    variable: str = ""  # The variable whose words stand here; empty where this is not just an expansion
     splice: Splice = ""
-
-    value: Node | None = None
-    """The only expansion of which the word consists; None where there is none, or more."""
+    value: Node | None = None  # The only expansion of which the word consists; None where there is none, or more
 
     @property
     def unquoted(self) -> str:
@@ -62,18 +47,21 @@ class Word:
 
 def word(script: Script, node: Node) -> Word:
     """A node that is one argument: bare, quoted, an expansion, or several of those without a blank between them."""
-    start, end = _trimmed(script, node)
+    (start, end), text = _trimmed(script, node), _literal(node)
+    return _word(script, start, end, text, script.text(start, end) if text is None else text, node)
+
+
+def _word(script: Script, start: int, end: int, text: str | None, literal: str, node: Node | None) -> Word:
     variable, splice = _spliced(node)
-    text = _literal(node)
     return Word(
         start=start,
         end=end,
         raw=script.text(start, end),
         text=text,
-        literal=script.text(start, end) if text is None else text,
+        literal=literal,
         variable=variable,
         splice=splice,
-        value=_only_expansion(node),
+        value=None if node is None else _only_expansion(node),
     )
 
 
@@ -82,10 +70,6 @@ def command_words(script: Script, command: Node) -> tuple[Word, ...]:
     named = command.children_by_field_name("name")
     name = [child for node in named for child in node.children[:1]]
     return tuple(word(script, node) for node in [*name, *command.children_by_field_name("argument")])
-
-
-def words_of_array(script: Script, array: Node) -> tuple[Word, ...]:
-    return tuple(word(script, child) for child in array.children if child.is_named and child.type != "comment")
 
 
 def words_of_string(script: Script, string: Node) -> tuple[Word, ...]:
@@ -113,7 +97,7 @@ def words_of_string(script: Script, string: Node) -> tuple[Word, ...]:
 class _Piece:
     """A run of bytes of one kind inside quotes."""
 
-    kind: Literal["blank", "text", "continuation", "expansion"]
+    kind: str  # blank, text, continuation or expansion
     start: int
     end: int
     text: str = ""
@@ -125,8 +109,7 @@ _RUNS = re.compile(rb'(?P<blank>[ \t\n]+)|(?P<continuation>\\\n)|(?P<escaped>\\[
 
 def _pieces(script: Script, string: Node) -> Iterator[_Piece]:
     position, last = string.start_byte + 1, string.end_byte - 1
-    expansions = [child for child in string.children if child.type in _EXPANSIONS]
-    for node in expansions:
+    for node in (child for child in string.children if _EXPANSION.fullmatch(child.type)):
         start, end = _trimmed(script, node)
         yield from _runs(script, position, start, single=False)
         yield _Piece("expansion", start, end, node=node)
@@ -137,10 +120,8 @@ def _pieces(script: Script, string: Node) -> Iterator[_Piece]:
 def _runs(script: Script, start: int, end: int, *, single: bool) -> Iterator[_Piece]:
     for found in _RUNS.finditer(script.source, start, end):
         kind, text = found.lastgroup, from_bytes(found.group())
-        if kind == "blank":
-            yield _Piece("blank", found.start(), found.end())
-        elif kind == "continuation" and not single:
-            yield _Piece("continuation", found.start(), found.end())
+        if kind == "blank" or (kind == "continuation" and not single):
+            yield _Piece(kind, found.start(), found.end())
         elif kind == "continuation":  # two bytes between single quotes: a backslash, then a blank
             yield _Piece("text", found.start(), found.end() - 1, "\\")
             yield _Piece("blank", found.end() - 1, found.end())
@@ -149,20 +130,9 @@ def _runs(script: Script, start: int, end: int, *, single: bool) -> Iterator[_Pi
 
 
 def _joined(script: Script, pieces: list[_Piece]) -> Word:
-    start, end = pieces[0].start, pieces[-1].end
     literal = "".join(piece.text for piece in pieces)
-    only = pieces[0].node if len(pieces) == 1 else None
-    variable, splice = _spliced(only)
-    return Word(
-        start=start,
-        end=end,
-        raw=script.text(start, end),
-        text=literal if all(piece.kind == "text" for piece in pieces) else None,
-        literal=literal,
-        variable=variable,
-        splice=splice,
-        value=only,
-    )
+    text = literal if all(piece.kind == "text" for piece in pieces) else None
+    return _word(script, pieces[0].start, pieces[-1].end, text, literal, pieces[0].node if len(pieces) == 1 else None)
 
 
 def _trimmed(script: Script, node: Node) -> tuple[int, int]:
@@ -188,23 +158,19 @@ def _literal(node: Node) -> str | None:
 
 
 def _only_expansion(node: Node) -> Node | None:
-    if node.type in _EXPANSIONS:
-        return node
-    if node.type == "string" and len(node.named_children) == 1 and node.named_children[0].type in _EXPANSIONS:
-        inside = node.named_children[0]
-        return inside if inside.end_byte == node.end_byte - 1 else None
-    return None
+    quoted = node.type == "string" and len(node.named_children) == 1
+    inside = node.named_children[0] if quoted else node
+    alone = not quoted or inside.end_byte == node.end_byte - 1
+    return inside if alone and _EXPANSION.fullmatch(inside.type) else None
 
 
 def _spliced(node: Node | None) -> tuple[str, Splice]:
     """The variable that an expansion splices in, and how; no variable for one with an operator: `${X/a/b}`, `${#X}`."""
-    if node is None:
-        return "", ""
-    quoted = node.type == "string"
-    inside = _only_expansion(node) if quoted else node
+    quoted = node is not None and node.type == "string"
+    inside = None if node is None else _only_expansion(node)
     if inside is None or inside.type not in ("simple_expansion", "expansion"):
         return "", ""
-    if any(child.type == "operator" or child.type not in _PLAIN_EXPANSION for child in inside.children):
+    if any(child.type not in _PLAIN_EXPANSION for child in inside.children):
         return "", ""
     for child in inside.named_children:
         if child.type == "variable_name" and not quoted:
@@ -215,6 +181,3 @@ def _spliced(node: Node | None) -> tuple[str, Splice]:
             if name is not None and (whole or not quoted):
                 return code_of(name), "quoted elements" if whole else "elements"
     return "", ""
-
-
-_PLAIN_EXPANSION = frozenset(["$", "${", "}", "variable_name", "subscript"])

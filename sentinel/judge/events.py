@@ -6,115 +6,70 @@ from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Event", "EventKind", "Findings", "spike"]
-
 _REMEMBERED_SPIKES = 64
-
-Led = tuple[tuple[str, int], ...]
-"""(signal, steps before the onset) of each that left its band before the loss did, the earliest first."""
+Led = tuple[tuple[str, int], ...]  # (signal, steps before the onset) of each that left its band, the earliest first
 
 
 class EventKind(StrEnum):
-    """What an event is."""
-
-    SPIKE = "spike"
-    """The loss left its noise band and came back by itself."""
-
-    DIVERGENCE = "divergence"
-    """It did not come back; a slow climb and a permanent offset too."""
-
-    NAN = "nan"
-    """The weights are not numbers any more."""
-
-    PLATEAU = "plateau"
-    """The loss stopped falling well above where its own trend would have it."""
-
-    STALLED = "stalled"
-    """No samples came for a long time."""
-
-    REGIME_CHANGE = "regime_change"
-    """A planned change (sequence length, batch size, learning rate, epoch, restart) moved the loss."""
+    SPIKE = "spike"  # The loss left its noise band and came back by itself
+    DIVERGENCE = "divergence"  # It did not come back; a slow climb and a permanent offset too
+    NAN = "nan"  # The weights are not numbers any more
+    PLATEAU = "plateau"  # The loss stopped falling well above where its own trend would have it
+    STALLED = "stalled"  # No samples came for a long time
+    REGIME_CHANGE = "regime_change"  # A planned change (seqlen, batch, LR, epoch, restart) moved the loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One finding. Steps are global steps."""
-
     kind: EventKind
-    onset_range: tuple[int, int]
-    """First step of the episode: earliest and latest that the readings allow."""
-
-    verdict_step: int
-    """The step whose sample showed it."""
-
-    end_step: int | None = None
-    """The step by which it was over; None while it lasts."""
-
+    onset_range: tuple[int, int]  # First step of the episode: earliest and latest that the readings allow
+    verdict_step: int  # The step whose sample showed it
+    end_step: int | None = None  # The step by which it was over; None while it lasts
     recommend_rollback: bool = False
-    led_by: tuple[str, ...] = ()
-    """Signals that left their bands before the loss did, the earliest first; fields of Sample."""
-
-    led_by_steps: tuple[int, ...] = ()
-    """How many steps before the onset each of them did."""
-
-    reason: str
-    """A sentence that an on-call person can act on."""
+    led_by: tuple[str, ...] = ()  # Signals that left their bands before the loss did, the earliest first
+    led_by_steps: tuple[int, ...] = ()  # How many steps before the onset each of them did
+    reason: str  # A sentence that an on-call person can act on
 
     @property
     def onset_step(self) -> int:
-        """Early end of the onset."""
         return self.onset_range[0]
 
 
 class Findings:
-    """Keeps one line for each event."""
-
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._alarm_at: int | None = None
+        self._open_at: dict[str, int] = {}  # "alarm" or "plateau" -> which of the events lasts
         self._last_alarm_at: int | None = None
-        self._plateau_at: int | None = None
-        self.alarm: Event | None = None
-        """The divergence that lasts, or None."""
+        self.alarm: Event | None = None  # The divergence that lasts, or None
+        # (range of the onset, step by which it was back) of the last spikes that came back by themselves.
         self.healed: deque[tuple[tuple[int, int], int]] = deque(maxlen=_REMEMBERED_SPIKES)
-        """(range of the onset, step by which it was back) of the last spikes that came back by themselves."""
-        self.slowest_healed_steps = 0
-        """What the slowest of all of them took."""
+        self.slowest_healed_steps = 0  # What the slowest of all of them took
 
     def events(self, lasting: Event | None = None) -> tuple[Event, ...]:
-        """All of them, by onset, with one that is under way."""
         return tuple(sorted([*self._events, *([lasting] if lasting else [])], key=lambda e: e.onset_range))
 
     def spike(self, onset_range: tuple[int, int], end: int, reason: str, led: Led, *, is_event: bool) -> None:
-        """The loss has come back by itself."""
         self.healed.append((onset_range, end))
         self.slowest_healed_steps = max(self.slowest_healed_steps, end - onset_range[1])
         if is_event:
             self._events.append(spike(onset_range, end, reason, led))
 
     def change(self, step: int, what: str) -> None:
-        """A planned change of the run."""
         change = EventKind.REGIME_CHANGE
         self._events.append(Event(kind=change, onset_range=(step, step), verdict_step=step, end_step=step, reason=what))
 
     def plateau(self, onset_range: tuple[int, int], step: int, reason: str) -> None:
-        """The loss does not fall as it should: one event for as long as it lasts."""
-        if self._plateau_at is None:
-            self._plateau_at = len(self._events)
+        if "plateau" not in self._open_at:
+            self._open_at["plateau"] = len(self._events)
             kind = EventKind.PLATEAU
             self._events.append(Event(kind=kind, onset_range=onset_range, verdict_step=step, reason=reason))
 
     def end_plateau(self, step: int) -> None:
-        """The loss falls as it should."""
-        if self._plateau_at is not None:
-            self._events[self._plateau_at] = replace(self._events[self._plateau_at], end_step=step)
-            self._plateau_at = None
+        self._end("plateau", step)
 
     def raise_alarm(self, step: int, onset_range: tuple[int, int], reason: str, kind: EventKind, led: Led) -> None:
-        """A divergence is known at the step; one that lasts ends with it.
-
-        One whose onset lies in a divergence that seemed to be over is the same: that goes on.
-        """
+        """A divergence is known at the step; one that lasts ends with it. One whose onset lies in a divergence that
+        seemed to be over is the same: that goes on."""
         self.end_alarm(step)
         at = self._last_alarm_at
         past = None if at is None else self._events[at]
@@ -125,18 +80,20 @@ class Findings:
             at = len(self._events)
             event = Event(kind=kind, onset_range=onset_range, verdict_step=step, recommend_rollback=True, reason=reason)
             self._events.append(_led(event, led))
-        self._alarm_at = self._last_alarm_at = at
+        self._open_at["alarm"] = self._last_alarm_at = at
         self.alarm = self._events[at]
 
     def end_alarm(self, step: int) -> None:
-        """What was a divergence is over: the loss is back, or nothing compares with it any more."""
-        if self._alarm_at is not None:
-            self._events[self._alarm_at] = replace(self._events[self._alarm_at], end_step=step)
-        self.alarm = self._alarm_at = None
+        self._end("alarm", step)
+        self.alarm = None
+
+    def _end(self, what: str, step: int) -> None:
+        at = self._open_at.pop(what, None)
+        if at is not None:
+            self._events[at] = replace(self._events[at], end_step=step)
 
 
 def spike(onset_range: tuple[int, int], end: int | None, reason: str, led: Led) -> Event:
-    """The event of a spike; `end` is None while it lasts."""
     late = onset_range[1]
     event = Event(kind=EventKind.SPIKE, onset_range=onset_range, verdict_step=late, end_step=end, reason=reason)
     return _led(event, led)

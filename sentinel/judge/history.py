@@ -16,25 +16,16 @@ from sentinel.vocabulary.sample import (
     Validation,
 )
 
-__all__ = ["LAST_SAMPLES", "Attempt", "History"]
-
-LAST_SAMPLES = 512
-"""Samples of the newest attempt that a history keeps at hand where the others can be asked for again."""
+LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand where the others can be asked for again
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One life of the training process group, as its journal tells it."""
-
     number: int
     started: RunStarted | None = None
+    # In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
     samples: list[Sample] = field(default_factory=list)
-    """In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
-    """
-
-    made: int = 0
-    """Samples so far, those included that are not at hand."""
-
+    made: int = 0  # Samples so far, those included that are not at hand
     layers: list[LayerVariance] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     saved: list[CheckpointSaved] = field(default_factory=list)
@@ -43,11 +34,11 @@ class Attempt:
     @property
     def end_reason(self) -> str | None:
         """How the attempt ended: "finished" only at its planned end, as far as one was reported; None while it has not.
-
-        A run may plan steps and tokens: whichever comes first is its end.
-        """
-        if self.finished is None or self.finished.reason != "finished" or self.started is None:
-            return None if self.finished is None else self.finished.reason
+        A run may plan steps and tokens: whichever comes first is its end."""
+        if self.finished is None:
+            return None
+        if self.finished.reason != "finished" or self.started is None:
+            return self.finished.reason
         step, tokens = self.finished.global_step, self.samples[-1].consumed_tokens if self.samples else None
         planned, planned_tokens = self.started.total_steps, self.started.total_tokens
         short_of = [f"{planned} steps"] if planned is not None and step < planned else []
@@ -60,12 +51,9 @@ class Attempt:
 
 
 class History:
-    """All attempts, in the order of their numbers.
-
-    `again` gives an attempt's samples once more, from its first one. With it the history does not grow with the steps:
-    of samples the last ones are kept, of layers nothing; what is kept of the rest is one entry for each attempt, each
-    checkpoint and each validation. Without it everything is kept, as for a command that reads a run once.
-    """
+    """All attempts, in the order of their numbers. `again` gives an attempt's samples once more, from its first one.
+    With it the history does not grow with the steps: of samples the last ones are kept, of layers nothing. Without it
+    everything is kept, as for a command that reads a run once."""
 
     def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:
         self._again = again
@@ -73,11 +61,9 @@ class History:
 
     @property
     def latest(self) -> Attempt | None:
-        """The attempt with the highest number, or None before the first."""
         return self.attempts[max(self.attempts)] if self.attempts else None
 
     def push(self, record: Record) -> None:
-        """Takes the next record of a journal."""
         attempt = self.attempts.get(record.attempt) or self._begun(record.attempt)
         match record:
             case Sample():
@@ -106,22 +92,18 @@ class History:
         return self._again(attempt.number)
 
     def lineage(self, attempt: Attempt) -> Iterator[Sample]:
-        """The samples that the attempt's weights descend from, its own included, one per step, in order.
-
-        What an ancestor did after the step that was resumed from is not part of it.
-        """
+        """The samples that the attempt's weights descend from, its own included, one per step, in order. What an
+        ancestor did after the step that was resumed from is not part of it."""
         for ancestor, until in self._descent(attempt):
             for sample in self.samples(ancestor):
                 if until is None or sample.global_step <= until:
                     yield sample
 
     def validations(self, attempt: Attempt) -> list[Validation]:
-        """The validations of the same line of descent, in order."""
         descent = self._descent(attempt)
         return [v for one, until in descent for v in one.validations if until is None or v.global_step <= until]
 
     def from_scratch(self, attempt: Attempt) -> bool:
-        """Whether the attempt goes on from no other that is known."""
         return self._parent(attempt)[0] is None
 
     def _begun(self, number: int) -> Attempt:
@@ -131,7 +113,6 @@ class History:
         return self.attempts.setdefault(number, Attempt(number))
 
     def _descent(self, attempt: Attempt) -> list[tuple[Attempt, int | None]]:
-        """The attempt's ancestors and itself, the first one first, each with its last step that counts (None: all)."""
         descent: list[tuple[Attempt, int | None]] = [(attempt, None)]
         while True:
             child, until = descent[0]

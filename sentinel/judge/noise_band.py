@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["BLOCK", "NoiseBand", "median", "robust_sigma", "wandering_sigma"]
-
-BLOCK = 8
-"""Samples that are taken in together: a band moves once in so many. Their median has half the noise of one."""
-
-_MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)."""
-
-_LEVEL_BLOCKS = 4
-"""Blocks that a level is taken from: 32 samples, short, since an early loss falls fast."""
-
-_NOISE_BLOCKS = 8
-"""Blocks that the noise is taken from: 64 differences know their median to about a tenth."""
-
+BLOCK = 8  # Samples that are taken in together: a band moves once in so many. Their median has half the noise of one.
+_MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
+_LEVEL_BLOCKS = 4  # Blocks that a level is taken from: 32 samples, short, since an early loss falls fast
+_NOISE_BLOCKS = 8  # Blocks that the noise is taken from: 64 differences know their median to about a tenth
 _WANDERING_BLOCKS = 12
+# Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
+# wanders.
 _WANDERING_LAGS = (8, 16)
-"""Values that the wandering is taken from (96) and how far apart: over longer lags an early loss bends more than it
-wanders."""
-
-_WANDERINGS = 2
-"""Estimates of the wandering whose median is taken: of an autocorrelated series, 96 values are few independent ones."""
-
-_COLD_BLOCKS = 2
-"""Blocks without which a band is provisional."""
-
-_COLD_FLOOR = 0.25
-"""Width of a provisional band (share of its level): a quarter more loss is news after one single sample, too."""
-
+_WANDERINGS = 2  # Estimates of the wandering whose median is taken: 96 values are few independent ones
+_COLD_BLOCKS = 2  # Blocks without which a band is provisional
+_COLD_FLOOR = 0.25  # Width of a provisional band (share of its level): a quarter more loss is news after one sample
+# The same after a change of the run's settings: at 8 tokens of 128 the noise is four times what it was, and one of the
+# first losses is as low by chance as half the next.
 _COLD_FLOOR_ANEW = 1.0
-"""The same after a change of the run's settings: at 8 tokens of 128 the noise is four times what it was, and one of the
-first losses is as low by chance as half the next."""
-
-_TAIL_BLOCKS = 128
-"""Blocks that an outlier is remembered for: 1,024 samples; rarer ones are news each time."""
-
-_TAIL_OUTLIERS = 3
-"""Outliers of a height within that time that make it part of the noise: one or two are events."""
-
+_TAIL_BLOCKS = 128  # Blocks that an outlier is remembered for: 1,024 samples; rarer ones are news each time
+_TAIL_OUTLIERS = 3  # Outliers of a height within that time that make it part of the noise: one or two are events
 _SETTLED_BLOCKS = 64
-_NOISE_EVERY_BLOCKS = 8
-"""Blocks after which a settled band's noise is estimated anew, more often before; its level moves with each."""
-
-_MAX_TAIL = 20.0
-"""No tail is heavier than this: a loss that leaves 120 deviations is news in every run."""
+_NOISE_EVERY_BLOCKS = 8  # Blocks after which a settled band's noise is estimated anew; its level moves with each
+_MAX_TAIL = 20.0  # No tail is heavier than this: a loss that leaves 120 deviations is news in every run
 
 
 def median(values: Iterable[float]) -> float:
@@ -61,22 +38,18 @@ def median(values: Iterable[float]) -> float:
 
 
 def robust_sigma(differences: Sequence[float]) -> float:
-    """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none.
-
-    Taken from differences, so that a falling loss does not count its own fall as noise.
-    Source: the median absolute deviation of differences, as in Donoho & Johnstone 1994, "Ideal spatial adaptation by
-    wavelet shrinkage", section 4.2 (finest-scale coefficients).
-    """
+    """1.4826 * median(|difference of neighbours|) / sqrt(2), in the signal's unit; 0 where there is none. A falling
+    loss does not count its own fall as noise. Source: Donoho & Johnstone 1994, "Ideal spatial adaptation by wavelet
+    shrinkage", section 4.2 (finest-scale coefficients)."""
     return _MAD_TO_SIGMA * median(differences) / math.sqrt(2) if differences else 0.0
 
 
 def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
     """How far a series wanders over each of the lags, the farthest; as a sigma.
 
-    d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out
-    the fall, and the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a
-    data order with themes) differ by less than the series wanders; those farther apart differ by more. For independent
-    normal values all are sigma. 0 where there are fewer than four chords of the shortest lag.
+    d = x(i) - (x(i - lag) + x(i + lag)) / 2, (p75 - p50 of d) / 0.6745 / sqrt(1.5): the chord takes out the fall, and
+    the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a data order with
+    themes) differ by less than the series wanders. 0 where there are fewer than four chords of the shortest lag.
     """
     return max((_chord_sigma(values, lag) for lag in lags if len(values) >= 2 * lag + 4), default=0.0)
 
@@ -89,21 +62,37 @@ def _chord_sigma(values: Sequence[float], lag: int) -> float:
     return (chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / math.sqrt(1.5)
 
 
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    mean_log_step: float
+    mean_log_loss: float
+    slope: float
+
+    @classmethod
+    def through(cls, steps: Sequence[int], losses: Sequence[float]) -> PowerLaw:
+        xs = array("d", (math.log(max(1, at)) for at in steps))
+        ys = array("d", (math.log(loss) if loss > 0 else 0.0 for loss in losses))
+        mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+        spread = math.fsum((x - mean_x) ** 2 for x in xs)
+        slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+        return cls(mean_x, mean_y, slope)
+
+    def loss(self, step: int) -> float:
+        return math.exp(self.mean_log_loss + self.slope * (math.log(max(1, step)) - self.mean_log_step))
+
+
 class NoiseBand:
     """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from the illness.
 
-    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2: a falling loss is not
-    compared with where it has long gone from. upper = level + max(k * tail * sigma, floor * |level|). sigma is
-    `robust_sigma` over 8 blocks, or where the loss wanders more than its neighbours differ, `wandering_sigma` over 12:
-    for independent noise they are the same. tail is 1 for normal noise, and
-    else the height (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails
-    stops calling each of them a spike.
+    level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2. upper = level +
+    max(k * tail * sigma, floor * |level|). sigma is `robust_sigma` over 8 blocks, or where the loss wanders more than
+    its neighbours differ, `wandering_sigma` over 12: for independent noise they are the same. tail is 1, or the height
+    (in k sigma) that three lone outliers of the last 1,024 values have reached: a run with heavy tails stops calling
+    each of them a spike.
     """
 
     def __init__(self, *, sigmas: float, floor: float) -> None:
-        self._sigmas = sigmas
-        self._floor = floor
-        self._cold_floor = _COLD_FLOOR
+        self._sigmas, self._floor, self._cold_floor = sigmas, floor, _COLD_FLOOR
         self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
         self._learnt = 0
         self.clear()
@@ -114,20 +103,13 @@ class NoiseBand:
         self._values: deque[Sequence[float]] = deque(maxlen=_WANDERING_BLOCKS)
         self._wandering: deque[float] = deque(maxlen=_WANDERINGS)
         self._blocks = 0
-        self.ready = False
-        """Whether enough was seen for the band to be more than provisional."""
-        self.level = math.nan
-        """In the signal's unit; nan before the first value."""
-        self.sigma = 0.0
-        """Robust standard deviation of one value around its trend, in the signal's unit."""
-        self.lowest = math.nan
-        """The lowest level since `settled` was called, in its unit: what a wider tolerance is measured from."""
-        self.upper = math.inf
-        """The band's upper edge, in the signal's unit; inf before the first value."""
-        self.neighbours = 0.0
-        """`robust_sigma` of neighbouring values, in the signal's unit: the noise that is independent."""
-        self.independence = 1.0
-        """Independent values that one is worth: below 1 where neighbours differ by less than the series wanders."""
+        self.ready = False  # Whether enough was seen for the band to be more than provisional
+        self.level = math.nan  # In the signal's unit; nan before the first value
+        self.sigma = 0.0  # Robust standard deviation of one value around its trend, in the signal's unit
+        self.lowest = math.nan  # The lowest level since `settled` was called: a wider tolerance is measured from it
+        self.upper = math.inf  # The band's upper edge, in the signal's unit; inf before the first value
+        self.neighbours = 0.0  # `robust_sigma` of neighbouring values, in the signal's unit: the independent noise
+        self.independence = 1.0  # Independent values that one is worth: below 1 where the series wanders
 
     def begun_anew(self) -> NoiseBand:
         """Another one, that knows the outliers alone: how heavy the tails are does not change with the level."""
@@ -141,8 +123,7 @@ class NoiseBand:
         """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
         if len(values) <= BLOCK // 2:
             return False
-        middle = median(values)
-        self._levels.append(middle)
+        self._levels.append(median(values))
         self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
         self.lowest = self.level if math.isnan(self.lowest) else min(self.lowest, self.level)
@@ -174,16 +155,13 @@ class NoiseBand:
             self.upper = self.edge()
 
     def settled(self) -> None:
-        """No wider tolerance is in force: the next one is measured from here on."""
         self.lowest = self.level
 
     def edge(self, widened: float = 0.0) -> float:
-        """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`.
-
-        From the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block.
-        inf before the first value.
-        """
-        if math.isnan(self.level):
+        """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`. From
+        the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block. inf
+        before the first value, and where the band is turned off (inf sigmas: times no noise that would be nan)."""
+        if math.isnan(self.level) or math.isinf(self._sigmas):
             return math.inf
         floor = max(self._floor, 0.0 if self.ready else self._cold_floor)
         own = self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))

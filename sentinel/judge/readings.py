@@ -13,80 +13,43 @@ from numpy.typing import NDArray
 from sentinel.judge.noise_band import BLOCK
 from sentinel.vocabulary.sample import Sample
 
-__all__ = [
-    "BANDED",
-    "CARRIED",
-    "COLUMNS",
-    "Readings",
-    "Samples",
-    "Stretch",
-    "descent",
-    "ends_of_descent",
-    "stretches_of",
-]
-
-COLUMNS = (
-    "loss",
-    "grad_norm",
-    "adam_variance_l1",
-    "adam_variance_max",
-    "update_norm",
-    "loss_spread",
-    "grad_norm_spread",
-    "loss_scale",
-    "lr",
-    "seqlen",
-    "kept_tokens",
-    "curriculum_share",
-    "global_batch_samples",
-    "epoch",
-)
-"""The fields of Sample that the judge reads, beside global_step and skipped."""
-
+# Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse. grad_norm:
+# tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022, Figure 1
+# and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs). loss_spread and
+# grad_norm_spread: one rank's data or hardware, before the mean shows it.
 BANDED = ("grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "loss_spread", "grad_norm_spread")
-"""Fields of Sample that have a noise band of their own; beside them the loss scale is watched for a collapse.
-
-grad_norm: tr11-176B's went 0.24, 0.95, 2.4, 16, 145, 960 before its loss moved. adam_variance_*: Li, Zhang & He 2022,
-Figure 1 and Table 3. update_norm: moves before the loss while the variance hardly does (seen in Marin's runs).
-loss_spread and grad_norm_spread: one rank's data or hardware, before the mean shows it.
-"""
-
+# The fields of Sample that the judge reads, beside global_step and skipped.
+COLUMNS = (
+    *("loss", *BANDED, "loss_scale", "lr"),
+    *("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "epoch"),
+)
+# Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate.
 CARRIED = (
     *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
     *("time_unix_s", "momentum_l2", "param_norm"),
 )
-"""Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """n neighbouring samples of one attempt, in the order in which they were made."""
 
-    attempt: int
-    """The life of the training process group that made them."""
-
-    steps: NDArray[np.int64]
-    """(n,) global_step."""
-
+    attempt: int  # The life of the training process group that made them
+    steps: NDArray[np.int64]  # (n,) global_step
+    # Name of COLUMNS, or CARRIED, to its (n,) values, in Sample's units. `loss` is always there; nan is a reading.
     columns: Mapping[str, NDArray[np.float64]]
-    """Name of COLUMNS, or CARRIED, to its (n,) values, in Sample's units. `loss` is always there; nan is a reading."""
-
+    # Name to (n,): where the column holds a reading at all. A column that is not named here has no gaps.
     measured: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Name to (n,): where the column holds a reading at all. A column that is not named here has no gaps."""
-
-    skipped: NDArray[np.bool_] | None = None
-    """(n,) updates that the optimizer skipped; None where none was."""
+    skipped: NDArray[np.bool_] | None = None  # (n,) updates that the optimizer skipped; None where none was
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def updated(self) -> NDArray[np.bool_]:
-        """(n,): where the optimizer did not skip the update."""
         return np.ones(len(self), np.bool_) if self.skipped is None else ~self.skipped
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """(n,): where the column holds a reading."""
         if name not in self.columns:
             return np.zeros(len(self), np.bool_)
         return self.measured.get(name, np.ones(len(self), np.bool_))
@@ -96,7 +59,6 @@ class Readings:
         return np.where(self.has(name), self.columns.get(name, np.nan), np.nan)
 
     def until(self, step: int) -> Readings:
-        """Those before the step; for steps that only grow."""
         n = int(np.searchsorted(self.steps, step))
         return Readings(
             attempt=self.attempt,
@@ -140,34 +102,24 @@ class Samples:
     """One sample, or eight plain neighbours. Not frozen: freezing makes each a microsecond slower."""
 
     steps: list[int]
-    losses: list[float]
-    """nats; empty where the loss was not measured."""
-
-    readings: Mapping[str, float | None]
-    """The newest value of each of COLUMNS; None or absent: not measured."""
-
-    signals: Mapping[str, list[float]]
-    """The measured ones of BANDED, by name."""
-
+    losses: list[float]  # nats; empty where the loss was not measured
+    readings: Mapping[str, float | None]  # The newest value of each of COLUMNS; None or absent: not measured
+    signals: Mapping[str, list[float]]  # The measured ones of BANDED, by name
     skipped: bool
-    after: int | None
-    """The step of the sample before; None where these are the first."""
-
-    plain: bool = False
-    """Whether these are eight: all measured, finite, not 0.0 and not skipped, and no setting changes among them."""
+    after: int | None  # The step of the sample before; None where these are the first
+    plain: bool = False  # Whether these are eight: measured, finite, not 0.0, not skipped, no setting changes
 
     @classmethod
     def of(
         cls, step: int, readings: Mapping[str, float | None], *, skipped: bool = False, after: int | None = None
     ) -> Samples:
-        """One sample."""
         loss = readings["loss"]
         signals = {name: [value] for name in BANDED if (value := readings.get(name)) is not None}
         return cls([step], [] if loss is None else [loss], readings, signals, skipped, after)
 
 
+# Columns that mean something when they change.
 _STEADY = ("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "loss_scale")
-"""Columns that mean something when they change."""
 
 
 class Stretch:
@@ -182,10 +134,7 @@ class Stretch:
         self._plain: list[bool] = _plain_blocks(readings).tolist()
 
     def block(self, i: int, after: int | None) -> Samples | None:
-        """The 8 samples from i on, where all are measured, finite, not 0.0 and not skipped, and no setting changes.
-
-        Never the first of a stretch: what it changes is not known here.
-        """
+        """The 8 samples from i on, where they are plain. Never a stretch's first: what it changes is not known here."""
         if not self._plain[i]:
             return None
         end = i + BLOCK
@@ -194,7 +143,6 @@ class Stretch:
         return Samples(self._steps[i:end], self._columns["loss"][i:end], newest, signals, False, after, plain=True)
 
     def sample(self, i: int, after: int | None) -> Samples:
-        """Sample i by itself."""
         readings: dict[str, float | None] = {}
         for name, column in self._columns.items():
             there = self._measured.get(name)
@@ -206,7 +154,6 @@ class Stretch:
 
 
 def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:
-    """(n,): whether each of the 8 samples from there on is plain."""
     n = len(readings)
     plain = readings.updated
     plain[:1] = False

@@ -9,42 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sentinel.judge.noise_band import PowerLaw
 from sentinel.judge.series import Series
 from sentinel.vocabulary.sample import Sample, Validation
 
-__all__ = [
-    "WINDOW",
-    "Answer",
-    "BestMean",
-    "Danger",
-    "OldTrend",
-    "Recovery",
-    "Restart",
-    "comparable",
-    "recovery_of",
-]
-
-WINDOW = 20
-"""Steps of the mean loss that the level before the onset and the level now are compared by."""
-
-BETTER_BY = 0.05
-"""A recovered loss is this share below the best before the onset; less could be the next spike's way in."""
-
+WINDOW = 20  # Steps of the mean loss that the level before the onset and the level now are compared by
+BETTER_BY = 0.05  # A recovered loss is this share below the best before the onset; less could be the next spike
+# On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
+# the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress.
 IMPROVES_BY = 0.01
-"""On a plateau the mean over two WINDOWs is less than this share below that of the two before: three standard errors in
-the reference runs, whose 40-step means have a noise of 0.2 to 0.3 %; less is no progress."""
-
-ON_TREND_WITHIN = 0.005
-"""How far above the trend from before the onset (share of the loss) a loss may be and still follow it."""
-
-
-_VALIDATIONS = 2
-"""Validations past onset and warmup that must each be better."""
+ON_TREND_WITHIN = 0.005  # How far above the trend from before the onset (share) a loss may be and still follow it
+_VALIDATIONS = 2  # Validations past onset and warmup that must each be better
 
 
 class Answer(StrEnum):
-    """Where a restart stands."""
-
     NOT_YET = "not_yet"
     RECOVERED = "recovered"
     FAILED = "failed"
@@ -52,49 +30,29 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Danger:
-    """What the restart has to get past."""
-
-    onset_step: int
-    """Late end of the onset."""
-
-    onset_tokens: int | None
-    """consumed_tokens there; None where tokens are not reported."""
-
-    warmup_end_step: int
-    """Where the restart's LR, sequence length, random-LTD and curriculum have come to their ends."""
-
-    best_before: float | None
-    """Best WINDOW-step mean loss before the onset, nats; None when there were too few steps."""
-
-    hold_steps: int
-    """Steps past onset and warmup by which it has to have recovered."""
-
-    total_steps: int | None = None
-    """Where the run ends by itself: a warmup that would last longer counts as over there."""
+    onset_step: int  # Late end of the onset
+    onset_tokens: int | None  # consumed_tokens there; None where tokens are not reported
+    warmup_end_step: int  # Where the restart's LR, sequence length, random-LTD and curriculum have come to their ends
+    best_before: float | None  # Best WINDOW-step mean loss before the onset, nats; None when there were too few steps
+    hold_steps: int  # Steps past onset and warmup by which it has to have recovered
+    total_steps: int | None = None  # Where the run ends by itself: a warmup that would last longer counts as over there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """The answer, with its reason."""
-
     answer: Answer
     reason: str
 
 
 class BestMean:
-    """The smallest mean loss over `window` neighbouring steps so far, nats; keeps one window.
-
-    Only of losses that compare: one at a shorter length, under random-LTD or of what a curriculum finds easy does not.
-    """
+    """The smallest mean over `window` neighbouring losses that compare so far, nats; keeps one window."""
 
     def __init__(self, window: int, full_seqlen: int | None) -> None:
         self._full_seqlen = full_seqlen
         self._losses: deque[float] = deque(maxlen=window)
-        self.value: float | None = None
-        """None before there is a whole window."""
+        self.value: float | None = None  # None before there is a whole window
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample, if it compares."""
         if not comparable(sample, self._full_seqlen):
             return
         self._losses.append(sample.loss)
@@ -103,15 +61,12 @@ class BestMean:
             self.value = mean if self.value is None else min(mean, self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OldTrend:
-    """A falling power law, loss over step, through the last half of the steps before the onset."""
+    """A falling power law through the last half of the steps before the onset."""
 
     last_step: int
-    mean_log_step: float
-    mean_log_loss: float
-    slope: float
-    """Below 0."""
+    law: PowerLaw
 
     @classmethod
     def of(cls, before: Iterable[Sample], full_seqlen: int | None) -> OldTrend | None:
@@ -124,22 +79,12 @@ class OldTrend:
         half = len(steps) // 2
         if len(steps) - half < 10 * WINDOW:
             return None
-        xs = array("d", (math.log(max(1, at)) for at in steps[half:]))
-        ys = array("d", (math.log(loss) if loss > 0 else 0.0 for loss in losses[half:]))
-        mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-        spread = math.fsum((x - mean_x) ** 2 for x in xs)
-        slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
-        if slope >= 0:
-            return None  # it was not improving: there is no trend to follow
-        return cls(last_step=steps[-1], mean_log_step=mean_x, mean_log_loss=mean_y, slope=slope)
+        law = PowerLaw.through(steps[half:], losses[half:])
+        return cls(steps[-1], law) if law.slope < 0 else None
 
-    def reaches(self, step: int) -> bool:
-        """Whether the step is no further than there were steps again: no extrapolation beyond that."""
-        return step <= 2 * self.last_step
-
-    def at(self, step: int) -> float:
-        """Where the loss would be, nats."""
-        return math.exp(self.mean_log_loss + self.slope * (math.log(step) - self.mean_log_step))
+    def loss(self, step: int) -> float | None:
+        """Where the loss would be, nats; None where the step is farther than there were steps again."""
+        return self.law.loss(step) if step <= 2 * self.last_step else None
 
 
 def comparable(sample: Sample, full_seqlen: int | None) -> bool:
@@ -155,27 +100,24 @@ class Restart:
 
     def __init__(self, danger: Danger, full_seqlen: int | None) -> None:
         self.danger = danger
+        # The last step that is not past the danger; consumed_tokens have to be past it too.
         self.past_step = max(danger.onset_step, danger.warmup_end_step)
-        """The last step that is not past the danger; consumed_tokens have to be past it too."""
         if danger.total_steps is not None:
             self.past_step = min(self.past_step, danger.total_steps - 2 * WINDOW)
-        self.past: deque[int] = deque(maxlen=2 * WINDOW)
-        """The last steps past the danger."""
-        self.losses: deque[float] = deque(maxlen=4 * WINDOW)
-        """The last losses that compare, nats."""
+        self.past: deque[int] = deque(maxlen=2 * WINDOW)  # The last steps past the danger
+        self.losses: deque[float] = deque(maxlen=4 * WINDOW)  # The last losses that compare, nats
         self.last_step: int | None = None
         self._best = BestMean(WINDOW, full_seqlen)
         self._full_seqlen = full_seqlen
 
     @property
     def best(self) -> float | None:
-        """See BestMean."""
         return self._best.value
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample since the restart."""
         self.last_step = sample.global_step
-        if sample.global_step > self.past_step and _past_tokens(sample, self.danger):
+        tokens, onset_tokens = sample.consumed_tokens, self.danger.onset_tokens
+        if sample.global_step > self.past_step and (tokens is None or onset_tokens is None or tokens > onset_tokens):
             self.past.append(sample.global_step)
         if comparable(sample, self._full_seqlen):
             self.losses.append(sample.loss)
@@ -191,83 +133,70 @@ def recovery_of(
     validated_before: Sequence[Validation] = (),
     validated: Sequence[Validation] = (),
 ) -> Recovery:
-    """Whether the restart has recovered.
-
-    `old` is the trend of the steps before the onset, `series` the judge's own view of the new attempt. Where the
-    training loss does not show it, because a schedule goes on or went on before, the validations do: those before the
-    onset and those since the restart.
-    """
+    """Whether the restart has recovered. `old` is the trend of the steps before the onset, `series` the judge's own
+    view of the new attempt. Where the training loss does not show it, because a schedule goes on or went on before, the
+    validations do: those before the onset and those since the restart."""
     danger, past_step, last_step = restart.danger, restart.past_step, restart.last_step
-    if last_step is None:
-        return _not_yet("the restart has not made a step yet", finished)
+    found = _waiting(restart, series)
+    if found is None:
+        found = _level(old, restart)
+        if found is None:
+            late = [v.loss for v in validated if v.global_step > past_step]
+            found = _validated([v.loss for v in validated_before], late)
+        if found.answer is Answer.RECOVERED:
+            return found
+        if last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
+            return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {found.reason}")
+    if finished:
+        return Recovery(answer=Answer.FAILED, reason=f"the run has ended and has not recovered: {found.reason}")
+    return found
+
+
+def _not_yet(reason: str) -> Recovery:
+    return Recovery(answer=Answer.NOT_YET, reason=reason)
+
+
+def _waiting(restart: Restart, series: Series) -> Recovery | None:
+    if restart.last_step is None:
+        return _not_yet("the restart has not made a step yet")
     if series.episode is not None:
-        return _not_yet(f"the loss is outside its band since step {series.episode.onset_range[1]}", finished)
+        return _not_yet(f"the loss is outside its band since step {series.episode.onset_range[1]}")
     if len(restart.past) < 2 * WINDOW:
-        return _not_yet(f"step {last_step}; past onset and warmup at {past_step + 2 * WINDOW}", finished)
+        return _not_yet(f"step {restart.last_step}; past onset and warmup at {restart.past_step + 2 * WINDOW}")
     spikes = [onset for onset, _ in series.healed if onset >= restart.past[0]]
-    if spikes:
-        return _not_yet(f"a spike at step {spikes[-1]} is too recent", finished)
-    verdict = _level(old, restart, last_step)
-    if verdict is None:
-        late = [v.loss for v in validated if v.global_step > past_step]
-        verdict = _validated([v.loss for v in validated_before], late)
-    if verdict.answer is Answer.RECOVERED:
-        return verdict
-    if last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
-        return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}")
-    return _not_yet(verdict.reason, finished)
+    return _not_yet(f"a spike at step {spikes[-1]} is too recent") if spikes else None
 
 
 def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
     """By validation losses, nats: always at full length, of all the data. The last two, one could be luck."""
     best = min((loss for loss in before if math.isfinite(loss)), default=None)
     if best is None:
-        return Recovery(answer=Answer.NOT_YET, reason="nothing before the onset to compare with")
+        return _not_yet("nothing before the onset to compare with")
     if len(late) < _VALIDATIONS or not all(map(math.isfinite, late[-_VALIDATIONS:])):
-        return Recovery(answer=Answer.NOT_YET, reason="too few steps at full length yet, and too few validations")
+        return _not_yet("too few steps at full length yet, and too few validations")
     now, wanted = max(late[-_VALIDATIONS:]), best * (1 - BETTER_BY)
-    said = f"the last {_VALIDATIONS} validation losses are {now:.3f} or less"
+    stands = f"the last {_VALIDATIONS} validation losses are {now:.3f} or less"
     if now > wanted:
-        return Recovery(answer=Answer.NOT_YET, reason=f"{said}, wanted {wanted:.3f} (5 % below {best:.3f})")
-    return Recovery(answer=Answer.RECOVERED, reason=f"{said}; the best before the onset was {best:.3f}")
+        return _not_yet(f"{stands}, wanted {wanted:.3f} (5 % below {best:.3f})")
+    return Recovery(answer=Answer.RECOVERED, reason=f"{stands}; the best before the onset was {best:.3f}")
 
 
-def _level(old: OldTrend | None, restart: Restart, last_step: int) -> Recovery | None:
+def _level(old: OldTrend | None, restart: Restart) -> Recovery | None:
     """By the training loss; None where too few steps compare."""
-    danger, losses = restart.danger, list(restart.losses)
-    if len(losses) < 4 * WINDOW:
+    before, best, losses = restart.danger.best_before, restart.best, list(restart.losses)
+    if len(losses) < 4 * WINDOW or before is None or best is None:
         return None
     now = math.fsum(losses[-2 * WINDOW :]) / (2 * WINDOW)
     previous = math.fsum(losses[-4 * WINDOW : -2 * WINDOW]) / (2 * WINDOW)
-    best = restart.best
-    if danger.best_before is None or best is None:
-        return None
-    wanted = danger.best_before * (1 - BETTER_BY)
-    on_trend = old is not None and old.reaches(last_step) and now <= old.at(last_step) * (1 + ON_TREND_WITHIN)
+    wanted = before * (1 - BETTER_BY)
+    expected = None if old is None or restart.last_step is None else old.loss(restart.last_step)
+    on_trend = expected is not None and now <= expected * (1 + ON_TREND_WITHIN)
     if best > wanted and not on_trend:
-        return Recovery(
-            answer=Answer.NOT_YET,
-            reason=f"best {WINDOW}-step mean {best:.3f}, wanted {wanted:.3f} (5 % below {danger.best_before:.3f})",
-        )
-    if now > danger.best_before and not on_trend:  # it was there, and has left it again
-        above = f"above {danger.best_before:.3f}, the best before the onset"
-        return Recovery(answer=Answer.NOT_YET, reason=f"the loss stands at {now:.3f}, {above}")
+        return _not_yet(f"best {WINDOW}-step mean {best:.3f}, wanted {wanted:.3f} (5 % below {before:.3f})")
+    if now > before and not on_trend:  # it was there, and has left it again
+        return _not_yet(f"the loss stands at {now:.3f}, above {before:.3f}, the best before the onset")
     if now > previous * (1 - IMPROVES_BY) and not on_trend:
-        return Recovery(answer=Answer.NOT_YET, reason=f"the loss stands at {now:.3f}: a plateau")
+        return _not_yet(f"the loss stands at {now:.3f}: a plateau")
     how = "follows the trend from before the onset" if on_trend and best > wanted else f"is {best:.3f}"
-    return Recovery(
-        answer=Answer.RECOVERED,
-        reason=f"best {WINDOW}-step mean {how}; it was {danger.best_before:.3f} before the onset",
-    )
-
-
-def _past_tokens(sample: Sample, danger: Danger) -> bool:
-    if danger.onset_tokens is None or sample.consumed_tokens is None:
-        return True
-    return sample.consumed_tokens > danger.onset_tokens
-
-
-def _not_yet(reason: str, finished: bool) -> Recovery:
-    if finished:
-        return Recovery(answer=Answer.FAILED, reason=f"the run has ended and has not recovered: {reason}")
-    return Recovery(answer=Answer.NOT_YET, reason=reason)
+    reason = f"best {WINDOW}-step mean {how}; it was {before:.3f} before the onset"
+    return Recovery(answer=Answer.RECOVERED, reason=reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from sentinel.judge.events import Event, EventKind
 from sentinel.judge.readings import Readings
@@ -13,104 +14,70 @@ from sentinel.judge.reference import Reference
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Replay"]
-
-_KEPT_SAMPLES = 1 << 18
-"""Samples that a run can go back by and still be judged by all of its past: restarts go back by thousands."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A stretch of the present line of descent, and the judge as it was before it."""
-
-    before: Series
-    readings: Readings
+_KEPT_SAMPLES = 1 << 18  # Samples that a run can go back by and still be judged by all of its past
+_Kept = tuple[Series, Readings]  # A stretch of the present line of descent, and the judge as it was before it
 
 
 class Replay:
-    """Takes readings in the order they were made. What is kept does not grow with the samples.
-
-    When an attempt begins at a step that an earlier one had passed, the judge is set back to that step, as the weights
-    were: what happened after it stays an event, but the line of descent never saw it. `planned`, `references`: see
-    Series.
-    """
+    """Takes readings in the order they were made. What is kept does not grow with the samples. When an attempt begins
+    at a step that an earlier one had passed, the judge is set back to that step, as the weights were: what happened
+    after it stays an event, but the line of descent never saw it. `planned`, `references`: see Series."""
 
     def __init__(
         self, thresholds: Thresholds, planned: Iterable[int] = (), references: Sequence[Reference] = ()
     ) -> None:
-        self._thresholds = thresholds
-        self._planned = tuple(planned)
-        self._references = references
-        self._series = self._fresh()
+        self._fresh = partial(Series, thresholds, planned=tuple(planned), references=references)
+        self.series = self._fresh()  # The judge on the newest attempt's line of descent
         self._kept: deque[_Kept] = deque()
         self._gone: list[Event] = []
         self._attempt: int | None = None
-        self.samples = 0
-        """Samples so far, of all attempts."""
-
-    @property
-    def series(self) -> Series:
-        """The judge on the newest attempt's line of descent."""
-        return self._series
+        self.samples = 0  # Samples so far, of all attempts
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened in all attempts, by onset."""
-        return tuple(sorted([*self._gone, *self._series.events], key=lambda e: e.onset_range))
+        return tuple(sorted([*self._gone, *self.series.events], key=lambda e: e.onset_range))
 
     def push(self, readings: Readings) -> None:
-        """Takes the next stretch."""
         if not len(readings):
             return
         self._begin(readings.attempt, int(readings.steps[0]))
-        self._kept.append(_Kept(deepcopy(self._series), readings))
-        self._series.push_readings(readings)
+        self._kept.append((deepcopy(self.series), readings))
+        self.series.push_readings(readings)
         self.samples += len(readings)
-        while len(self._kept) > 1 and sum(len(k.readings) for k in self._kept) > _KEPT_SAMPLES:
+        while len(self._kept) > 1 and sum(len(readings) for _, readings in self._kept) > _KEPT_SAMPLES:
             self._kept.popleft()
 
     def end(self) -> None:
-        """No more samples will come: see `Series.end`."""
-        self._series.end()
+        self.series.end()
 
     def _begin(self, attempt: int, first_step: int) -> None:
-        """A new attempt begins at the step, or the present one goes on with it."""
-        last_step = self._series.last_step
+        last_step = self.series.last_step
         if attempt == self._attempt or last_step is None or first_step > last_step:
             self._attempt = attempt
             return
         self._attempt = attempt
-        past = [_ended(e, last_step) for e in self._series.events if e.onset_range[1] >= first_step]
-        self._gone += [*past, _went_back(attempt, last_step, first_step)]
+        for event in self.series.events:
+            if event.onset_range[1] >= first_step:
+                self._gone.append(replace(event, end_step=last_step) if event.end_step is None else event)
+        went_back = Event(
+            kind=EventKind.REGIME_CHANGE,
+            onset_range=(first_step, first_step),
+            verdict_step=first_step,
+            end_step=first_step,
+            reason=f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}",
+        )
+        self._gone.append(went_back)
         self._set_back(first_step)
 
-    def _fresh(self) -> Series:
-        return Series(self._thresholds, planned=self._planned, references=self._references)
-
     def _set_back(self, first_step: int) -> None:
-        """The judge, and what is kept, as they were before the step."""
-        while self._kept and int(self._kept[-1].readings.steps[0]) >= first_step:
-            self._series = self._kept.pop().before
+        while self._kept and int(self._kept[-1][1].steps[0]) >= first_step:
+            self.series, _ = self._kept.pop()
         if not self._kept:
-            if self._series.last_step is None or self._series.last_step >= first_step:
-                self._series = self._fresh()
+            if self.series.last_step is None or self.series.last_step >= first_step:
+                self.series = self._fresh()
             return
-        last = self._kept.pop()
-        part = last.readings.until(first_step)
-        self._series = deepcopy(last.before)
-        self._series.push_readings(part)
-        self._kept.append(_Kept(last.before, part))
-
-
-def _ended(event: Event, last_step: int) -> Event:
-    return replace(event, end_step=last_step) if event.end_step is None else event
-
-
-def _went_back(attempt: int, last_step: int, first_step: int) -> Event:
-    return Event(
-        kind=EventKind.REGIME_CHANGE,
-        onset_range=(first_step, first_step),
-        verdict_step=first_step,
-        end_step=first_step,
-        reason=f"attempt {attempt} begins at step {first_step}, the one before it had reached {last_step}",
-    )
+        before, readings = self._kept.pop()
+        part = readings.until(first_step)
+        self.series = deepcopy(before)
+        self.series.push_readings(part)
+        self._kept.append((before, part))

@@ -8,99 +8,56 @@ from dataclasses import dataclass, replace
 
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Change", "Regime", "Settings"]
-
-Settings = tuple[float | None, ...]
-"""Values of the settings that losses compare under; None was never reported."""
-
-_PLANNED = "a planned change of the run"
-
-_SETTLES_SAMPLES = 64
-"""Samples without a further change after which the new regime is the one that is compared with."""
-
-_REWARMED = 1.02
-"""A learning rate above so many times the lowest since the regime settled is rising; less is rounding in a log."""
-
-_AS_PRINTED = 1.0005
-"""A learning rate up to so many times another is the same one, printed to four digits."""
-
-_LARGE_FACTOR = 1.5
-"""Changes by less than this factor are part of a schedule, and no events of their own; so much less of a
-setting (a length that wavers with its batches) still compares, within the tolerance."""
-
-_LOG_LARGE = math.log(_LARGE_FACTOR)
-
-_TAIL = 0.05
-"""Share of the highest learning rate below which its changes are the tail of a decay: factors grow there."""
-
-_BATCH_TOLERANCE = 0.05
-"""How far the loss may move (share) when the batch changes: the gradient's noise does, and the step with it."""
+Settings = tuple[float | None, ...]  # Values of the settings that losses compare under; None was never reported
+_SETTLES_SAMPLES = 64  # Samples without a further change after which the new regime is the one that is compared with
+_REWARMED = 1.02  # A learning rate this many times the lowest since the regime settled is rising; less is rounding
+_AS_PRINTED = 1.0005  # A learning rate up to so many times another is the same one, printed to four digits
+# Changes by less than this factor are part of a schedule, and no events of their own; so much less of a setting (a
+# length that wavers with its batches) still compares, within the tolerance.
+_LOG_LARGE = math.log(1.5)
+_TAIL = 0.05  # Share of the highest learning rate below which its changes are the tail of a decay: factors grow there
+_BATCH_TOLERANCE = 0.05  # How far the loss may move (share) when the batch changes, and with it the gradient's noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One planned change."""
-
     step: int
-    what: str
-    """In words: `the sequence length went from 64 to 128`."""
-
-    is_event: bool
-    """Whether it is an event worth a line."""
-
-    comparable: bool = True
-    """False where no loss before compares with those after (a much shorter sequence length, other data)."""
-
-    same_trend: bool = True
-    """False where a setting has moved by half since the trend was begun: what was to be expected then is no more."""
+    what: str  # In words: `the sequence length went from 64 to 128`
+    is_event: bool  # Whether it is an event worth a line
+    comparable: bool = True  # False where no loss before compares with those after (a much shorter length, other data)
+    same_trend: bool = True  # False where a setting has moved by half since the trend was begun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Setting:
-    """A reading that is set, and not measured."""
-
     column: str
     words: str
-    text: Callable[[float], str]
-    default: float | None = None
-    """What a sample without it has; None is what the one before had."""
-
-    at_most: str | None = None
-    """The column that it is a part of: a sample without it has all of that."""
-
+    text: str  # Format of a value
+    tolerance: Callable[[Thresholds], float]  # How far the loss may move after it has changed (share of the level)
+    default: float | None = None  # What a sample without it has; None is what the one before had
+    at_most: str | None = None  # The column that it is a part of: a sample without it has all of that
     less_is_comparable: bool = False
-    tolerance: Callable[[Thresholds], float]
-    """How far the loss may move after it has changed, beside its noise (share of the level)."""
 
 
 _SETTINGS = (
+    _Setting("seqlen", "the sequence length", "{:.0f}", lambda t: t.lengthening_tolerance),
     _Setting(
-        column="seqlen",
-        words="the sequence length",
-        text=lambda tokens: f"{tokens:.0f}",
-        tolerance=lambda thresholds: thresholds.lengthening_tolerance,
-    ),
-    _Setting(
-        column="kept_tokens",
-        words="what random-LTD keeps of a sample",
-        text=lambda tokens: "all" if math.isinf(tokens) else f"{tokens:.0f} tokens",
+        "kept_tokens",
+        "what random-LTD keeps of a sample",
+        "{:.0f} tokens",
+        lambda t: t.lengthening_tolerance,
         default=math.inf,
         at_most="seqlen",
-        tolerance=lambda thresholds: thresholds.lengthening_tolerance,
     ),
     _Setting(
-        column="curriculum_share",
-        words="the curriculum's share of the samples",
-        text=lambda share: f"{share:.2%}",
+        "curriculum_share",
+        "the curriculum's share of the samples",
+        "{:.2%}",
+        lambda t: t.curriculum_tolerance,
         default=1.0,
-        tolerance=lambda thresholds: thresholds.curriculum_tolerance,
     ),
     _Setting(
-        column="global_batch_samples",
-        words="the batch",
-        text=lambda samples: f"{samples:.0f} samples",
-        less_is_comparable=True,
-        tolerance=lambda _: _BATCH_TOLERANCE,
+        "global_batch_samples", "the batch", "{:.0f} samples", lambda _: _BATCH_TOLERANCE, less_is_comparable=True
     ),
 )
 
@@ -119,30 +76,28 @@ class Regime:
         self._of_trend: dict[str, float] = {}
         self._largest: dict[str, float] = {}
         self._unsettled = 0
+        # What losses compare under: with the same settings they are of the same kind. What compares both ways (the
+        # batch) is left out.
         self.settings: Settings = ()
-        """What losses compare under: with the same settings they are of the same kind. What compares both ways (the
-        batch) is left out."""
-        self.widened = 0.0
-        """Tolerance in force beside the usual ones (share of the level); 0 in a settled regime."""
+        self.widened = 0.0  # Tolerance in force beside the usual ones (share of the level); 0 in a settled regime
 
     def take(self, step: int, readings: Mapping[str, float | None]) -> Change | None:
         """One sample's readings by their names; None was not measured. Of several changes, the greatest one."""
         if self._planned and step >= self._planned[-1]:
             while self._planned and step >= self._planned[-1]:
                 self._planned.pop()
-            return Change(step=step, what=_PLANNED, is_event=True, comparable=False, same_trend=False)
+            return Change(
+                step=step, what="a planned change of the run", is_event=True, comparable=False, same_trend=False
+            )
         found = [self._note(step, setting, readings.get(setting.column)) for setting in _SETTINGS]
         changes = [change for change in found if change is not None]
         if not changes:
             return None
         greatest = min(changes, key=lambda change: (change.comparable, not change.is_event))
-        return replace(greatest, same_trend=self._has_same_trend())
-
-    def _has_same_trend(self) -> bool:
-        if not any(_is_large(self._of_trend.setdefault(name, now), now) for name, now in self._settings.items()):
-            return True
-        self._of_trend = dict(self._settings)
-        return False
+        moved = any(_is_large(self._of_trend.setdefault(name, now), now) for name, now in self._settings.items())
+        if moved:
+            self._of_trend = dict(self._settings)
+        return replace(greatest, same_trend=not moved)
 
     def _note(self, step: int, setting: _Setting, value: float | None) -> Change | None:
         whole = self._settings.get(setting.at_most, setting.default) if setting.at_most else setting.default
@@ -155,9 +110,10 @@ class Regime:
             self._of_trend[setting.column] = self._largest[setting.column] = after
             return None
         self._widen(setting.tolerance(self._thresholds))
+        then, now = ("all" if math.isinf(value) else setting.text.format(value) for value in (before, after))
         return Change(
             step=step,
-            what=f"{setting.words} went from {setting.text(before)} to {setting.text(after)}",
+            what=f"{setting.words} went from {then} to {now}",
             is_event=_is_large(before, after),
             comparable=self._compares(setting, after),
         )
@@ -170,7 +126,6 @@ class Regime:
         return compares
 
     def is_quiet(self, step: int) -> bool:
-        """Whether no person has announced a change up to this step."""
         return not self._planned or step < self._planned[-1]
 
     def end_block(self, step: int, samples: int, lr: float | None) -> Change | None:
@@ -180,10 +135,8 @@ class Regime:
         return change
 
     def settle(self, above_best: float) -> bool:
-        """Whether the regime has just settled, and only losses from here on are compared.
-
-        `above_best` is how far the loss is above what was best before (share). More than the tolerance that was in
-        force is not what the change explains: what was best stays what is compared with.
+        """Whether the regime has just settled, and only losses from here on are compared: not where the loss is farther
+        above what was best before (`above_best`, share) than the tolerance in force, which the change does not explain.
         """
         if self.widened == 0.0 or self._unsettled:
             return False
@@ -216,7 +169,5 @@ def _is_large(before: float, after: float) -> bool:
 
 
 def _log_factor(before: float, after: float) -> float:
-    low, high = abs(before), abs(after)
-    if low > high:
-        low, high = high, low
+    low, high = sorted((abs(before), abs(after)))
     return math.log(high / low) if low > 0 else (math.inf if high > 0 else 0.0)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sentinel.judge.baselines import Baselines
 from sentinel.judge.detectors import DETECTORS
 from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset
 from sentinel.judge.detectors.episode import Episode
@@ -16,12 +15,13 @@ from sentinel.judge.events import Event, EventKind, Findings, spike
 from sentinel.judge.noise_band import BLOCK, NoiseBand, median
 from sentinel.judge.readings import COLUMNS, Readings, Samples, Stretch
 from sentinel.judge.reference import Reference
-from sentinel.judge.schedule_changes import Change, Regime
+from sentinel.judge.schedule_changes import Change, Regime, Settings
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.sample import Sample
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Sample, ScrapedSample
 
-__all__ = ["Series"]
+# Settings whose baselines are kept: a schedule that goes back and forth (900 steps short, 100 full) has two. It would
+# else begin its bands anew at every turn, and a divergence that shows at the full length alone would never be seen.
+_KEPT_SETTINGS = 4
 
 
 class Series:
@@ -42,11 +42,10 @@ class Series:
         t = thresholds
         self._regime = Regime(t, planned)
         self._settings = self._regime.settings
-        self._baselines = Baselines()
+        self._left: dict[Settings, Baseline] = {}  # baselines of settings that the run has left, the latest last
         self._findings = Findings()
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
-        self._skipped = next(d for d in detectors if isinstance(d, SkippedUpdates))
         self.known = Known(
             thresholds=t,
             regime=self._regime,
@@ -55,27 +54,22 @@ class Series:
             references=references,
             baseline=Baseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
         )
-        """What the detectors are given."""
         self._block: list[tuple[int, float]] = []
         self._lr: float | None = None
-        self.last: Sample | None = None
-        """The newest sample that came by itself; None where they came as columns."""
+        self.last: Sample | None = None  # The newest sample that came by itself; None where they came as columns
         for sample in samples:
             self.push(sample)
 
     @property
     def last_step(self) -> int | None:
-        """The newest step; None before the first."""
         return self.known.last_step
 
     @property
     def episode(self) -> Episode | None:
-        """The loss has left its band and has not come back yet."""
         return self.known.baseline.episode
 
     @property
     def band_ready(self) -> bool:
-        """Whether the loss's noise band has seen enough to judge by."""
         return self.known.baseline.band.ready
 
     @property
@@ -87,13 +81,11 @@ class Series:
 
     @property
     def alarm(self) -> Event | None:
-        """Set once something will not come back by itself; None again should it heal after all."""
         return self._findings.alarm
 
     @property
     def skipped_run(self) -> int:
-        """Updates skipped in a row, up to now."""
-        return self._skipped.run
+        return next(d.run for d in self.known.baseline.detectors if isinstance(d, SkippedUpdates))
 
     @property
     def healed(self) -> list[tuple[int, int]]:
@@ -102,7 +94,6 @@ class Series:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened so far, by onset; what lasts has no end."""
         episode = self.episode
         if episode is None or self.alarm is not None:
             return self._findings.events()
@@ -114,7 +105,6 @@ class Series:
         self.known.references = references
 
     def push(self, sample: Sample) -> None:
-        """Takes the next sample."""
         if isinstance(sample, ScrapedSample) and sample.unseen_steps:
             self._take_unseen(sample)
         self.last = sample
@@ -172,9 +162,9 @@ class Series:
         self._add(list(zip(samples.steps, samples.losses, strict=True)))
 
     def _take_unseen(self, sample: ScrapedSample) -> None:
-        """Takes what is known of the steps before this sample that no scrape saw."""
         known = self.known
-        if not self._is_comparable(sample):
+        last, settings = self.last, ("seqlen", "kept_tokens", "curriculum_share")
+        if last is None or any(getattr(last, name) != getattr(sample, name) for name in settings):
             sample = replace(sample, unseen_loss_max=None)
         inside = self.episode is None
         for detector in known.baseline.detectors:
@@ -184,13 +174,6 @@ class Series:
                 return
         if inside and self.episode is not None and sample.unseen_loss_max is not None:
             self._add([(sample.global_step - 1, sample.unseen_loss_max)])
-
-    def _is_comparable(self, sample: Sample) -> bool:
-        """Whether no setting of the loss has changed since the sample before."""
-        last = self.last
-        return last is not None and all(
-            getattr(last, name) == getattr(sample, name) for name in ("seqlen", "kept_tokens", "curriculum_share")
-        )
 
     def _add(self, losses: list[tuple[int, float]]) -> None:
         self.known.recent.extend(losses)
@@ -229,17 +212,22 @@ class Series:
             return
         if change.is_event:
             self._findings.change(change.step, change.what)
-        back = self._settings != before and self._baselines.has(self._settings)
+        back = self._settings != before and self._settings in self._left
         if change.comparable and not back:
             if not change.same_trend:
                 self._reset(Reset.TREND)
             return
         past = self.known.baseline
         if self._settings == before:  # a planned step: losses at any settings before do not compare
-            self._baselines.forget()
+            self._left.clear()
         else:
-            self._baselines.leave(before, past)
-        baseline = self._baselines.take_up(self._settings)
+            self._left.pop(before, None)
+            self._left[before] = past
+            if len(self._left) > _KEPT_SETTINGS:
+                del self._left[next(iter(self._left))]
+        baseline = self._left.pop(self._settings, None)
+        if baseline is not None and baseline.episode is not None:
+            baseline.episode.resume()
         if baseline is None:
             baseline = Baseline(band=past.band.begun_anew(), detectors=[])
             self._findings.end_alarm(change.step)  # where one is taken up, it stays until the loss is seen to be back

@@ -13,80 +13,54 @@ from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["UnhealthySpan", "UnhealthySpans"]
-
+# Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps, it
+# is four times the median of all that was.
 _HISTORY_BLOCKS = 64
-"""Blocks of 8 healthy samples that the usual value is the median of: where a signal grows as the square of the steps,
-it is four times the median of all that was."""
-
-_LEAST_BLOCKS = 4
-"""Blocks without which no usual value is known."""
-
+_LEAST_BLOCKS = 4  # Blocks without which no usual value is known
+# The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
+# the gradient's noise are higher at a short length.
 _UNLIKE = 10.0
-"""The factors are so many times wider while only losses at other settings (a longer sequence) are known: the loss and
-the gradient's noise are higher at a short length."""
-
-_NEW_NORMAL_SAMPLES = 512
-"""Samples for which a run that the judge finds healthy may be out of proportion: then the history begins anew."""
-
-_REMEMBERED = 256
-"""Spans that are kept."""
+_NEW_NORMAL_SAMPLES = 512  # A healthy run out of proportion for so many samples: the history begins anew
+_REMEMBERED = 256  # Spans that are kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Signal:
     column: str
     words: str
-    factor: float
-    """Times its usual value at which a reading is extreme."""
-
-    above: float = 0.0
-    """… and at least so far above it, in the signal's unit."""
-
-    running: int = 1
-    """Readings in a row that must be: one loss or gradient may be of an odd batch; Adam's variance is no one step's."""
+    factor: float  # Times its usual value at which a reading is extreme
+    above: float = 0.0  # … and at least so far above it, in the signal's unit
+    running: int = 1  # Readings in a row that must be: one loss or gradient may be of an odd batch
 
 
+# Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
+# lies in such a span (`benchmarks/healthy_targets.py`).
 _SIGNALS = (
-    _Signal(column="adam_variance_l1", words="the sum of sqrt(v)", factor=10.0),
-    _Signal(column="adam_variance_max", words="the largest sqrt(v)", factor=30.0),
-    _Signal(column="loss", words="the loss", factor=2.0, above=1.0, running=5),
-    _Signal(column="grad_norm", words="the gradient norm", factor=30.0, running=5),
+    _Signal("adam_variance_l1", "the sum of sqrt(v)", 10.0),
+    _Signal("adam_variance_max", "the largest sqrt(v)", 30.0),
+    _Signal("loss", "the loss", 2.0, above=1.0, running=5),
+    _Signal("grad_norm", "the gradient norm", 30.0, running=5),
 )
-"""Healthy targets are never refused: of all steps of the labelled curves at which a healthy checkpoint can stand, none
-lies in such a span (`benchmarks/healthy_targets.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnhealthySpan:
-    """A stretch of steps at which one signal was extreme."""
-
-    first_step: int
-    """The step after the last reading that was not."""
-
+    first_step: int  # The step after the last reading that was not
     last_step: int
-    words: str
-    """The signal, in words."""
-
-    worst: float
-    """nan where it was not a number."""
-
-    usual: float | None
-    """What was usual in the run before it; None where that was not known, and the reading was not a number."""
+    words: str  # The signal, in words
+    worst: float  # nan where it was not a number
+    usual: float | None  # What was usual before it; None where that is unknown and the reading was not a number
 
     @property
     def reason(self) -> str:
-        """`the sum of sqrt(v) was 2e+10 between the steps 372 and 409, where 1e+02 was usual before`."""
         usual = "" if self.usual is None else f", where {self.usual:.3g} was usual before"
         return f"{self.words} was {self.worst:.3g} between the steps {self.first_step} and {self.last_step}{usual}"
 
 
 class UnhealthySpans:
-    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples.
-
-    usual = the median of the last 64 medians of 8 healthy readings. A reading is extreme that is not a number, or above
-    `factor` times the usual value; nothing is learned from it. A skipped update's gradient norm is not read.
-    """
+    """Folds the samples of one line of descent, in order. What is kept does not grow with the samples. usual = the
+    median of the last 64 medians of 8 healthy readings. A reading is extreme that is not a number, or above `factor`
+    times the usual value; nothing is learned from it. A skipped update's gradient norm is not read."""
 
     def __init__(self, thresholds: Thresholds, planned: Iterable[int] = ()) -> None:
         self._regime = Regime(thresholds, planned)
@@ -96,7 +70,6 @@ class UnhealthySpans:
 
     @property
     def spans(self) -> tuple[UnhealthySpan, ...]:
-        """Those that are over and those that last, by their first steps."""
         lasting = [span for tracker in self._trackers if (span := tracker.span) is not None]
         return tuple(sorted([*self._past, *lasting], key=lambda span: (span.first_step, span.words)))
 
@@ -116,8 +89,6 @@ class UnhealthySpans:
 
 
 class _Tracker:
-    """One signal: its usual value, and the extreme readings in a row."""
-
     def __init__(self, signal: _Signal) -> None:
         self.signal = signal
         self._unlike: float | None = None
@@ -143,19 +114,12 @@ class _Tracker:
 
     @property
     def span(self) -> UnhealthySpan | None:
-        """The span that lasts; None where there is none, or too few readings of it."""
         if self._run < self.signal.running:
             return None
-        return UnhealthySpan(
-            first_step=self._first,
-            last_step=self._last,
-            words=self.signal.words,
-            worst=self._worst,
-            usual=self._usual,
-        )
+        words, worst, usual = self.signal.words, self._worst, self._usual
+        return UnhealthySpan(first_step=self._first, last_step=self._last, words=words, worst=worst, usual=usual)
 
     def take(self, step: int, value: float, before: int | None, *, well: bool) -> UnhealthySpan | None:
-        """Takes the next reading; the span that has ended with it, or None."""
         if not self._is_extreme(value):
             over = self.span
             self._end()
@@ -177,10 +141,8 @@ class _Tracker:
     def _is_extreme(self, value: float) -> bool:
         if not math.isfinite(value):
             return True
-        if self._known is not None:
-            return value > self.signal.factor * self._known and value > self._known + self.signal.above
-        wide = self.signal.factor * _UNLIKE
-        return self._unlike is not None and value > wide * self._unlike and value > self._unlike + self.signal.above
+        usual, wider = (self._unlike, _UNLIKE) if self._known is None else (self._known, 1.0)
+        return usual is not None and value > self.signal.factor * wider * usual and value > usual + self.signal.above
 
     def _learn(self, value: float) -> None:
         self._block.append(value)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-
-__all__ = ["Context", "Verdict", "VerdictKind", "judge", "judge_past"]
 
 
 class VerdictKind(StrEnum):
@@ -32,67 +30,35 @@ class Context:
     """What is known beside the samples."""
 
     now_unix_s: float
-    job_alive: bool | None
-    """Whether a process of the run is alive; None where that is unknown."""
-
-    why_unknown: str | None = None
-    """Why that is unknown, as a sentence; None where it is known."""
-
-    elsewhere: bool = False
-    """Whether the job is out of sight by configuration: then silence is all that can be seen of its end."""
-
-    job_was_seen: bool = False
-    """Whether a job of this run has been there before, by what it left behind besides a journal."""
-
-    pending: bool = False
-    """Whether the job waits in a scheduler's queue."""
-
-    readable: bool = True
-    """Whether the readings can be got at, at all."""
-
-    attempt: int | None = None
-    """The newest attempt; None before the first."""
-
-    finished_reason: str | None = None
-    """How the newest attempt ended, "finished" only at its planned end; None while it has not said that it ended."""
-
+    job_alive: bool | None  # Whether a process of the run is alive; None where that is unknown
+    why_unknown: str | None = None  # Why that is unknown, as a sentence; None where it is known
+    elsewhere: bool = False  # Whether the job is out of sight by configuration: its end shows as silence only
+    job_was_seen: bool = False  # Whether a job of this run has been there before, by what it left besides a journal
+    pending: bool = False  # Whether the job waits in a scheduler's queue
+    readable: bool = True  # Whether the readings can be got at, at all
+    attempt: int | None = None  # The newest attempt; None before the first
+    finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
+    # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
+    # the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's
+    # clock. None before its first, nan where its source has no clock.
     last_sample_unix_s: float | None = None
-    """When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
-    the filesystem's clock and this machine's monotonic one. Of Prometheus, when it was scraped, by Prometheus's clock.
-    None before its first, nan where its source has no clock."""
-
-    attempt_started_unix_s: float | None = None
-    """When the newest attempt began, by the same reckoning."""
-
-    second_witness_unix_s: float | None = None
-    """When a log, a checkpoint or the journal was written last, by the same reckoning; None where there is none."""
-
-    warmup_end_step: int | None = None
-    """The step at which the newest attempt's warmups and curricula have come to their ends."""
+    attempt_started_unix_s: float | None = None  # When the newest attempt began, by the same reckoning
+    second_witness_unix_s: float | None = None  # When a log, checkpoint or journal was written last, likewise
+    warmup_end_step: int | None = None  # Where the newest attempt's warmups and curricula have come to their ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer, with its reason."""
-
     kind: VerdictKind
     reason: str
-    global_step: int | None = None
-    """The step that it speaks of; None where there is none yet."""
-
-    onset_range: tuple[int, int] | None = None
-    """First step of the episode, earliest and latest; None when nothing is wrong."""
-
-    alarm_step: int | None = None
-    """The step at which the divergence was known."""
-
+    global_step: int | None = None  # The step that it speaks of; None where there is none yet
+    onset_range: tuple[int, int] | None = None  # First step of the episode, earliest and latest; None without one
+    alarm_step: int | None = None  # The step at which the divergence was known
     led_by: tuple[str, ...] = ()
-    led_by_steps: tuple[int, ...] = ()
-    """How many steps before the late end of the onset each of them moved."""
+    led_by_steps: tuple[int, ...] = ()  # How many steps before the late end of the onset each of them moved
 
     @property
     def severity(self) -> str:
-        """info, warning (look at it) or critical (the run is losing time now)."""
         return _SEVERITIES.get(self.kind, "info")
 
 
@@ -103,18 +69,15 @@ _SEVERITIES = {
     VerdictKind.STALLED: "critical",
     VerdictKind.DOWN: "critical",
 }
+_Answer = tuple[VerdictKind, str]
 
 
 def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
     """The verdict on a run. Pure: everything that it depends on is in its arguments."""
-    step = series.last_step
+    step, alarm = series.last_step, series.alarm
     if not context.readable:
-        return Verdict(
-            kind=VerdictKind.BLIND,
-            reason="the readings are not available: the state of the run is unknown",
-            global_step=step,
-        )
-    alarm = series.alarm
+        reason = "the readings are not available: the state of the run is unknown"
+        return Verdict(kind=VerdictKind.BLIND, reason=reason, global_step=step)
     if alarm is not None:
         return Verdict(
             kind=VerdictKind.DIVERGED,
@@ -125,7 +88,9 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             led_by=alarm.led_by,
             led_by_steps=alarm.led_by_steps,
         )
-    return _without_samples(context, thresholds, step) or _of_the_samples(series, context, step)
+    kind, reason = _without_samples(context, thresholds) or _of_the_samples(series, context)
+    onset_range = series.episode.onset_range if kind is VerdictKind.SPIKE and series.episode is not None else None
+    return Verdict(kind=kind, reason=reason, global_step=step, onset_range=onset_range)
 
 
 def judge_past(series: Series, finished_reason: str | None) -> Verdict:
@@ -133,95 +98,77 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     context = Context(now_unix_s=0.0, job_alive=None, last_sample_unix_s=0.0)
     past = judge(series, context, Thresholds(stalled_after_s=math.inf))
     if past.kind is VerdictKind.HEALTHY and finished_reason == "finished":
-        reason = "the run reached its planned end"
-        return Verdict(kind=VerdictKind.FINISHED, reason=reason, global_step=past.global_step)
+        return replace(past, kind=VerdictKind.FINISHED, reason="the run reached its planned end")
     return past
 
 
-def _without_samples(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
+def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
     """The verdicts for when no samples come, or None when they do."""
-
-    def verdict(kind: VerdictKind, reason: str) -> Verdict:
-        return Verdict(kind=kind, reason=reason, global_step=step)
-
-    if context.finished_reason == "finished" and not context.job_alive:
-        return verdict(VerdictKind.FINISHED, f"attempt {context.attempt} reached its planned end")
+    attempt, ended, alive = context.attempt, context.finished_reason, context.job_alive
+    if ended == "finished" and not alive:
+        return VerdictKind.FINISHED, f"attempt {attempt} reached its planned end"
     if context.pending:
-        return verdict(VerdictKind.PENDING, "the job waits in the queue")
-    if context.finished_reason is not None and not context.job_alive:
-        return verdict(VerdictKind.DOWN, f"attempt {context.attempt} ended: {context.finished_reason}")
-    if context.job_alive is False:
-        return verdict(*_gone(context))
-    if context.finished_reason is not None:  # its own end, or another attempt's beginning
-        hangs = _stalled(context, thresholds, step)
-        return hangs or verdict(
-            VerdictKind.STARTING,
-            f"attempt {context.attempt} has ended, and the job that is there has begun no other yet",
-        )
+        return VerdictKind.PENDING, "the job waits in the queue"
+    if ended is not None and not alive:
+        return VerdictKind.DOWN, f"attempt {attempt} ended: {ended}"
+    if alive is False:
+        return _gone(context)
+    if ended is not None:  # its own end, or another attempt's beginning
+        new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
+        return _stalled(context, thresholds) or (VerdictKind.STARTING, new)
     if context.elsewhere and (unheard := _silence(context, thresholds)) is not None:
-        return verdict(VerdictKind.BLIND, unheard)
-    if context.elsewhere and context.attempt is None:
-        return verdict(VerdictKind.PENDING, "no attempt has begun")
-    if context.attempt is None and context.why_unknown is not None:
-        return verdict(VerdictKind.PENDING, f"no attempt has begun; {context.why_unknown}")
+        return VerdictKind.BLIND, unheard
+    if context.elsewhere and attempt is None:
+        return VerdictKind.PENDING, "no attempt has begun"
+    if attempt is None and context.why_unknown is not None:
+        return VerdictKind.PENDING, f"no attempt has begun; {context.why_unknown}"
     if context.why_unknown is not None and _silence(context, thresholds) is not None:
-        return verdict(VerdictKind.BLIND, context.why_unknown)
+        return VerdictKind.BLIND, context.why_unknown
     if context.last_sample_unix_s is None:
         since = context.attempt_started_unix_s
         for_s = f" for {context.now_unix_s - since:.0f} s" if since is not None else ""
-        there = f"the job is there{for_s} and has not made a step yet"
-        return verdict(VerdictKind.STARTING, context.why_unknown or there)
-    return _stalled(context, thresholds, step)
+        return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
+    return _stalled(context, thresholds)
 
 
-def _gone(context: Context) -> tuple[VerdictKind, str]:
-    if context.attempt is None and not context.job_was_seen:
-        return VerdictKind.PENDING, "no attempt has begun, and no job is there"
-    if context.attempt is None:
+def _gone(context: Context) -> _Answer:
+    if context.attempt is not None:
+        return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
+    if context.job_was_seen:
         return VerdictKind.DOWN, "the job is gone, and its first attempt had not begun"
-    return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
+    return VerdictKind.PENDING, "no attempt has begun, and no job is there"
 
 
 def _silence(context: Context, thresholds: Thresholds) -> str | None:
-    """What is to be said of a job that is out of sight once it is silent; None while it is heard, or was never."""
+    """The reason for a job that is out of sight and silent; None while readings come, or where none ever came."""
     signs = (context.last_sample_unix_s, context.attempt_started_unix_s, context.second_witness_unix_s)
     heard = [sign for sign in signs if sign is not None and math.isfinite(sign)]
-    if context.attempt is None or not heard or context.now_unix_s - max(heard) < thresholds.stalled_after_s:
+    silent_s = context.now_unix_s - max(heard, default=math.inf)
+    if context.attempt is None or silent_s < thresholds.stalled_after_s:
         return None
-    silent_s = context.now_unix_s - max(heard)
     return f"nothing has come from the run for {silent_s:.0f} s: it ended, hangs, or its metrics do not arrive"
 
 
-def _stalled(context: Context, thresholds: Thresholds, step: int | None) -> Verdict | None:
-    if context.last_sample_unix_s is None:
+def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
+    witness, limit_s = context.second_witness_unix_s, thresholds.stalled_after_s
+    if context.last_sample_unix_s is None or witness is None or context.job_alive is not True:
         return None
     silent_s = context.now_unix_s - context.last_sample_unix_s
-    if silent_s < -thresholds.stalled_after_s:  # a clock of another time zone says as little as none
+    if silent_s < -limit_s:  # a clock of another time zone says as little as none
         silent_s = math.nan
-    if silent_s < thresholds.stalled_after_s or context.job_alive is not True:
-        return None
-    witness = context.second_witness_unix_s
-    if witness is None or context.now_unix_s - witness < thresholds.stalled_after_s:
+    if silent_s < limit_s or context.now_unix_s - witness < limit_s:
         return None
     if math.isnan(silent_s):  # no clock: it is not older than what the job wrote last
         silent_s = context.now_unix_s - witness
-    return Verdict(
-        kind=VerdictKind.STALLED,
-        reason=f"the job is alive, but journal and log have been silent for {silent_s:.0f} s",
-        global_step=step,
-    )
+    return VerdictKind.STALLED, f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
 
 
-def _of_the_samples(series: Series, context: Context, step: int | None) -> Verdict:
-    episode = series.episode
-    if episode is not None:
-        spike = VerdictKind.SPIKE
-        return Verdict(kind=spike, reason=episode.waiting, global_step=step, onset_range=episode.onset_range)
-    warming = context.warmup_end_step is not None and step is not None and step < context.warmup_end_step
-    if warming:
-        reason = f"a warmup or curriculum goes on until step {context.warmup_end_step}; nothing is wrong so far"
-        return Verdict(kind=VerdictKind.WARMING_UP, reason=reason, global_step=step)
+def _of_the_samples(series: Series, context: Context) -> _Answer:
+    step, end = series.last_step, context.warmup_end_step
+    if series.episode is not None:
+        return VerdictKind.SPIKE, series.episode.waiting
+    if end is not None and step is not None and step < end:
+        return VerdictKind.WARMING_UP, f"a warmup or curriculum goes on until step {end}; nothing is wrong so far"
     if not series.band_ready:
-        reason = "too few samples yet to know the noise of this loss"
-        return Verdict(kind=VerdictKind.WARMING_UP, reason=reason, global_step=step)
-    return Verdict(kind=VerdictKind.HEALTHY, reason="the loss is inside its own noise band", global_step=step)
+        return VerdictKind.WARMING_UP, "too few samples yet to know the noise of this loss"
+    return VerdictKind.HEALTHY, "the loss is inside its own noise band"

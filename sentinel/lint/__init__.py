@@ -7,12 +7,28 @@ here is one formula with its source; it takes what is known of the run and says 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from sentinel.jobscript import Rewritten, rewrite
 from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.megatron_options import changes_at
+from sentinel.jobscript.reading import read_text
+from sentinel.jobscript.script_changes import changes_of
 from sentinel.lint import batches, numerics, restart, saves, schedules, shape, slw
 from sentinel.lint.finding import Finding, Severity, applied, in_its_words, rules_of
+from sentinel.vocabulary.errors import ScriptRefused
+from sentinel.vocabulary.overrides import Overrides
 
-__all__ = ["RESTART_RULES", "RULES", "Finding", "Severity", "in_its_words", "lint", "lint_before_restart"]
+__all__ = [
+    "RESTART_RULES",
+    "RULES",
+    "Finding",
+    "NewScripts",
+    "in_its_words",
+    "lint",
+    "lint_before_restart",
+    "new_scripts",
+]
 
 RULES = tuple(rule for family in (shape, batches, schedules, slw, numerics, saves) for rule in rules_of(family))
 RESTART_RULES = rules_of(restart)
@@ -32,9 +48,35 @@ def lint_before_restart(before: Facts, after: Facts, *, resume_step: int) -> tup
     """
     lived_with = set(lint(before))
     brought_in = [finding for finding in lint(after) if finding not in lived_with]
-    own = [finding for rule in RESTART_RULES for finding in applied(rule, before, after, resume_step)]
+    own = [
+        finding for rule in RESTART_RULES for finding in applied(rule, after, before=before, resume_step=resume_step)
+    ]
     return _sorted([*own, *brought_in])
 
 
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewScripts:
+    """The job script for the start at the anchor, and the one for all later starts: without what is done once."""
+
+    first: Rewritten
+    later: Rewritten
+    remarks: tuple[str, ...] = ()  # What lint says of the changed run and did not say of the run as it was; sentences
+
+
+def new_scripts(text: str, overrides: Overrides) -> NewScripts:
+    """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
+
+    `text` is the run's own script: each decision changes that, not what the last one left. ScriptRefused also where
+    lint finds an error that the change brings in.
+    """
+    marked = changes_of(text, overrides)
+    first, later = rewrite(text, changes_at(marked, "first")), rewrite(text, changes_at(marked, "later"))
+    before, after = read_text(text).facts, read_text(first.text).facts
+    findings = lint_before_restart(before, after, resume_step=overrides.anchor.global_step)
+    if (wrong := next((f for f in findings if f.severity == "error"), None)) is not None:
+        raise ScriptRefused(None, f"the changed run would be wrong: {wrong.sentence}")
+    return NewScripts(first=first, later=later, remarks=tuple(f"{f.severity}: {f.sentence}" for f in findings))

@@ -4,49 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import replicas
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import BatchRamp, DeepSpeedJson, Facts
 from sentinel.lint.finding import Remark, error, note, warning
 
 
-def ranks_divide_into_replicas(facts: Facts) -> Iterator[Remark]:
+def ranks_divide_into_replicas(facts: Facts, world: int, tensor: int, stages: int) -> Iterator[Remark]:
     """World size % (tensor x pipeline x context parallel size) = 0.
 
     Source: Megatron-LM, megatron/arguments.py.
     """
-    world, tensor, pipeline = facts.world_size, facts.tensor_model_parallel_size, facts.pipeline_model_parallel_size
-    if world is None or tensor is None or pipeline is None:
-        return
-    one = tensor * pipeline * (facts.context_parallel_size or 1)
+    one = tensor * stages * (facts.context_parallel_size or 1)
     if world % one:
         fits = f"{world // one * one} or {-(-world // one) * one}" if world > one else f"at least {one}"
         yield error(
-            f"{world} ranks can't be divided into replicas of {one} (tensor {tensor} x pipeline {pipeline}): "
+            f"{world} ranks can't be divided into replicas of {one} (tensor {tensor} x pipeline {stages}): "
             f"it takes {fits}"
         )
 
 
-def tensor_parallel_in_a_node(facts: Facts) -> Iterator[Remark]:
+def tensor_parallel_in_a_node(tensor: int, gpus_per_node: int) -> Iterator[Remark]:
     """Tensor parallel size of at most the GPUs of a node: each layer waits for its all-reduce.
 
     Source: Narayanan et al. 2021, section 3.2, takeaway 1 (arXiv:2104.04473); tr8-104B chronicle, experiment 6.
     """
-    tensor, gpus = facts.tensor_model_parallel_size, facts.gpus_per_node
-    if tensor is not None and gpus is not None and tensor > gpus:
+    if tensor > gpus_per_node:
         yield warning(
-            f"tensor parallel size {tensor} reaches over nodes of {gpus} GPUs: {gpus} is the most that stays "
-            "within one; use more pipeline stages instead"
+            f"tensor parallel size {tensor} reaches over nodes of {gpus_per_node} GPUs: {gpus_per_node} is the most "
+            "that stays within one; use more pipeline stages instead"
         )
 
 
-def tensor_parallel_divides(facts: Facts) -> Iterator[Remark]:
+def tensor_parallel_divides(facts: Facts, tensor: int) -> Iterator[Remark]:
     """Heads, hidden and FFN width are multiples of the tensor parallel size.
 
     Source: Megatron-LM, megatron/model/transformer.py and megatron/core/utils.py (`divide`).
     """
-    tensor = facts.tensor_model_parallel_size
-    if tensor is None:
-        return
     for name, value in (
         ("attention heads", facts.num_attention_heads),
         ("hidden_size", facts.hidden_size),
@@ -57,7 +49,7 @@ def tensor_parallel_divides(facts: Facts) -> Iterator[Remark]:
             yield error(f"{name} {value} can't be split over {tensor} tensor parallel ranks: {fits} can")
 
 
-def layers_and_stages(facts: Facts) -> Iterator[Remark]:
+def layers_and_stages(n: int, stages: int, pp_partition_method: str | None = None) -> Iterator[Remark]:
     """Layers % pipeline stages = 0; with the embeddings counted as layers where DeepSpeed cuts by them, too.
 
     tr11-176B: 70 layers and two embeddings over 12 stages, `type:transformer|embedding`. Where DeepSpeed cuts, an
@@ -65,8 +57,8 @@ def layers_and_stages(facts: Facts) -> Iterator[Remark]:
 
     Source: Megatron-LM, megatron/model/transformer.py; tr11-176B README.
     """
-    layers, stages, method = facts.num_layers, facts.pipeline_model_parallel_size, facts.pp_partition_method
-    if layers is None or stages is None or stages == 1:
+    layers, method = n, pp_partition_method
+    if stages == 1:
         return
     parts = layers + (2 if method is not None and "embedding" in method else 0)
     counted = f"{layers} layers" if parts == layers else f"{layers} layers and 2 embeddings"
@@ -84,14 +76,11 @@ def layers_and_stages(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def batch_divides(facts: Facts) -> Iterator[Remark]:
+def batch_divides(batch: int, micro: int, copies: int | None = None) -> Iterator[Remark]:
     """Global batch % (replicas x micro-batch) = 0.
 
     Source: Megatron-LM, megatron/microbatches.py; tr8-104B chronicle, experiment 6.
     """
-    batch, micro, copies = facts.global_batch_size, facts.micro_batch_size, replicas(facts)
-    if batch is None or micro is None:
-        return
     if batch % micro:
         yield error(f"a global batch of {batch} is not a multiple of the micro-batch of {micro}")
     elif copies is not None and batch % (micro * copies):
@@ -101,7 +90,7 @@ def batch_divides(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
+def batch_ramp_divides(facts: Facts, ramp: BatchRamp, copies: int | None = None) -> Iterator[Remark]:
     """Start and increments of the batch ramp are multiples of replicas x micro-batch, and lead to the full batch.
 
     (batch - start) % increment = 0, or Megatron refuses it; start and increment % (replicas x micro-batch) = 0, or it
@@ -111,14 +100,7 @@ def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
 
     Source: Megatron-LM, megatron/microbatches.py; tr1-13B chronicle, round 3; tr8-104B chronicle, experiments 6 and 7.
     """
-    ramp, batch, micro, copies = (
-        facts.rampup_batch_size,
-        facts.global_batch_size,
-        facts.micro_batch_size,
-        replicas(facts),
-    )
-    if ramp is None:
-        return
+    batch, micro = facts.global_batch_size, facts.micro_batch_size
     if batch is not None and ramp.start > batch:
         yield error(f"the batch ramp starts at {ramp.start}, above the global batch of {batch}")
     elif batch is not None and (batch - ramp.start) % ramp.increment:
@@ -140,14 +122,12 @@ def batch_ramp_divides(facts: Facts) -> Iterator[Remark]:
             )
 
 
-def batch_ramp_ends(facts: Facts) -> Iterator[Remark]:
+def batch_ramp_ends(facts: Facts, ramp: BatchRamp) -> Iterator[Remark]:
     """The batch ramp against the run: over before its end, and counted in the same unit.
 
     Source: Megatron-LM, megatron/arguments.py (no ramp with --train-iters); Brown et al. 2020, appendix B.
     """
-    ramp, samples = facts.rampup_batch_size, facts.train_samples
-    if ramp is None:
-        return
+    samples = facts.train_samples
     if samples is None and facts.train_iters:
         yield error(
             "a batch ramp is counted in samples, and the run in iterations, which Megatron refuses: "
@@ -162,20 +142,14 @@ def batch_ramp_ends(facts: Facts) -> Iterator[Remark]:
         yield note(f"the batch ramp takes {ramp.samples / samples:.0%} of the run; GPT-3's took 1.3 to 4 %")
 
 
-def pipeline_bubble(facts: Facts) -> Iterator[Remark]:
+def pipeline_bubble(batch: int, micro: int, copies: int, stages: int) -> Iterator[Remark]:
     """Idle share of a pipeline at full batch: (p - 1) / (m + p - 1), with m micro-batches per replica and p stages.
 
     Source: Narayanan et al. 2021, section 2.2.1 (arXiv:2104.04473).
     """
-    batch, micro, copies, stages = (
-        facts.global_batch_size,
-        facts.micro_batch_size,
-        replicas(facts),
-        facts.pipeline_model_parallel_size,
-    )
-    if batch is None or micro is None or copies is None or stages is None or batch % (micro * copies):
+    passes, rest = divmod(batch, micro * copies)
+    if rest:
         return
-    passes = batch // (micro * copies)
     idle = (stages - 1) / (passes + stages - 1)
     if idle > 0.25:
         yield note(
@@ -195,14 +169,12 @@ def zero_and_pipeline(facts: Facts) -> Iterator[Remark]:
         yield error(f"ZeRO stage {stage} does not run with {stages} pipeline stages: use stage 0 or 1, or no pipeline")
 
 
-def deepspeed_agrees(facts: Facts) -> Iterator[Remark]:
+def deepspeed_agrees(facts: Facts, deepspeed: DeepSpeedJson) -> Iterator[Remark]:
     """The DeepSpeed JSON against the trainer's own options: batch, micro-batch, clipping, precision.
 
     Source: DeepSpeed configuration JSON, "Batch Size Related Parameters".
     """
-    said = facts.deepspeed
-    if said is None:
-        return
+    said = deepspeed
     for name, theirs, ours in (
         ("train_batch_size", said.train_batch_size, facts.global_batch_size),
         ("train_micro_batch_size_per_gpu", said.micro_batch_size, facts.micro_batch_size),

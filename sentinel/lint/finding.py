@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import isfunction
+from functools import partial
+from inspect import Parameter, isfunction, signature
+from operator import attrgetter
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
+from sentinel.jobscript.derived import replicas, scale, total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import Read
 
-__all__ = [
-    "Finding",
-    "Remark",
-    "Severity",
-    "applied",
-    "big",
-    "error",
-    "in_its_words",
-    "note",
-    "rules_of",
-    "source_of",
-    "warning",
-]
-
+# error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing.
 Severity = Literal["error", "warning", "note"]
-"""error: it can't start, or it is not the run that is meant. warning: others lost time to it. note: worth knowing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,59 +24,71 @@ class Finding:
     """One thing about a run that a person should look at before it starts."""
 
     severity: Severity
-
-    what: str
-    """The rule's name."""
-
-    sentence: str
-    """The numbers, and what would be right."""
-
-    source: str
-    """Who says so."""
+    what: str  # The rule's name
+    sentence: str  # The numbers, and what would be right
+    source: str  # Who says so
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
     """What a rule has to say of a run; its name and source are its own.
 
-    A rule is one formula, as a public function of a module of rules: facts to remarks. Its docstring says what it
-    looks at, and after `Source:` who says so.
+    A rule is one formula, as a public function of a module of rules. Its parameters are the facts that it needs, by the
+    names below or those of `Facts`; it is not asked where one of them is not known, but for those with a default.
+    Its docstring says what it looks at, and after `Source:` who says so.
     """
 
     severity: Severity
     sentence: str
 
 
-def rules_of(module: ModuleType) -> tuple[Callable[..., Iterator[Remark]], ...]:
+error, warning, note = partial(Remark, "error"), partial(Remark, "warning"), partial(Remark, "note")
+Rule = Callable[..., Iterator[Remark]]
+_SHORT = {
+    "h": "hidden_size",
+    "f": "ffn_hidden_size",
+    "n": "num_layers",
+    "world": "world_size",
+    "tensor": "tensor_model_parallel_size",
+    "stages": "pipeline_model_parallel_size",
+    "batch": "global_batch_size",
+    "micro": "micro_batch_size",
+    "leaves": "exit_duration_min",
+    "limit": "time_limit_min",
+    "slw": "curriculum",
+    "ramp": "rampup_batch_size",
+}
+_DERIVED: Mapping[str, Callable[[Facts], Any]] = {
+    "facts": lambda facts: facts,
+    "size": scale,
+    "copies": replicas,
+    "total": total_steps,
+    "warmup": warmup_steps,
+    **{short: attrgetter(name) for short, name in _SHORT.items()},
+}
+
+
+def rules_of(module: ModuleType) -> tuple[Rule, ...]:
     """The rules of a module, in their order: its public functions."""
-    return tuple(
-        found
-        for name, found in vars(module).items()
-        if isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
-    )
+    functions = [found for name, found in vars(module).items() if isfunction(found) and not name.startswith("_")]
+    return tuple(found for found in functions if found.__module__ == module.__name__)
 
 
-def applied(rule: Callable[..., Iterator[Remark]], *facts: Facts | int) -> Iterator[Finding]:
-    """What the rule says of these facts; a rule of restarts takes those before, those after, and the step."""
-    for remark in rule(*facts):
+def applied(rule: Rule, facts: Facts, **of_a_restart: Any) -> Iterator[Finding]:
+    """What the rule says of these facts. A rule of restarts also takes those `before`, and the `resume_step`."""
+    known = {}
+    for name, parameter in signature(rule).parameters.items():
+        value = of_a_restart[name] if name in of_a_restart else _DERIVED.get(name, attrgetter(name))(facts)
+        if value is None and parameter.default is Parameter.empty:
+            return
+        known[name] = value
+    for remark in rule(**known):
         yield Finding(severity=remark.severity, what=rule.__name__, sentence=remark.sentence, source=source_of(rule))
 
 
-def source_of(rule: Callable[..., Iterator[Remark]]) -> str:
+def source_of(rule: Rule) -> str:
     """What stands after `Source:` in the rule's docstring, on one line."""
     return " ".join((rule.__doc__ or "").partition("Source:")[2].split()).rstrip(".")
-
-
-def error(sentence: str) -> Remark:
-    return Remark("error", sentence)
-
-
-def warning(sentence: str) -> Remark:
-    return Remark("warning", sentence)
-
-
-def note(sentence: str) -> Remark:
-    return Remark("note", sentence)
 
 
 def big(number: float) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, scale
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
+from sentinel.vocabulary.pacing import BILLION
 
 
-def beta2(facts: Facts) -> Iterator[Remark]:
+def beta2(facts: Facts, size: float | None = None) -> Iterator[Remark]:
     """Adam's beta2: 0.95 at 10B parameters and more; above 0.98 a warning there. Not below 1 is an error.
 
     GPT-3, OPT, tr11 and LLaMA have 0.95. tr8 began with 0.999; 0.95 made it learn faster, and did not cure it alone.
 
     Source: Brown et al. 2020, appendix B; tr8-104B chronicle, experiment 4.
     """
-    size = scale(facts)
     for name, value in (("beta1", facts.adam_beta1), ("beta2", facts.adam_beta2)):
         if value is not None and value >= 1:
             yield error(f"Adam's {name} is {value:g}: it should be below 1")
@@ -30,25 +29,23 @@ def beta2(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def gradient_clipping(facts: Facts) -> Iterator[Remark]:
+def gradient_clipping(clip_grad: float) -> Iterator[Remark]:
     """Gradients clipped at a norm of 1.
 
     Source: Brown et al. 2020, appendix B; Li, Zhang & He 2022, appendix A.3.2, for what less than 1 does not do.
     """
-    clip = facts.clip_grad
-    if clip == 0:
+    if clip_grad == 0:
         yield warning("gradients are not clipped: --clip-grad 1.0 is usual")
-    elif clip is not None and clip > 1:
-        yield note(f"gradients are clipped at {clip:g}: 1.0 is usual")
+    elif clip_grad > 1:
+        yield note(f"gradients are clipped at {clip_grad:g}: 1.0 is usual")
 
 
-def half_precision(facts: Facts) -> Iterator[Remark]:
+def half_precision(precision: str, size: float) -> Iterator[Remark]:
     """fp16 at 100B parameters and more: bf16, where the GPUs have it, has no loss scale to lose.
 
     Source: tr8-104B chronicle, "Megatron-Turing NLG 530B"; tr11-176B (bf16).
     """
-    size = scale(facts)
-    if facts.precision == "fp16" and size is not None and size >= 100 * BILLION:
+    if precision == "fp16" and size >= 100 * BILLION:
         yield note(f"{big(size)} parameters in fp16: say --bf16 where the GPUs have it (A100 and later)")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.lint.finding import Remark, error, warning
 
 _SHAPE = (
@@ -14,7 +14,7 @@ _SHAPE = (
 _TOPOLOGY = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
-def same_shape(before: Facts, after: Facts, resume_step: int) -> Iterator[Remark]:
+def same_shape(before: Facts, facts: Facts, resume_step: int) -> Iterator[Remark]:
     """The model's shape, which a checkpoint has and no option changes; the layout of its ranks, where it does not move.
 
     Source: tr8-104B chronicle, experiments 6 and 7 (both from scratch); tr11-176B README, "Checkpoint reshaping".
@@ -22,7 +22,7 @@ def same_shape(before: Facts, after: Facts, resume_step: int) -> Iterator[Remark
     if resume_step == 0:
         return
     for name in (*_SHAPE, *_TOPOLOGY):
-        was, would_be = getattr(before, name), getattr(after, name)
+        was, would_be = getattr(before, name), getattr(facts, name)
         if was is None or would_be is None or was == would_be:
             continue
         said = f"{name} was {was} and would be {would_be}"
@@ -34,13 +34,12 @@ def same_shape(before: Facts, after: Facts, resume_step: int) -> Iterator[Remark
             )
 
 
-def slw_still_to_come(before: Facts, after: Facts, resume_step: int) -> Iterator[Remark]:
+def slw_still_to_come(before: Facts, slw: Curriculum, resume_step: int) -> Iterator[Remark]:
     """SLW switched on at a restart: `fixed_linear` and `fixed_root` count from step 0, not from the restart.
 
     Source: DeepSpeed, deepspeed/runtime/data_pipeline/curriculum_scheduler.py.
     """
-    slw = after.curriculum
-    if slw is None or before.curriculum == slw or resume_step == 0:
+    if before.curriculum == slw or resume_step == 0:
         return
     if slw.schedule not in ("fixed_linear", "fixed_root") or slw.total_steps is None:
         return

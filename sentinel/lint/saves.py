@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import total_steps
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, error, note, warning
 
 _DAY_S = 86400.0
 
 
-def saves_at_all(facts: Facts) -> Iterator[Remark]:
+def saves_at_all(save_interval: int, total: float | None = None) -> Iterator[Remark]:
     """A save interval above 0, and below the run's steps.
 
     Source: tr8-104B chronicle: every recovery in it begins with a checkpoint.
     """
-    steps, interval = total_steps(facts), facts.save_interval
-    if interval == 0:
+    if save_interval == 0:
         yield error(
             "the run never saves: a crash or a divergence takes it back to its first step; say --save and "
             "--save-interval"
         )
-    elif interval is not None and steps is not None and interval > steps:
-        yield warning(f"the run ends after {steps:.0f} steps, before its first save at {interval}")
+    elif total is not None and save_interval > total:
+        yield warning(f"the run ends after {total:.0f} steps, before its first save at {save_interval}")
 
 
-def work_at_stake(facts: Facts) -> Iterator[Remark]:
+def work_at_stake(facts: Facts, save_interval: int, step_time_s: float) -> Iterator[Remark]:
     """Expected loss of work of a failure or a rollback: half a save interval, interval x step time / 2.
 
     More than two hours is a warning. tr11-176B left 250 steps of 2 minutes (8 hours between saves) for 100 (3 hours)
@@ -35,14 +33,12 @@ def work_at_stake(facts: Facts) -> Iterator[Remark]:
 
     Source: tr8-104B chronicle, experiment 2; tr11-176B README, "Checkpoints".
     """
-    if not facts.save_interval or facts.step_time_s is None:
-        return
-    between_s = facts.save_interval * facts.step_time_s
+    between_s = save_interval * step_time_s
     if between_s / 2 > 2 * 3600:
         gpus = f", {between_s / 7200 * facts.world_size:.0f} GPU-hours" if facts.world_size else ""
-        at_most = max(1, int(4 * 3600 / facts.step_time_s))
+        at_most = max(1, int(4 * 3600 / step_time_s))
         yield warning(
-            f"{facts.save_interval} steps of {facts.step_time_s:.3g} s are {between_s / 3600:.1f} hours between "
+            f"{save_interval} steps of {step_time_s:.3g} s are {between_s / 3600:.1f} hours between "
             f"saves: a crash or a rollback loses {between_s / 7200:.1f} hours on average{gpus}; "
             f"save every {at_most} steps or more often"
         )
@@ -80,17 +76,14 @@ def interval_for_failures(facts: Facts) -> Iterator[Remark]:
         yield note(f"{said}, most of it by saving: {best}")
 
 
-def exits_before_the_limit(facts: Facts) -> Iterator[Remark]:
+def exits_before_the_limit(leaves: float, limit: float, save_time_s: float | None = None) -> Iterator[Remark]:
     """Minutes after which the trainer saves and ends, against Slurm's limit: at least the time of a save before it.
 
     tr8 left 10 minutes of 20 hours.
 
     Source: tr8-104B job script (--exit-duration-in-mins 1190); tr11-176B README, on saving before Slurm ends the job.
     """
-    leaves, limit = facts.exit_duration_min, facts.time_limit_min
-    if leaves is None or limit is None:
-        return
-    needed = max(5.0, (facts.save_time_s or 0) / 60 + 2)
+    needed = max(5.0, (save_time_s or 0) / 60 + 2)
     if leaves >= limit:
         yield error(
             f"the trainer would save and end after {leaves:.0f} minutes, and Slurm ends it after {limit:.0f}: what "

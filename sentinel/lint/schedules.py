@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sentinel.jobscript.derived import scale, total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
 
@@ -42,14 +41,13 @@ def one_unit(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def warmup_against_total(facts: Facts) -> Iterator[Remark]:
+def warmup_against_total(warmup: float, total: float) -> Iterator[Remark]:
     """LR warmup against the run's steps: it has to end before the run does; more than 10 % is a note, 20 % a warning.
 
     GPT-3 took 0.1 %, Megatron's GPT-2 1 %, the SLW paper's large batches 8 %.
 
     Source: Brown et al. 2020, appendix B; Li, Zhang & He 2022, section 3 (arXiv:2108.06084).
     """
-    warmup, total = warmup_steps(facts), total_steps(facts)
     if not warmup or not total:
         return
     share = warmup / total
@@ -61,7 +59,7 @@ def warmup_against_total(facts: Facts) -> Iterator[Remark]:
         yield warning(remark) if share > 0.2 else note(remark)
 
 
-def warmup_for_adam(facts: Facts) -> Iterator[Remark]:
+def warmup_for_adam(facts: Facts, warmup: float, total: float | None = None) -> Iterator[Remark]:
     """LR warmup of at least 2 / (1 - beta2) steps: 2000 for beta2 = 0.999, 40 for 0.95; before, Adam's v is noise.
 
     The first 3 x warmup steps are the risky ones (Conglong Li, in tr8's chronicle), so a short warmup does not pass
@@ -69,9 +67,6 @@ def warmup_for_adam(facts: Facts) -> Iterator[Remark]:
 
     Source: Ma & Yarats 2019, section 5 (arXiv:1910.04209).
     """
-    warmup, total = warmup_steps(facts), total_steps(facts)
-    if warmup is None:
-        return
     if warmup == 0:
         yield warning(
             "there is no LR warmup: the first steps are taken at the peak LR with an Adam that knows nothing; "
@@ -110,28 +105,25 @@ def decay_against_total(facts: Facts) -> Iterator[Remark]:
             yield note(f"{said}: more than half of it is trained at --min-lr")
 
 
-def lr_bounds(facts: Facts) -> Iterator[Remark]:
+def lr_bounds(lr: float, min_lr: float) -> Iterator[Remark]:
     """min_lr of at most lr.
 
     Source: Megatron-LM, megatron/learning_rates.py.
     """
-    if facts.lr is not None and facts.min_lr is not None and facts.min_lr > facts.lr:
-        yield error(f"--min-lr {facts.min_lr:g} is above --lr {facts.lr:g}: a tenth of it, {facts.lr / 10:g}, is usual")
+    if min_lr > lr:
+        yield error(f"--min-lr {min_lr:g} is above --lr {lr:g}: a tenth of it, {lr / 10:g}, is usual")
 
 
-def lr_for_size(facts: Facts) -> Iterator[Remark]:
+def lr_for_size(lr: float, size: float) -> Iterator[Remark]:
     """Peak LR against GPT-3's for this size, between its sizes by logarithms: more than 3 x is a warning.
 
     Below 125M, where the table ends, and with muP it is a note, and no more than that.
 
     Source: Brown et al. 2020, Table 2.1 (arXiv:2005.14165); Li, Zhang & He 2022, section 5.2, for what 30 x does.
     """
-    size = scale(facts)
-    if facts.lr is None or size is None:
-        return
     usual = _gpt3_lr(size)
-    if facts.lr > 3 * usual * (1 + 1e-9):
-        said = f"a peak LR of {facts.lr:g} is {facts.lr / usual:.2g} x what GPT-3 took at {big(size)}, {usual:.2g}"
+    if lr > 3 * usual * (1 + 1e-9):
+        said = f"a peak LR of {lr:g} is {lr / usual:.2g} x what GPT-3 took at {big(size)}, {usual:.2g}"
         yield note(said) if size < _GPT3_LR[0][0] * 0.9 else warning(f"{said}: try that first, or a longer warmup")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, embedding_rows, parameter_count, scale
+from sentinel.jobscript.derived import embedding_rows, parameter_count
 from sentinel.jobscript.facts import Facts
 from sentinel.lint.finding import Remark, big, error, note, warning
+from sentinel.vocabulary.pacing import BILLION
 
 
-def ffn_size(facts: Facts) -> Iterator[Remark]:
+def ffn_size(facts: Facts, h: int, f: int) -> Iterator[Remark]:
     """FFN width against 4 x hidden; 8/3 x hidden where it is gated (swiglu), which has three matrices.
 
     Without a gate: off by a factor of 1.5 or more is an error, off at all a warning. Gated ones differ between good
@@ -18,9 +19,6 @@ def ffn_size(facts: Facts) -> Iterator[Remark]:
 
     Source: tr8-104B chronicle, experiment 6; Shazeer 2020 (arXiv:2002.05202) for 8/3.
     """
-    h, f = facts.hidden_size, facts.ffn_hidden_size
-    if h is None or f is None:
-        return
     if facts.gated_ffn:
         ratio, right = f / h, round(8 * h / 3)
         said = f"ffn_hidden_size {f} is {ratio:.3g} x hidden_size {h}; for a gated FFN about {right} (8/3 x) is usual"
@@ -41,7 +39,7 @@ def ffn_size(facts: Facts) -> Iterator[Remark]:
     yield error(said) if max(ratio, 1 / ratio) >= 1.5 and not may_be_gated else warning(said)
 
 
-def width_depth_ratio(facts: Facts) -> Iterator[Remark]:
+def width_depth_ratio(h: int, n: int, size: float | None = None) -> Iterator[Remark]:
     """Width over depth, h / n: 150 to 200 is usual at 100B parameters and more; tr8 began with 512.
 
     Good models of 10B and more lie between 100 (LLaMA 65B) and 205 (tr11-176B): outside of it a note, below 75 or
@@ -49,10 +47,7 @@ def width_depth_ratio(facts: Facts) -> Iterator[Remark]:
 
     Source: tr8-104B chronicle, experiments 4 and 7; Narayanan et al. 2021, Table 1 (arXiv:2104.04473).
     """
-    h, n = facts.hidden_size, facts.num_layers
-    if h is None or n is None:
-        return
-    ratio, large = h / n, (scale(facts) or 0) >= 10 * BILLION
+    ratio, large = h / n, (size or 0) >= 10 * BILLION
     usual = f"for {h} wide, 150 to 200 means {math.ceil(h / 200)} to {max(1, h // 150)} layers"
     if ratio > 300:
         yield warning(f"hidden_size {h} / {n} layers is {ratio:.0f}: a wide and shallow model learns little; {usual}")
@@ -96,15 +91,15 @@ def head_size(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def parameters_as_declared(facts: Facts) -> Iterator[Remark]:
+def parameters_as_declared(facts: Facts, declared_parameters: float) -> Iterator[Remark]:
     """Parameters by formula, n(12h^2 + 13h) + vh + sh + 2h, against the size that the run has in its name.
 
     Off by more than a quarter is an error, by more than a tenth a warning. tr8-104B had 57B for five experiments.
 
     Source: tr8-104B chronicle, experiment 6; tr8-104B-wide README, "Memory usage".
     """
-    declared, count = facts.declared_parameters, parameter_count(facts)
-    if declared is None or count is None:
+    declared = declared_parameters
+    if (count := parameter_count(facts)) is None:
         return
     nearest = min(max(declared, count.least), count.most)
     off = max(nearest / declared, declared / nearest)
@@ -139,25 +134,25 @@ def padded_vocabulary(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def enough_positions(facts: Facts) -> Iterator[Remark]:
+def enough_positions(max_position_embeddings: int, seq_length: int) -> Iterator[Remark]:
     """max_position_embeddings of at least seq_length.
 
     Source: Megatron-LM, megatron/arguments.py.
     """
-    positions, length = facts.max_position_embeddings, facts.seq_length
-    if positions is not None and length is not None and positions < length:
-        yield error(f"{positions} positions are too few for sequences of {length} tokens: it should be {length}")
+    if max_position_embeddings < seq_length:
+        few = f"{max_position_embeddings} positions are too few for sequences of {seq_length} tokens"
+        yield error(f"{few}: it should be {seq_length}")
 
 
-def initial_weights(facts: Facts) -> Iterator[Remark]:
+def initial_weights(h: int, init_method_std: float, size: float) -> Iterator[Remark]:
     """init_method_std against sqrt(2 / 5h), for 1B parameters and more: above 3 x a warning, above 2 x a note.
 
     Megatron's default of 0.02 is 3.4 x it at 11600 wide. What changed tr8 was 0.006 there.
 
     Source: BigScience lessons learned; tr8-104B chronicle, experiment 11; Nguyen & Salazar 2019 (arXiv:1910.05895).
     """
-    h, std = facts.hidden_size, facts.init_method_std
-    if h is None or std is None or (scale(facts) or 0) < BILLION:
+    std = init_method_std
+    if size < BILLION:
         return
     right = math.sqrt(2 / (5 * h))
     said = f"init_method_std {std:g} is {std / right:.2g} x sqrt(2 / (5 x {h})): about {right:.2g} is stable"
@@ -167,17 +162,15 @@ def initial_weights(facts: Facts) -> Iterator[Remark]:
         yield note(said)
 
 
-def embedding_layernorm(facts: Facts) -> Iterator[Remark]:
+def embedding_layernorm(embed_layernorm: bool, precision: str, size: float) -> Iterator[Remark]:
     """fp16 at 100B parameters and more without a LayerNorm after the embedding.
 
     With it tr8b trained well up to iteration 14k. With bf16 it is not needed, and costs zero-shot accuracy.
 
     Source: BigScience lessons learned; Le Scao et al. 2022, section 4.3 (arXiv:2210.15424).
     """
-    size = scale(facts)
-    if facts.embed_layernorm is not False or facts.precision != "fp16" or size is None or size < 100 * BILLION:
-        return
-    yield warning(
-        f"{big(size)} parameters in fp16 without --embed-layernorm: add it before the first step (it has weights), "
-        "or train in bf16"
-    )
+    if not embed_layernorm and precision == "fp16" and size >= 100 * BILLION:
+        yield warning(
+            f"{big(size)} parameters in fp16 without --embed-layernorm: add it before the first step (it has weights), "
+            "or train in bf16"
+        )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.jobscript.derived import BILLION, scale, steps_of, total_steps, track_of, warmup_steps
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.derived import steps_of, track_of
+from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.lint.finding import Remark, error, note, warning
-from sentinel.vocabulary.pacing import Position
+from sentinel.vocabulary.pacing import BILLION, Position
 
-_GPT3_WARMUP_TOKENS = 375e6
-"""X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B."""
+_GPT3_WARMUP_TOKENS = 375e6  # X of the tutorial: GPT-3's LR warmup. Source: Brown et al. 2020, appendix B.
 
 
 def slw_without_batch_ramp(facts: Facts) -> Iterator[Remark]:
@@ -59,10 +58,8 @@ def slw_decays_by_tokens(facts: Facts) -> Iterator[Remark]:
 
     Source: DeepSpeed's curriculum tutorial, section 2.4; Li, Zhang & He 2022, appendix A.2.
     """
-    if facts.curriculum is None or facts.lr_decay_tokens is not None:
-        return
     given = facts.lr_decay_samples or facts.lr_decay_iters
-    if not given:
+    if facts.curriculum is None or facts.lr_decay_tokens is not None or not given:
         return
     batch = 1 if facts.lr_decay_samples else facts.global_batch_size
     tokens = f" {given * facts.seq_length * batch}" if facts.seq_length and batch else ""
@@ -72,7 +69,9 @@ def slw_decays_by_tokens(facts: Facts) -> Iterator[Remark]:
     )
 
 
-def slw_warms_up_by_samples(facts: Facts) -> Iterator[Remark]:
+def slw_warms_up_by_samples(
+    facts: Facts, slw: Curriculum, warmup: float | None = None, size: float | None = None
+) -> Iterator[Remark]:
     """With SLW the LR warmup is not counted in tokens, which come slowly, and ends where those tokens are consumed.
 
     X / min_difficulty samples where the length hardly grows meanwhile; counted along the curriculum where that can be
@@ -81,17 +80,14 @@ def slw_warms_up_by_samples(facts: Facts) -> Iterator[Remark]:
 
     Source: DeepSpeed's curriculum tutorial, section 2.5; tr8b-104B chronicle, CL experiment 2.
     """
-    slw = facts.curriculum
-    if slw is None:
-        return
     if facts.lr_warmup_tokens:
         yield warning(
             f"with SLW an LR warmup of {facts.lr_warmup_tokens} tokens is slow: say --lr-warmup-samples "
             f"{_samples(facts, facts.lr_warmup_tokens)}, which see those tokens"
         )
         return
-    warmup, batch, first = warmup_steps(facts), facts.global_batch_size, slw.min_difficulty
-    if not warmup or batch is None or first is None or (scale(facts) or 0) < BILLION:
+    batch, first = facts.global_batch_size, slw.min_difficulty
+    if not warmup or batch is None or first is None or (size or 0) < BILLION:
         return
     track = track_of(facts)
     tokens = warmup * batch * first if track is None else track.reach(Position(), step=round(warmup)).tokens
@@ -110,13 +106,12 @@ def _samples(facts: Facts, tokens: float) -> str:
     return "tokens / min_difficulty" if not first else str(round(tokens / first))
 
 
-def first_length(facts: Facts) -> Iterator[Remark]:
+def first_length(slw: Curriculum, size: float | None = None) -> Iterator[Remark]:
     """min_difficulty: 8 for millions of parameters, 64 for billions; a multiple of 8, and below the full length.
 
     Source: DeepSpeed's curriculum tutorial, section 1.
     """
-    first = facts.curriculum.min_difficulty if facts.curriculum else None
-    last = facts.curriculum.max_difficulty if facts.curriculum else None
+    first, last = slw.min_difficulty, slw.max_difficulty
     if first is None:
         return
     if last is not None and first >= last:
@@ -125,21 +120,20 @@ def first_length(facts: Facts) -> Iterator[Remark]:
         yield warning(
             f"min_difficulty {first} is not a multiple of 8, which tensor cores ask for: {-(-first // 8) * 8} is"
         )
-    if first < 64 and (scale(facts) or 0) >= BILLION:
+    if first < 64 and (size or 0) >= BILLION:
         yield warning(
             f"min_difficulty {first} is for millions of parameters; a model of billions overfits sequences "
             "that short: start with 64"
         )
 
 
-def last_length(facts: Facts) -> Iterator[Remark]:
+def last_length(slw: Curriculum, seq_length: int) -> Iterator[Remark]:
     """max_difficulty = seq_length, the full length.
 
     Source: DeepSpeed's curriculum tutorial, section 1.
     """
-    last = facts.curriculum.max_difficulty if facts.curriculum else None
-    full = facts.seq_length
-    if last is None or full is None or last == full:
+    last, full = slw.max_difficulty, seq_length
+    if last is None or last == full:
         return
     if last > full:
         yield error(f"max_difficulty {last} is above the sequence length of {full}: it should be {full}")
@@ -150,29 +144,26 @@ def last_length(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def length_step(facts: Facts) -> Iterator[Remark]:
+def length_step(slw: Curriculum) -> Iterator[Remark]:
     """difficulty_step: a multiple of 8 (16 for int8), and not much more, for the steps are to be small.
 
     Source: DeepSpeed's curriculum tutorial, section 1.1.
     """
-    step = facts.curriculum.difficulty_step if facts.curriculum else None
+    step = slw.difficulty_step
     if step is not None and step % 8:
         yield warning(f"difficulty_step {step} is not a multiple of 8, which tensor cores ask for: 8 is usual")
     elif step is not None and step > 64:
         yield note(f"difficulty_step {step} makes coarse steps; smaller ones are more stable, 8 is usual")
 
 
-def slw_duration(facts: Facts) -> Iterator[Remark]:
+def slw_duration(slw: Curriculum, total: float | None = None, warmup: float | None = None) -> Iterator[Remark]:
     """T, from the first length to the last: over before the run is, and a few multiples of the LR warmup.
 
     Less than one LR warmup is a warning: the full length then meets the peak LR. The paper's T were 7 to 90 x.
 
     Source: Li, Zhang & He 2022, section 4 and Table 1 (arXiv:2108.06084); DeepSpeed's curriculum tutorial, section 1.1.
     """
-    slw = facts.curriculum
-    if slw is None:
-        return
-    steps, total, warmup = slw.total_steps, total_steps(facts), warmup_steps(facts)
+    steps = slw.total_steps
     if not steps:
         if slw.schedule in ("fixed_linear", "fixed_root"):
             yield error(f"{slw.schedule} needs a total_curriculum_step: a few multiples of the LR warmup's steps")
@@ -191,7 +182,7 @@ def slw_duration(facts: Facts) -> Iterator[Remark]:
         )
 
 
-def discrete_stages(facts: Facts) -> Iterator[Remark]:
+def discrete_stages(slw: Curriculum, warmup: float | None = None) -> Iterator[Remark]:
     """fixed_discrete: one length more than switches, both rising; no stage held longer than the LR warmup before a jump
     to twice its length.
 
@@ -199,8 +190,7 @@ def discrete_stages(facts: Facts) -> Iterator[Remark]:
 
     Source: DeepSpeed's curriculum tutorial, section 1.3; Li, Zhang & He 2022, section 5.1.
     """
-    slw = facts.curriculum
-    if slw is None or slw.schedule != "fixed_discrete":
+    if slw.schedule != "fixed_discrete":
         return
     lengths, switches = slw.difficulties, slw.max_steps
     if len(lengths) != len(switches) + 1:
@@ -212,7 +202,6 @@ def discrete_stages(facts: Facts) -> Iterator[Remark]:
     if list(lengths) != sorted(set(lengths)) or list(switches) != sorted(set(switches)):
         yield error("fixed_discrete's lengths and max_steps should rise")
         return
-    warmup = warmup_steps(facts)
     for length, longer, begin, end in zip(lengths, lengths[1:], (0, *switches), switches, strict=False):
         if warmup and longer >= 2 * length and end - begin > warmup:
             yield warning(
@@ -221,7 +210,7 @@ def discrete_stages(facts: Facts) -> Iterator[Remark]:
             )
 
 
-def validation_under_slw(facts: Facts) -> Iterator[Remark]:
+def validation_under_slw(slw: Curriculum, eval_interval: int) -> Iterator[Remark]:
     """Steps between validations against the steps between two lengths, T x step / (max - min).
 
     The training loss is measured at the current length, so only the validation tells. Rarer than every fourth
@@ -229,27 +218,24 @@ def validation_under_slw(facts: Facts) -> Iterator[Remark]:
 
     Source: tr8b-104B chronicle, CL experiment 2.
     """
-    slw = facts.curriculum
-    if slw is None or facts.eval_interval is None:
-        return
-    if facts.eval_interval == 0:
+    if eval_interval == 0:
         yield warning("with SLW only the validation loss, at full length, tells how the run is: validate")
     if not (slw.total_steps and slw.min_difficulty and slw.max_difficulty) or slw.max_difficulty <= slw.min_difficulty:
         return
     each = slw.total_steps * (slw.difficulty_step or 8) / (slw.max_difficulty - slw.min_difficulty)
-    if facts.eval_interval > 4 * max(each, 1):
+    if eval_interval > 4 * max(each, 1):
         yield note(
-            f"with SLW only the validation loss tells, and it is taken every {facts.eval_interval} steps while "
+            f"with SLW only the validation loss tells, and it is taken every {eval_interval} steps while "
             f"the length changes every {each:.0f}: let --eval-interval be near {max(1, round(each))}"
         )
 
 
-def old_curriculum_block(facts: Facts) -> Iterator[Remark]:
+def old_curriculum_block(slw: Curriculum) -> Iterator[Remark]:
     """The JSON's top-level `curriculum_learning`, which DeepSpeed took away in 0.19.8.
 
     Source: DeepSpeed 0.19.8, runtime/config.py.
     """
-    if facts.curriculum is not None and facts.curriculum.old_block:
+    if slw.old_block:
         yield note(
             "the JSON's curriculum_learning block is taken by DeepSpeed up to 0.19.7, and refused from 0.19.8 on"
         )

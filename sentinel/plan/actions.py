@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.vocabulary.overrides import Anchor, Overrides
-
-__all__ = [
-    "KINDS",
-    "Action",
-    "CutTensorBoard",
-    "PointLatest",
-    "PrepareJob",
-    "QuarantineCheckpoints",
-    "RestorePinned",
-    "StartJob",
-    "StopJob",
-    "VerifyCheckpoint",
-    "WriteOverrides",
-    "describe",
-    "to_json",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +28,8 @@ class PrepareJob:
     """Make ready what the restart will submit, and have it checked, while the old job still runs."""
 
     incident: str | None
-    rollback: str | None
-    """None for a restart without a rollback."""
-
-    overrides: Overrides | None = None
-    """What the rollback changes, where that is to be done in the job script."""
+    rollback: str | None  # None for a restart without a rollback
+    overrides: Overrides | None = None  # what the rollback changes, where that is to be done in the job script
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +37,8 @@ class StopJob:
     """Ask the run's processes and jobs to end, then make them, and see them gone; those that wait are taken back."""
 
     jobs: tuple[str, ...]
-    spare: str | None = None
-    """The rollback whose own job is let be; None stops all."""
-
-    keep_stacks: bool = False
-    """Whether the stacks of its processes are kept first: it hangs, and somebody will want to know where."""
+    spare: str | None = None  # the rollback whose own job is let be; None stops all
+    keep_stacks: bool = False  # whether the stacks of its processes are kept first, since it hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +67,7 @@ class CutTensorBoard:
     at: Anchor
     incident: str
     rollback: str
-    git_work_tree: str | None = None
-    """The git work tree that the folder lies in, to be said in the plan; None for none."""
+    git_work_tree: str | None = None  # the git work tree that the folder lies in, to be said in the plan; None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +83,8 @@ class StartJob:
 
     incident: str | None
     rollback: str | None
-    follow_up: bool = False
-    """Whether it goes on from a checkpoint that the rollback itself has saved: then what is done once was done."""
+    follow_up: bool = False  # from a checkpoint that the rollback itself has saved: then what is done once was done
 
-
-Action = (
-    VerifyCheckpoint
-    | RestorePinned
-    | PrepareJob
-    | StopJob
-    | QuarantineCheckpoints
-    | PointLatest
-    | CutTensorBoard
-    | WriteOverrides
-    | StartJob
-)
 
 KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
@@ -132,15 +97,19 @@ KINDS = {
     WriteOverrides: "write_overrides",
     StartJob: "start_job",
 }
+_OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
+Action = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """The action as a JSON object with its kind."""
     return {"kind": KINDS[type(action)]} | asdict(action)
 
 
+def span(tags: Sequence[str]) -> str:
+    return tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
+
+
 def describe(action: Action) -> str:
-    """The action as a person reads it."""
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"
@@ -151,19 +120,17 @@ def describe(action: Action) -> str:
         case StopJob(jobs):
             return f"stop the job ({', '.join(jobs)}) and see it gone"
         case QuarantineCheckpoints(tags, incident, _):
-            span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
-            return (
-                f"move {len(tags)} later checkpoint{'s' * (len(tags) > 1)} ({span}) into the quarantine of {incident}"
-            )
-        case PointLatest(None, _, _, _):
-            return "take `latest` away: start from scratch"
+            later = f"{len(tags)} later checkpoint{'s' * (len(tags) > 1)}"
+            return f"move {later} ({span(tags)}) into the quarantine of {incident}"
         case PointLatest(tag, _, _, _):
-            return f"point `latest` at {tag}"
+            return "take `latest` away: start from scratch" if tag is None else f"point `latest` at {tag}"
         case CutTensorBoard(at, _, rollback, work_tree):
-            git = f". Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
+            cut = f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
+            if not work_tree:
+                return cut
             return (
-                f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
-                f"{f'{git}commits or pushes there should wait' if work_tree else ''}"
+                f"{cut}. Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
+                "commits or pushes there should wait"
             )
         case WriteOverrides(overrides):
             return f"write overrides.json for {overrides.rollback}"

@@ -6,27 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident_events import Event, event
+from sentinel.plan.incident import Event
+from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
 from sentinel.plan.look import Look, Memory, Turn
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Life
 from sentinel.plan.policy import Policy
 from sentinel.plan.trouble import Alert, Severity, troubles_of, unsettled, updated
-from sentinel.plan.witnesses import Life
 
-__all__ = ["alerts_of", "failed_look", "with_alerts"]
-
-_UNKNOWN_S = 60.0
-"""Seconds for which the state of a job that trains well may be unknown before a person is told."""
-
+_UNKNOWN_S = 60.0  # seconds for which the state of a job that trains well may be unknown before a person is told
 _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
 def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`).
-
-    While the readings are away nothing is known of the job: its topics stay as they were.
-    """
+    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
+    readings are away nothing is known of the job: its topics stay as they were."""
     kind, within_s = look.verdict.kind, policy.confirm_within_s
     blind = look.verdict.reason if kind is VerdictKind.BLIND else None
     alerts = [
@@ -37,8 +31,8 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
     if blind is not None:
         return tuple(alerts)
     hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts += [Alert(topic="overlap", reason=look.run.overlap), _unknown(look, policy)]
-    alerts += [Alert(topic="stalled", reason=hangs)]
+    alerts.append(Alert(topic="overlap", reason=look.run.overlap))
+    alerts += [_unknown(look, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))
     elif turn is not None and turn.down is not None:
@@ -49,10 +43,8 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
 
 
 def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
-    """The turn with what is due of the alerts, and with its memory of what is wrong.
-
-    What an earlier daemon has told, and the log does not say to be over, goes on.
-    """
+    """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
+    and the log does not say to be over, goes on."""
     troubles = {**troubles_of(look.events), **turn.memory.troubles}
     records, memory = _told(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
@@ -67,24 +59,22 @@ def failed_look(
 
 def _told(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
     troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
-    lasted = {t.topic: f"it lasted {now_unix_s - t.since_unix_s:.0f} s" for t in over}
-    ended = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted.items()]
-    begun = [
-        event("troubled", None, topic=t.topic, severity=t.severity, reason=t.reason, since_unix_s=t.since_unix_s)
-        for t in due
-    ]
-    return (*ended, *begun), replace(memory, troubles=troubles)
+    lasted = ((t.topic, f"it lasted {now_unix_s - t.since_unix_s:.0f} s") for t in over)
+    records = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted]
+    for t in due:
+        facts = {"topic": t.topic, "severity": t.severity, "reason": t.reason, "since_unix_s": t.since_unix_s}
+        records.append(event("troubled", None, **facts))
+    return tuple(records), replace(memory, troubles=troubles)
 
 
 def _struggling(look: Look, policy: Policy) -> tuple[Alert, ...]:
-    run, jobs = look.run, look.run.jobs
+    jobs = look.run.jobs
     if look.failure is not None:
         return (_struggle(look.failure.reason, look, policy),)
     if not jobs.known and not jobs.elsewhere:
         return (_struggle(f"job state unknown: {jobs.why_unknown}", look, policy),)
-    if unsettled(look.events, run.now_unix_s, within_s=policy.confirm_within_s):
-        return ()
-    return (Alert(topic="struggling"),)
+    known = not unsettled(look.events, look.run.now_unix_s, within_s=policy.confirm_within_s)
+    return (Alert(topic="struggling"),) if known else ()
 
 
 def _struggle(reason: str, look: Look | None, policy: Policy) -> Alert:
@@ -93,24 +83,15 @@ def _struggle(reason: str, look: Look | None, policy: Policy) -> Alert:
 
 
 def _unknown(look: Look, policy: Policy) -> Alert:
-    """Why nothing could be done: told at once where something is to be done, else when it lasts.
-
-    In mode observe the job may be another account's.
-    """
+    """Why nothing could be done: told at once where something is to be done, else when it lasts."""
     run, why = look.run, None
-    if not run.jobs.known or _before_its_first_attempt(run):
-        pass
-    elif policy.mode == "observe":
+    theirs = any(writer.foreign for writer in run.jobs.writers)
+    # attached to a run whose job waits or has yet to be submitted: its checkpoints are old
+    before_first = not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)
+    if run.jobs.known and not before_first:
         known = life_of(run)
-        why = known.sentence if known.life is Life.UNKNOWN else None
-    else:
-        why = hindered(run)
+        of_anybody = known.sentence if known.life is Life.UNKNOWN else None
+        why = of_anybody if policy.mode == "observe" else hindered(run)  # to observe, it may be another account's
     due = run.open_incident is not None or look.verdict.kind in _TO_ACT_ON
     severity: Severity = "warning" if policy.mode == "observe" else "critical"
     return Alert(topic="unknown", reason=why, severity=severity, within_s=0.0 if due else _UNKNOWN_S)
-
-
-def _before_its_first_attempt(run: RunState) -> bool:
-    """Whether sentinel was attached to a run whose job waits or has yet to be submitted: its checkpoints are old."""
-    theirs = any(writer.foreign for writer in run.jobs.writers)
-    return not run.attempts and not theirs and all(sign.age_s >= run.gone_after_s for sign in run.signs)

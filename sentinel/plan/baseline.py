@@ -9,10 +9,8 @@ from typing import Any
 from sentinel.vocabulary.codec import fields_of, read
 from sentinel.vocabulary.overrides import STANDING
 from sentinel.vocabulary.pacing import Position, Track
-from sentinel.vocabulary.run_started import AS_REPORTED, RunStarted, reported_settings
+from sentinel.vocabulary.sample import AS_REPORTED, RunStarted, reported_settings
 from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
-
-__all__ = ["Baseline", "baseline_of", "filled", "lr_warmup_steps", "warmup_end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +18,11 @@ class Baseline(TrainingSettings):
     """What the run trained with when the incident began, and who says so: each rung changes this, not what the last
     rung left. None is what the trainer has not reported; a schedule that does nothing is one that is switched off."""
 
-    lr_from_start: bool | None = None
-    """Whether the trainer counts the LR's warmup from the run's beginning at every restart, as Megatron does."""
-
-    from_arguments: tuple[str, ...] = ()
-    """Fields of this that were read from the trainer's arguments, not from what it runs with."""
-
-    by_script: tuple[str, ...] = ()
-    """The fields that the trainer has not reported, and that its job script shows."""
+    lr_from_start: bool | None = None  # whether the LR's warmup counts from the run's beginning, as Megatron's does
+    from_arguments: tuple[str, ...] = ()  # fields read from the trainer's arguments, not from what it runs with
+    by_script: tuple[str, ...] = ()  # fields that the trainer has not reported, and that its job script shows
 
     def without_script(self) -> Baseline:
-        """What the trainer itself has reported."""
         unsaid: dict[str, Any] = dict.fromkeys(self.by_script)
         return replace(self, **unsaid, by_script=()) if unsaid else self
 
@@ -44,7 +36,6 @@ class Baseline(TrainingSettings):
         return TrainingSettings(**kept | {"free": free, "skipped": self.skipped or None})
 
     def to_json(self) -> dict[str, Any]:
-        """As `opened` records it."""
         return fields_of(self)
 
     @classmethod
@@ -76,10 +67,8 @@ def filled(reported: Baseline, script: Baseline | None) -> Baseline:
 
 
 def warmup_end(started: RunStarted) -> int | None:
-    """The step at which the attempt's LR, sequence length, random-LTD and curriculum have come to their ends.
-
-    None where none of them is known in steps.
-    """
+    """The step at which the attempt's LR, sequence length, random-LTD and curriculum have come to their ends. None
+    where none of them is known in steps."""
     settings = reported_settings(started)
     ends = [settings.lr.warmup_end] if settings.lr is not None and settings.lr.unit == "steps" else []
     others = (settings.seqlen, settings.random_ltd, settings.curriculum)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.applicability import not_applied
 from sentinel.plan.baseline import Baseline
+from sentinel.plan.forecast import gpu_hours, lost_so_far, lost_steps
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait, rollback_id
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
-from sentinel.plan.mitigation import changes, overrides_for
-from sentinel.plan.observation import RunState
+from sentinel.plan.mitigation import changes, not_applied, overrides_for
+from sentinel.plan.observation import Life, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import gpu_hours, lost_so_far, lost_steps
 from sentinel.plan.proof import unreported
 from sentinel.plan.rollback import Plan, no_room, not_yet_verified, on_hold, plan_rollback
 from sentinel.plan.target import Target, choose_target
-from sentinel.plan.witnesses import Life
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides
-
-__all__ = ["decide", "decision_of", "has_not_healed", "onset_past", "plan_recovery", "skipped"]
 
 
 def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
@@ -37,11 +33,9 @@ def plan_recovery(verdict: Verdict, run: RunState, policy: Policy) -> Plan:
 
 
 def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal.
-
-    A rung that only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't
-    be carried out is a skip to record; the next rung is decided once it is recorded.
-    """
+    """The next rung and its target, as a decision to record; or a checkpoint to verify first; or a refusal. A rung that
+    only watches is a wait to record: it has no actions, and no budget stands against it. A rung that can't be carried
+    out is a skip to record; the next rung is decided once it is recorded."""
     if (refused := _nothing_decided_now(run, policy)) is not None:
         return refused
     if incident.tried >= len(policy.ladder):
@@ -57,7 +51,7 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         begin = run.last_step if run.last_step is not None else incident.alarm_step or 0
         until = begin + rung.wait_steps
         wait = Wait(rung=rung.name, hypothesis=rung.hypothesis, from_step=begin, until_step=until)
-        return Plan(wait=wait, reason=f"watch until step {wait.until_step} whether the run heals by itself")
+        return Plan(wait=wait, reason=f"watch until step {until} whether the run heals by itself")
     if sum(len(i.rollbacks) for i in run.incidents) >= policy.rollback_budget:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:
@@ -66,7 +60,6 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
 
 
 def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
-    """The rung's target and overrides as a decision; a skip where it can't be carried out; or what is against it."""
     target = choose_target(incident, rung, run, policy)
     try:
         decision = _decision(incident, rung, target, run, policy)
@@ -76,38 +69,26 @@ def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> P
         return skipped(rung, unapplied)
     if (first := not_yet_verified(run.checkpoint(target.tag) if target.tag else None)) is not None:
         return first
-    if lost_so_far(run.incidents) + decision.lost_steps > policy.lost_steps_budget:
-        return Plan(
-            refusal=f"rolling back to step {target.global_step} would lose {decision.lost_steps} steps, more "
-            f"than is left of the budget of {policy.lost_steps_budget}"
-        )
     if (refused := _too_dear(decision, run, policy)) is not None:
         return refused
-    carried_out = plan_rollback(decision, run, policy)
-    if carried_out.refusal is not None:
-        return carried_out
-    return Plan(actions=carried_out.actions, decision=decision, reason=target.reason)
+    plan = plan_rollback(decision, run, policy)
+    return plan if plan.refusal is not None else Plan(actions=plan.actions, decision=decision, reason=target.reason)
 
 
 def skipped(rung: Rung, reason: str) -> Plan:
-    """The plan for a rung that can't be carried out: it is recorded as skipped, with the reason, a sentence."""
-    return Plan(
-        skip=Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason),
-        reason=f"rung {rung.name!r} is skipped: {reason}",
-    )
+    skip = Skip(rung=rung.name, hypothesis=rung.hypothesis, reason=reason)
+    return Plan(skip=skip, reason=f"rung {rung.name!r} is skipped: {reason}")
 
 
 def _decision(incident: Incident, rung: Rung, target: Target, run: RunState, policy: Policy) -> Rollback:
-    rollback = rollback_id(incident.id, len(incident.rollbacks) + 1)
-    if target.tag is None:
-        anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
-    else:
+    anchor = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
+    if target.tag is not None:
         anchor = run.positions.get(target.global_step, Anchor(global_step=target.global_step))
     overrides = overrides_for(
         rung,
         incident.baseline,
         incident=incident.id,
-        rollback=rollback,
+        rollback=rollback_id(incident.id, len(incident.rollbacks) + 1),
         anchor=anchor,
         new_seed=max(run.seeds_used, default=incident.baseline.seed or 0) + 1,
         onset_past=onset_past(incident, policy),
@@ -126,7 +107,9 @@ def decision_of(
     restart: bool = True,
 ) -> Rollback:
     """The rollback to the target with these overrides: what it changes, loses, and what can't be confirmed of it."""
-    lost = lost_steps(target.global_step, run)
+    lost, unconfirmable = lost_steps(target.global_step, run), tuple(unreported(overrides, baseline))
+    if overrides.once is not None and run.jobs.rewrites_script:  # such a trainer has no record of what it did once
+        unconfirmable += (f"one-shot changes of {overrides.once.id}",)
     return Rollback(
         id=overrides.rollback,
         rung=rung,
@@ -138,7 +121,7 @@ def decision_of(
         decided_unix_s=run.now_unix_s,
         lost_steps=lost,
         lost_gpu_hours=gpu_hours(lost, run),
-        unconfirmed=_unconfirmable(overrides, baseline, run),
+        unconfirmed=unconfirmable,
         in_script=run.jobs.rewrites_script,
         restart=restart,
     )
@@ -151,13 +134,6 @@ def onset_past(incident: Incident, policy: Policy) -> int | None:
     return incident.onset_samples + policy.margin_steps * incident.batch_samples
 
 
-def _unconfirmable(overrides: Overrides, baseline: Baseline, run: RunState) -> tuple[str, ...]:
-    """Names of checks that this trainer will not answer; one that takes options has no record of what it did once."""
-    said = tuple(unreported(overrides, baseline))
-    once = overrides.once if run.jobs.rewrites_script else None
-    return said if once is None else (*said, f"one-shot changes of {once.id}")
-
-
 def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
     """Why the wait is over without having helped, as a sentence; None while it lasts."""
     if not run.jobs.writers and life_of(run).life is Life.GONE:
@@ -168,7 +144,6 @@ def has_not_healed(wait: Wait, verdict: Verdict, run: RunState) -> str | None:
 
 
 def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
-    """What has to pass before anything is decided."""
     if not run.jobs.known:  # the job's script is a part of what is decided upon
         return Plan(refusal=f"job state unknown: {run.jobs.why_unknown}", waits=True)
     if (refused := on_hold(run)) is not None:
@@ -184,11 +159,14 @@ def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
 
 
 def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
+    earlier = [r for i in run.incidents for r in i.rollbacks]
+    if lost_so_far(run.incidents) + decision.lost_steps > policy.lost_steps_budget:
+        return Plan(
+            refusal=f"rolling back to step {decision.target_step} would lose {decision.lost_steps} steps, more "
+            f"than is left of the budget of {policy.lost_steps_budget}"
+        )
     budget, cost = policy.gpu_hours_budget, decision.lost_gpu_hours
-    if budget is None or cost is None:
-        return None
-    left = budget - sum(r.lost_gpu_hours or 0.0 for i in run.incidents for r in i.rollbacks)
-    if cost <= left:
+    if budget is None or cost is None or cost <= (left := budget - sum(r.lost_gpu_hours or 0.0 for r in earlier)):
         return None
     return Plan(
         refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"

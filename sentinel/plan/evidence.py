@@ -1,27 +1,81 @@
-"""What shows whether a setting is in force: the attempt's start report, its first steps, and the same steps before."""
+"""What shows whether a setting is in force: the start report, the trainer's arguments, and the first steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.plan.known_options import argument
-from sentinel.plan.proof_value import Proof
+from sentinel.plan.incident import Proof
+from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import settings_of
 
-__all__ = ["CLIPPING", "FIRST_STEPS", "PRINTED", "Evidence", "Finding", "find", "same"]
+FIRST_STEPS = 3  # steps of a new attempt that the proof of its changes waits for
 
-FIRST_STEPS = 3
-"""Steps of a new attempt that the proof of its changes waits for."""
-
+# DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit
 CLIPPING = "clipping can be confirmed only by the trainer's own start report, samples cannot show it"
-"""DeepSpeed, Megatron and Hugging Face log the gradient's norm from before it is clipped: it exceeds any limit."""
+PRINTED = 1e-3  # logs print a learning rate to four digits: a reading may be wrong by this part of itself
 
-PRINTED = 1e-3
-"""Logs print a learning rate to four digits: so far may a reading lie from what it stands for, as a part of it."""
+# setting -> names of it in the command lines of Megatron-LM, Megatron-DeepSpeed, Hugging Face's TrainingArguments,
+# nanoGPT, Lightning, torchtitan and the reference trainer: in lower case, with hyphens, without the leading ones
+_NAMES = {
+    "lr": "lr learning-rate max-lr peak-lr base-lr lr-max",
+    "min_lr": "min-lr lr-min learning-rate-min",
+    "lr_warmup_steps": "lr-warmup-iters lr-warmup-steps lr-warmup warmup-iters warmup-steps num-warmup-steps "
+    "warmup-num-steps",
+    "clip_grad": "clip-grad max-grad-norm gradient-clipping gradient-clip-val grad-clip clip-grad-norm grad-norm-clip",
+    "seed": "seed data-seed",
+    "adam_beta1": "adam-beta1 beta1",
+    "adam_beta2": "adam-beta2 beta2",
+    "adam_eps": "adam-eps adam-epsilon eps",
+    "weight_decay": "weight-decay wd",
+    "loss_scale": "initial-loss-scale init-loss-scale loss-scale",
+    "seqlen": "seq-length seqlen seq-len max-seq-length max-seq-len block-size",
+    "global_batch": "global-batch-size global-batch total-batch-size",
+    "micro_batch": "micro-batch-size micro-batch per-device-train-batch-size",
+    "total_steps": "train-iters max-steps train-steps steps",
+}
+_SETTINGS = {name: setting for setting, names in _NAMES.items() for name in names.split()}
+
+_REPORTED_AS = {  # setting -> field of RunStarted
+    **{name: setting.reported_as or name for name, setting in settings_of().items() if setting.proof == "number"},
+    "seed": "seed",
+    "total_steps": "total_steps",
+}
+
+# Settings that loading a checkpoint replaces: that they were passed does not show that they are in force. DeepSpeed
+# loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's Trainer and
+# Megatron load the LR scheduler.
+_RESTORED = {"min_lr", "lr_warmup_steps", *(name for name, setting in settings_of().items() if setting.restored)}
+
+
+def setting_of(flag: str) -> str | None:
+    """The setting that the option or argument names: `--learning_rate` and `lr` are "lr"; None for any other."""
+    return _SETTINGS.get(flag.lstrip("-").lower().replace("_", "-"))
+
+
+def named_settings(options: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """(setting, flag, value) of each option `--flag=value` that names a known setting."""
+    for option in options:
+        flag, _, value = option.partition("=")
+        if (setting := setting_of(flag)) is not None:
+            yield setting, flag, value
+
+
+def wanted_number(value: str) -> float | None:
+    """The option's value as a number; None for one that is not (a shell variable, a word)."""
+    try:
+        return float(value.strip("'\"").replace("_", ""))
+    except ValueError:
+        return None
+
+
+def argument(setting: str, arguments: Mapping[str, Any]) -> float | None:
+    """The setting's value among a trainer's arguments, by any of its names; None where none of them is a number."""
+    numbers = (wanted_number(str(value)) for name, value in arguments.items() if setting_of(name) == setting)
+    return next((number for number in numbers if number is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +83,13 @@ class Evidence:
     """All that a new attempt has shown so far, and what the run showed before the change."""
 
     started: RunStarted
-    samples: tuple[Sample, ...] = ()
-    """The attempt's first steps, in order."""
-
-    before: RunStarted | None = None
-    """The start report of the attempt that diverged; None where it has none."""
-
-    lr_before: Mapping[int, float] = field(default_factory=dict)
-    """global_step -> learning rate of the same steps before the rollback."""
+    samples: tuple[Sample, ...] = ()  # the attempt's first steps, in order
+    before: RunStarted | None = None  # the start report of the attempt that diverged; None where it has none
+    lr_before: Mapping[int, float] = field(default_factory=dict)  # global_step -> lr of that step before the rollback
 
     def reported(self, name: str) -> Any:
-        """The start report's field; None where it was read from the trainer's arguments alone.
-
-        A checkpoint brings back the optimizer's settings: an argument shows what was asked for, not what is in force.
-        """
+        """The start report's field; None where it was read from the trainer's arguments alone. A checkpoint brings back
+        the optimizer's settings: an argument shows what was asked for, not what is in force."""
         return None if name in (self.started.from_arguments or ()) else getattr(self.started, name)
 
     def learning_rates(self) -> dict[int, float]:
@@ -55,110 +102,97 @@ class Evidence:
         return [(lr, self.lr_before[step]) for step, lr in rates if self.lr_before.get(step)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Whether a setting has the value that it was to have."""
 
     answer: Proof
-    seen: Any = None
-    """What was seen instead, or in confirmation; None where nothing was."""
-
-    why: str | None = None
-    """How the answer was come to, as a phrase, where `seen` does not tell."""
-
-    expected: Any = None
-    """What should have been seen, where that is not the wanted value itself."""
-
-
-_UNKNOWN = Finding(answer=Proof.NOT_VERIFIED)
+    seen: Any = None  # what was seen instead, or in confirmation; None where nothing was
+    why: str | None = None  # how the answer was come to, as a phrase, where `seen` does not tell
+    expected: Any = None  # what should have been seen, where that is not the wanted value itself
 
 
 def find(setting: str, wanted: float, evidence: Evidence) -> Finding:
     """Whether the setting is in force with the wanted value: by what was measured, else by the trainer's arguments."""
-    look = _MEASURED.get(setting)
-    found = look(wanted, evidence) if look is not None else _UNKNOWN
+    found = _measured(setting, wanted, evidence)
     if found.answer is not Proof.NOT_VERIFIED:
         return found
     passed = argument(setting, evidence.started.settings)
-    field_name = _REPORTED_AS.get(setting)
-    if passed is None and field_name is not None:
-        passed = getattr(evidence.started, field_name)
+    if passed is None and setting in _REPORTED_AS:
+        passed = getattr(evidence.started, _REPORTED_AS[setting])
     if passed is None:
         return found
     if not same(passed, wanted):
-        return Finding(answer=Proof.CONTRADICTED, seen=passed, why="the trainer's own arguments")
+        return Finding(Proof.CONTRADICTED, passed, "the trainer's own arguments")
     if setting in _RESTORED:
         why = "the trainer's arguments show it, and a checkpoint can bring the old value back"
-        return Finding(answer=Proof.NOT_VERIFIED, seen=found.seen, why=found.why or why)
-    return Finding(answer=Proof.CONFIRMED, seen=passed)
+        return Finding(Proof.NOT_VERIFIED, found.seen, found.why or why)
+    return Finding(Proof.CONFIRMED, passed)
 
 
 def same(one: float, other: float, tolerance: float = 1e-9) -> bool:
-    """Whether two numbers are equal, to so small a part of the larger."""
     return math.isclose(one, other, rel_tol=tolerance)
 
 
-def _lr(wanted: float, evidence: Evidence) -> Finding:
-    """The peak of the learning rate, by the learning rates of the first steps.
+def _measured(setting: str, wanted: float, evidence: Evidence) -> Finding:
+    match setting:
+        case "lr":
+            return _lr(wanted, evidence)
+        case "min_lr":
+            return _equal(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
+        case "lr_warmup_steps":
+            return _lr_warmup(wanted, evidence)
+        case "clip_grad":
+            found = _equal(wanted, evidence.reported("gradient_clipping"))
+            return replace(found, why=CLIPPING) if found.answer is Proof.NOT_VERIFIED else found
+        case "loss_scale":  # an overflow may have lowered it since the start, and it rises only after hundreds of steps
+            told = evidence.reported("loss_scale")
+            return _at_most(wanted, [s.loss_scale for s in evidence.samples]) if told is None else _equal(wanted, told)
+        case "seqlen":
+            return _at_most(wanted, [s.seqlen for s in evidence.samples])
+        case "global_batch":
+            return _at_most(wanted, [s.global_batch_samples for s in evidence.samples])
+    return _equal(wanted, evidence.reported(_REPORTED_AS[setting]) if setting in _REPORTED_AS else None)
 
-    A warmup or a decay only ever lowers them. Where the run took the same steps before, their ratio tells.
-    """
+
+def _equal(wanted: float, seen: float | None) -> Finding:
+    if seen is None:
+        return Finding(Proof.NOT_VERIFIED)
+    return Finding(Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen)
+
+
+def _at_most(wanted: float, values: Iterable[float | None]) -> Finding:
+    """A quantity of a step that a warmup can lower and nothing can raise."""
+    highest = max((value for value in values if value is not None), default=None)
+    if highest is not None and highest < wanted:
+        return Finding(Proof.NOT_VERIFIED, highest, "it may warm up")
+    return _equal(wanted, highest)
+
+
+def _lr(wanted: float, evidence: Evidence) -> Finding:
+    """The peak of the learning rate. A warmup or a decay only ever lowers it: the ratio to the same steps tells."""
     seen = evidence.learning_rates()
     if not seen:
-        return _UNKNOWN
+        return Finding(Proof.NOT_VERIFIED)
     step, highest = max(seen.items(), key=lambda pair: pair[1])
     if all(same(lr, wanted, PRINTED) for lr in seen.values()):
-        return Finding(answer=Proof.CONFIRMED, seen=highest)
+        return Finding(Proof.CONFIRMED, highest)
     if highest > wanted * (1 + PRINTED):
-        return Finding(answer=Proof.CONTRADICTED, seen=highest, why=f"the lr of step {step}")
+        return Finding(Proof.CONTRADICTED, highest, f"the lr of step {step}")
     pairs, peak = evidence.same_steps(), _peak_before(evidence)
-    if not pairs or peak is None or same(peak, wanted, PRINTED):
-        return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
-    if all(same(now, old, PRINTED) for now, old in pairs):
-        return Finding(answer=Proof.CONTRADICTED, seen=highest, why="the same steps had the same lr before")
-    if all(same(now * peak, old * wanted, 2 * PRINTED) for now, old in pairs):
-        return Finding(answer=Proof.CONFIRMED, seen=highest, why=f"{wanted / peak:g} times the lr of the same steps")
-    return Finding(answer=Proof.NOT_VERIFIED, seen=highest, why="it may warm up or decay")
+    if pairs and peak is not None and not same(peak, wanted, PRINTED):
+        if all(same(now, old, PRINTED) for now, old in pairs):
+            return Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before")
+        if all(same(now * peak, old * wanted, 2 * PRINTED) for now, old in pairs):
+            return Finding(Proof.CONFIRMED, highest, f"{wanted / peak:g} times the lr of the same steps")
+    return Finding(Proof.NOT_VERIFIED, highest, "it may warm up or decay")
 
 
 def _peak_before(evidence: Evidence) -> float | None:
     if evidence.before is None:
         return None
-    schedule = evidence.before.lr_schedule or {}
-    peak = schedule.get("peak", argument("lr", evidence.before.settings))
+    peak = (evidence.before.lr_schedule or {}).get("peak", argument("lr", evidence.before.settings))
     return float(peak) if isinstance(peak, int | float) and peak > 0 else None
-
-
-def _reported(name: str) -> Callable[[float, Evidence], Finding]:
-    def look(wanted: float, evidence: Evidence) -> Finding:
-        return _equal(wanted, evidence.reported(name))
-
-    return look
-
-
-def _equal(wanted: float, seen: float | None) -> Finding:
-    if seen is None:
-        return _UNKNOWN
-    return Finding(answer=Proof.CONFIRMED if same(seen, wanted) else Proof.CONTRADICTED, seen=seen)
-
-
-def _at_most(name: str) -> Callable[[float, Evidence], Finding]:
-    """A quantity of a step that a warmup can lower and nothing can raise."""
-
-    def look(wanted: float, evidence: Evidence) -> Finding:
-        seen = [value for sample in evidence.samples if (value := getattr(sample, name)) is not None]
-        if not seen:
-            return _UNKNOWN
-        if max(seen) < wanted:
-            return Finding(answer=Proof.NOT_VERIFIED, seen=max(seen), why="it may warm up")
-        return _equal(wanted, max(seen))
-
-    return look
-
-
-def _clip_grad(wanted: float, evidence: Evidence) -> Finding:
-    found = _equal(wanted, evidence.reported("gradient_clipping"))
-    return replace(found, why=CLIPPING) if found.answer is Proof.NOT_VERIFIED else found
 
 
 def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
@@ -167,41 +201,86 @@ def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
     if seen is None and schedule.get("unit") == "steps":
         seen = schedule.get("warmup")
     if seen is not None and same(seen, wanted):  # the trainer's arguments, as often as not: see _RESTORED
-        return Finding(answer=Proof.NOT_VERIFIED, seen=seen, why="no step tells the length of a warmup")
+        return Finding(Proof.NOT_VERIFIED, seen, "no step tells the length of a warmup")
     return _equal(wanted, seen)
 
 
-def _loss_scale(wanted: float, evidence: Evidence) -> Finding:
-    """At the start; an overflow may have lowered it since, and it rises only after hundreds of steps."""
-    if (told := evidence.reported("loss_scale")) is not None:
-        return _equal(wanted, told)
-    return _at_most("loss_scale")(wanted, evidence)
+Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
 
 
-def _min_lr(wanted: float, evidence: Evidence) -> Finding:
-    return _equal(wanted, (evidence.reported("lr_schedule") or {}).get("minimum"))
+def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
+    """The LR as it is reported, of the first step, and of the steps that were made. Where the change was written into a
+    job script, that trainer performs it in its own form: what is `changed` shows in its steps, and the rest stands
+    there as it did."""
+    if in_script:
+        if changed:
+            yield "lr of the first steps", _lr_in_script(lr, evidence)
+        return
+    started, reported = evidence.started, exactly(lr.to_json(), evidence.started.lr_schedule)
+    only_asked_for = evidence.reported("lr_schedule") is None and not evidence.learning_rates()
+    if only_asked_for and reported.answer is Proof.CONFIRMED:
+        reported = replace(reported, answer=Proof.NOT_VERIFIED)
+    yield "lr_schedule", reported
+    # Where it counts tokens, it counts those that random-LTD has left, if the trainer reports them.
+    tokens = started.consumed_tokens if started.effective_tokens is None else started.effective_tokens
+    first = lr.lr(step=(started.resumed_from or 0) + 1, consumed_tokens=tokens or 0)
+    yield "lr of the first step", exactly(first, started.lr)
+    if (found := _lr_of_steps(lr, evidence)) is not None:
+        yield "lr of the first steps", found
 
 
-_REPORTED_AS: Mapping[str, str] = {
-    **{name: setting.reported_as or name for name, setting in settings_of().items() if setting.proof == "number"},
-    "seed": "seed",
-    "total_steps": "total_steps",
-}
-"""Setting -> field of RunStarted."""
+def seqlen_seen(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
+    started = evidence.started
+    if not in_script:
+        yield "seqlen_schedule", exactly(seqlen.to_json(), started.seqlen_schedule)
+        if (first := seqlen.foreseen((started.resumed_from or 0) + 1)) is not None:
+            yield "seqlen of the first step", exactly(first, started.seqlen)
+    if (changed or not in_script) and (found := _lengths(seqlen, evidence, in_script=in_script)) is not None:
+        yield "seqlen of the first steps", found
 
-_MEASURED: Mapping[str, Callable[[float, Evidence], Finding]] = {
-    **{setting: _reported(name) for setting, name in _REPORTED_AS.items()},
-    "clip_grad": _clip_grad,
-    "lr": _lr,
-    "min_lr": _min_lr,
-    "lr_warmup_steps": _lr_warmup,
-    "loss_scale": _loss_scale,
-    "seqlen": _at_most("seqlen"),
-    "global_batch": _at_most("global_batch_samples"),
-}
-_RESTORED = {"min_lr", "lr_warmup_steps", *(name for name, setting in settings_of().items() if setting.restored)}
-"""Settings that loading a checkpoint replaces: that they were passed does not show that they are in force.
 
-DeepSpeed loads the optimizer's groups, the loss scale and (ZeRO 1 and 2, fused Adam) the clipping; Hugging Face's
-Trainer and Megatron load the LR scheduler.
-"""
+def exactly(expected: Any, reported: Any) -> Finding:
+    """Equal as JSON holds them, numbers to 1 part in 10^9; what was not reported is not verified."""
+    if reported is None:
+        return Finding(Proof.NOT_VERIFIED, expected=expected)
+    numbers = isinstance(expected, float) and isinstance(reported, int | float)
+    equal = same(expected, reported) if numbers else expected == reported
+    return Finding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
+
+
+def _lr_of_steps(lr: LrSchedule, evidence: Evidence) -> Finding | None:
+    seen = evidence.learning_rates()
+    if not seen or {lr.unit, lr.decay_unit or lr.unit} != {"steps"}:
+        return None
+    for step, value in seen.items():
+        if not same(value, lr.lr(step=step), PRINTED):
+            return Finding(Proof.CONTRADICTED, value, f"the lr of step {step}", lr.lr(step=step))
+    first = min(seen)
+    return Finding(Proof.CONFIRMED, seen[first], expected=lr.lr(step=first))
+
+
+def _lr_in_script(lr: LrSchedule, evidence: Evidence) -> Finding:
+    """What counts is that the same steps have another lr than before. No lr may lie above the peak."""
+    highest = max(evidence.learning_rates().values(), default=None)
+    if highest is not None and highest > lr.peak * (1 + PRINTED):
+        return Finding(Proof.CONTRADICTED, highest, expected=f"at most {lr.peak:g}")
+    pairs, another = evidence.same_steps(), "another lr than before"
+    if not pairs:
+        return Finding(Proof.NOT_VERIFIED, highest, expected=another)
+    if all(same(now, old, PRINTED) for now, old in pairs):
+        return Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before", another)
+    return Finding(Proof.CONFIRMED, highest, expected=another)
+
+
+def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> Finding | None:
+    """Each step's length, as far as it can be foreseen; where a script performs it, as far as it is a warmup at all."""
+    first = None
+    for sample in evidence.samples:
+        expected, seen = seqlen.foreseen(sample.global_step), sample.seqlen
+        first = sample if first is None and seen is not None else first
+        if expected is None or seen in (None, expected) or (in_script and seen is not None and seen < seqlen.full):
+            continue
+        return Finding(Proof.CONTRADICTED, seen, f"the length of step {sample.global_step}", expected)
+    if first is not None:
+        return Finding(Proof.CONFIRMED, first.seqlen, expected=seqlen.foreseen(first.global_step))
+    return Finding(Proof.NOT_VERIFIED, expected=seqlen.to_json()) if in_script else None

@@ -1,33 +1,61 @@
-"""Where an incident stands: its rollbacks, waits and skipped rungs, as the incident log's events add up to them."""
+"""Where an incident stands: its rollbacks, waits, skipped rungs and proofs."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.proof_value import Proof, failure
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Overrides, encode_overrides
 
-__all__ = [
-    "Approval",
-    "Incident",
-    "Proposal",
-    "Rollback",
-    "Skip",
-    "Status",
-    "Wait",
-    "digest_of",
-    "incident_id",
-    "overrides_to_json",
-    "rollback_id",
-]
+Event = Mapping[str, Any]  # of the incident log, as a line of it holds one: see `incident_events`
 
+
+class Proof(StrEnum):
+    """What is known of one change."""
+
+    CONFIRMED = "confirmed"
+    CONTRADICTED = "contradicted"
+    NOT_VERIFIED = "not verified"
+
+
+# event -> what it says that an attempt has shown of a rollback's changes
+PROOFS = {"proved": Proof.CONFIRMED, "not_verified": Proof.NOT_VERIFIED, "not_proved": Proof.CONTRADICTED}
+
+
+def failure(reason: str, proof: Proof | None, doubts: Iterable[str]) -> str:
+    """A failed restart as a phrase: only a rung whose every change is confirmed can be said not to have helped."""
+    if proof is Proof.CONFIRMED:
+        return f"did not help: {reason}"
+    return f"failed, and it is not verified that {', '.join(doubts) or 'the change'} took effect: {reason}"
+
+
+def proof_of(event: Event) -> tuple[Proof, tuple[str, ...]]:
+    """What an event of a proof says, and the checks that it leaves in doubt. Older logs have `proved` where a change
+    was never reported, as long as the plan had foreseen that."""
+    checks = event.get("checks") or ()
+    if event["event"] == "not_proved":
+        return Proof.CONTRADICTED, tuple(c["what"] for c in checks if answer_of(c) is Proof.CONTRADICTED)
+    silent = [c["what"] for c in checks if c.get("changed", True) and answer_of(c) is Proof.NOT_VERIFIED]
+    return (Proof.NOT_VERIFIED if silent else Proof.CONFIRMED), tuple(silent)
+
+
+def answer_of(check: Mapping[str, Any]) -> Proof:
+    """The answer of a check as a log holds it; older logs have `holds`, true for a silence that was foreseen."""
+    if "answer" in check:
+        return Proof(check["answer"])
+    if not check.get("holds", True):
+        return Proof.CONTRADICTED
+    return Proof.NOT_VERIFIED if "reported" in check and check["reported"] is None else Proof.CONFIRMED
+
+
+# open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
+# recovery; stopped: a person is needed; closed
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
-"""open: found, nothing decided; decided: being carried out; applied: waits for the proof; holding: proved, waits for
-recovery; stopped: a person is needed; closed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,58 +65,27 @@ class Rollback:
     id: str
     rung: str
     hypothesis: str
-    target_tag: str | None
-    """None is from scratch."""
-
+    target_tag: str | None  # None is from scratch
     target_step: int
     overrides: Overrides
     changes: tuple[str, ...]
     decided_unix_s: float
-    lost_steps: int
-    """Optimizer steps that the rollback threw away."""
-
-    lost_gpu_hours: float | None = None
-    """What those steps took; None where pace or size of the run was not known."""
-
-    unconfirmed: tuple[str, ...] = ()
-    """What of it the plan said beforehand that this trainer can't confirm: names of checks."""
-
-    in_script: bool = False
-    """Whether its changes were made in the job script, in that trainer's own form."""
-
-    restart: bool = True
-    """Whether the job is started again after the rollback."""
-
-    moved_tags: tuple[str, ...] = ()
-    """Checkpoints that its quarantine was to take, over all its intents."""
-
-    begun: bool = False
-    """Whether anything of the run's files may have been changed for it: an action upon them was intended."""
-
-    applied: bool = False
-    """Whether every action of it was seen done."""
-
-    taken_back: bool = False
-    """Whether what was done of it has been taken back since."""
-
-    starts: int = 0
-    """How often the job's start was intended."""
-
+    lost_steps: int  # optimizer steps that the rollback threw away
+    lost_gpu_hours: float | None = None  # what those steps took; None where pace or size of the run was not known
+    unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
+    in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
+    restart: bool = True  # whether the job is started again after the rollback
+    moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
+    begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
+    applied: bool = False  # whether every action of it was seen done
+    taken_back: bool = False  # whether what was done of it has been taken back since
+    starts: int = 0  # how often the job's start was intended
     last_start_unix_s: float | None = None
-    last_start_attempt: int | None = None
-    """The newest attempt when the job's start was last intended, 0 for none; None where that was not recorded."""
-
-    attempt: int | None = None
-    """The attempt that was started for it."""
-
-    proof: Proof | None = None
-    """Whether its changes took effect; None while no attempt has shown."""
-
-    doubts: tuple[str, ...] = ()
-    """What is contradicted, or not verified: names of checks."""
-
-    failed: str | None = None
-    """Why the restart failed; None while it has not. Only where `proof` is confirmed did the rung not help."""
+    last_start_attempt: int | None = None  # the newest attempt then, 0 for none; None where it was not recorded
+    attempt: int | None = None  # the attempt that was started for it
+    proof: Proof | None = None  # whether its changes took effect; None while no attempt has shown
+    doubts: tuple[str, ...] = ()  # what is contradicted, or not verified: names of checks
+    failed: str | None = None  # why the restart failed; only where `proof` is confirmed did the rung not help
 
     @property
     def proved(self) -> bool | None:
@@ -98,12 +95,9 @@ class Rollback:
     @property
     def result(self) -> str | None:
         """What became of it, as a phrase, where that is settled by its proof or its failure; else None."""
-        named = ", ".join(self.doubts) or "what was changed"
         if self.proof is Proof.CONTRADICTED:
-            return f"did not take effect: {named}"
-        if self.failed is None:
-            return None
-        return failure(self.failed, self.proof, self.doubts)
+            return f"did not take effect: {', '.join(self.doubts) or 'what was changed'}"
+        return None if self.failed is None else failure(self.failed, self.proof, self.doubts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +107,8 @@ class Wait:
     rung: str
     hypothesis: str
     from_step: int
-    until_step: int
-    """The step at which a run that is still diverged has not healed."""
-
-    failed: str | None = None
-    """Why it is over without having helped; None while it lasts."""
+    until_step: int  # the step at which a run that is still diverged has not healed
+    failed: str | None = None  # why it is over without having helped; None while it lasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +117,7 @@ class Skip:
 
     rung: str
     hypothesis: str
-    reason: str
-    """What can't be done, and by whom; a sentence."""
+    reason: str  # what can't be done, and by whom; a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +133,7 @@ class Proposal:
 class Approval:
     """A person's yes to a proposal."""
 
-    digest: str
-    """Of the decision that they saw."""
-
+    digest: str  # of the decision that they saw
     by: str
     time_unix_s: float
 
@@ -156,49 +144,29 @@ class Incident:
 
     id: str
     opened_unix_s: float
-    attempt: int
-    """The attempt that diverged."""
-
+    attempt: int  # the attempt that diverged
     onset_range: tuple[int, int] | None
     alarm_step: int | None
-    onset_tokens: int | None
-    """consumed_tokens at the late end of the onset; None where tokens were not reported."""
-
-    onset_samples: int | None = None
-    """consumed_samples at the late end of the onset; None where samples were not reported."""
-
-    batch_samples: int | None = None
-    """Samples of the step at the late end of the onset; None where that was not reported."""
-
-    best_mean: float | None
-    """Best 20-sample mean of the loss before the onset, nats."""
-
+    onset_tokens: int | None  # consumed_tokens at the late end of the onset; None where tokens were not reported
+    onset_samples: int | None = None  # consumed_samples there; None where samples were not reported
+    batch_samples: int | None = None  # samples of that step; None where that was not reported
+    best_mean: float | None  # best 20-sample mean of the loss before the onset, nats
     reason: str
     led_by: tuple[str, ...]
     baseline: Baseline
-    ignored: str | None = None
-    """The rollback that did not take effect, where that is what the incident is about; it waits for a person from its
-    beginning, and ends with the incident of that rollback."""
-
-    overrides_before: Overrides | None = None
-    """overrides.json as it was when the incident began; None where there was none."""
-
+    ignored: str | None = None  # the rollback whose missing effect it is about: it ends with that one's incident
+    overrides_before: Overrides | None = None  # overrides.json when the incident began; None where there was none
     status: Status = "open"
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     shadows: int = 0
-    proposal: Proposal | None = None
-    """The last one; a decision takes it away."""
-
+    proposal: Proposal | None = None  # the last one; a decision takes it away
     purged: bool = False
     outcome: str | None = None
-    note: str | None = None
-    """The sentence that it was stopped or closed with."""
-
+    note: str | None = None  # the sentence that it was stopped or closed with
     closed_unix_s: float | None = None
-    undoing: str | None = None
-    """What an undo was begun of and not brought to its end: a rollback's id, or its own for all of it; else None."""
+    undoing: str | None = None  # what an unfinished undo was begun of: a rollback's id, or its own for all of it
 
     @property
     def half_done(self) -> Rollback | None:
@@ -211,23 +179,18 @@ class Incident:
     @property
     def current(self) -> Rollback | None:
         """The rollback that is in force, or None when the next one is still to be decided."""
-        if self.rollbacks and self.rollbacks[-1].failed is None:
-            return self.rollbacks[-1]
-        return None
+        return self.rollbacks[-1] if self.rollbacks and self.rollbacks[-1].failed is None else None
 
     @property
     def waiting(self) -> Wait | None:
-        """The wait that is under way, or None."""
         return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
 
     @property
     def tried(self) -> int:
-        """How many rungs of the ladder have had their turn."""
         return len(self.rollbacks) + len(self.waits) + len(self.skips)
 
 
 def incident_id(number: int) -> str:
-    """incident-1 is the run's first."""
     return f"incident-{number}"
 
 
@@ -237,15 +200,12 @@ def rollback_id(incident: str, number: int) -> str:
 
 
 def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:
-    """overrides.json as `opened` and `decided` record it."""
     return None if overrides is None else load_object(encode_overrides(overrides))
 
 
 def digest_of(decision: Rollback) -> str:
-    """SHA-256, in hex, of what a person agrees to: rung, target, every override, and what can't be confirmed of it.
-
-    Not of the time of the decision, nor of the steps that are lost meanwhile.
-    """
+    """SHA-256, in hex, of what a person agrees to: rung, target, every override, and what can't be confirmed of it. Not
+    of the time of the decision, nor of the steps that are lost meanwhile."""
     document = {
         "rollback": decision.id,
         "rung": decision.rung,

@@ -1,4 +1,4 @@
-"""The incident log's events, as they are written; `incident_fold` reads them.
+"""The incident log's events, as they are written, and `fold`, which adds them up to incidents.
 
 One JSON object per line, each with `event`, `incident` and `time_unix_s` (added when it is
 written). `sentinel.plan.sentences` says each as a sentence.
@@ -29,47 +29,43 @@ written). `sentinel.plan.sentences` says each as a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.incident import Rollback, incident_id, overrides_to_json
+from sentinel.plan.incident import (
+    PROOFS,
+    Event,
+    Incident,
+    Proof,
+    Proposal,
+    Rollback,
+    Skip,
+    Wait,
+    incident_id,
+    overrides_to_json,
+    proof_of,
+)
 from sentinel.plan.proof import Check, outcome
-from sentinel.plan.proof_value import Proof
-from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.errors import IncidentLogError, LineError, SentinelError
+from sentinel.vocabulary.names import checked_name, why_not_a_name
+from sentinel.vocabulary.numbers import dump_json, seconds_problem, shown, to_number
+from sentinel.vocabulary.overrides import Overrides, decode_overrides
 from sentinel.vocabulary.sample import Sample
-
-__all__ = [
-    "Event",
-    "OnsetReadings",
-    "closed",
-    "decided",
-    "event",
-    "ignored",
-    "onset_readings",
-    "opened",
-    "proof",
-    "rung_failed",
-]
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnsetReadings:
-    """What the run's past says of an onset; None where it was not reported."""
+    """What the run's past says of the late end of an onset, as `opened` records it; None where it was not reported."""
 
-    best_mean: float | None = None
-    """Best 20-sample mean of the loss before the early end of the onset, nats."""
-
-    consumed_tokens: int | None = None
-    """At the late end of the onset, as the next two."""
-
-    consumed_samples: int | None = None
+    onset_tokens: int | None = None
+    onset_samples: int | None = None
     batch_samples: int | None = None
+    best_mean: float | None = None  # best 20-sample mean of the loss before the early end of the onset, nats
 
 
 def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
@@ -82,12 +78,12 @@ def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full
             at = sample
     if at is None:
         return OnsetReadings(best_mean=best.value)
-    return OnsetReadings(
-        best_mean=best.value,
-        consumed_tokens=at.consumed_tokens,
-        consumed_samples=at.consumed_samples,
-        batch_samples=at.global_batch_samples,
-    )
+    position = {"onset_tokens": at.consumed_tokens, "onset_samples": at.consumed_samples}
+    return OnsetReadings(**position, batch_samples=at.global_batch_samples, best_mean=best.value)
+
+
+def event(kind: str, incident: str | None, **facts: Any) -> Event:
+    return {"event": kind, "incident": incident, **facts}
 
 
 def opened(
@@ -101,17 +97,11 @@ def opened(
     onset: OnsetReadings | None = None,
 ) -> Event:
     """A new incident. Without a verdict it is a person's own, and has no onset. `attempt`: 0 for none."""
-    readings = onset or OnsetReadings()
     return {
-        "event": "opened",
-        "incident": incident_id(number),
-        "attempt": attempt,
+        **event("opened", incident_id(number), attempt=attempt),
         "onset_range": verdict.onset_range if verdict else None,
         "alarm_step": verdict.alarm_step if verdict else None,
-        "onset_tokens": readings.consumed_tokens,
-        "onset_samples": readings.consumed_samples,
-        "batch_samples": readings.batch_samples,
-        "best_mean": readings.best_mean,
+        **asdict(onset or OnsetReadings()),
         "reason": reason,
         "led_by": verdict.led_by if verdict else [],
         "baseline": baseline.to_json(),
@@ -119,18 +109,11 @@ def opened(
     }
 
 
-def event(kind: str, incident: str | None, **facts: Any) -> Event:
-    """One of the events above that is no more than its facts."""
-    return {"event": kind, "incident": incident, **facts}
-
-
 def stopped(incident: str, reason: str) -> Event:
-    """sentinel does not act on the incident any more."""
     return event("stopped", incident, reason=reason)
 
 
 def closed(incident: str, outcome: str, reason: str) -> Event:
-    """The end of an incident."""
     return event("closed", incident, outcome=outcome, reason=reason)
 
 
@@ -142,42 +125,29 @@ def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, c
     return {**opened(number, attempt, baseline, rollback.overrides, reason=reason), "ignored": rollback.id}
 
 
+_DECISION = ("changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script", "restart")
+
+
 def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event:
     """`decided`, `proposed` or `shadow`: a rung, its target and what it changes."""
     return {
-        "event": kind,
-        "incident": incident,
-        "rollback": decision.id,
-        "rung": decision.rung,
-        "hypothesis": decision.hypothesis,
+        **event(kind, incident, rollback=decision.id, rung=decision.rung, hypothesis=decision.hypothesis),
         "target": {"tag": decision.target_tag, "global_step": decision.target_step},
         "overrides": overrides_to_json(decision.overrides),
-        "changes": decision.changes,
-        "lost_steps": decision.lost_steps,
-        "lost_gpu_hours": decision.lost_gpu_hours,
-        "unconfirmed": decision.unconfirmed,
-        "in_script": decision.in_script,
-        "restart": decision.restart,
+        **{name: getattr(decision, name) for name in _DECISION},
         **facts,
     }
 
 
 def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
-    """What the attempt has shown of each change."""
-    kind = _PROOFS[outcome(checks)]
-    return event(
-        kind, rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=[c.to_json() for c in checks]
-    )
+    kind, told = next(k for k, found in PROOFS.items() if found is outcome(checks)), [c.to_json() for c in checks]
+    return event(kind, rollback.overrides.incident, rollback=rollback.id, attempt=attempt, checks=told)
 
 
 def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict) -> Event:
     """The restart has failed; only where its changes are confirmed is it the rung that did not help."""
     return {
-        "event": "rung_failed",
-        "incident": rollback.overrides.incident,
-        "rollback": rollback.id,
-        "attempt": attempt,
-        "reason": reason,
+        **event("rung_failed", rollback.overrides.incident, rollback=rollback.id, attempt=attempt, reason=reason),
         "proof": None if rollback.proof is None else str(rollback.proof),
         "doubts": rollback.doubts,
         "onset_range": verdict.onset_range,
@@ -185,8 +155,152 @@ def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict)
     }
 
 
-_PROOFS = {
-    Proof.CONFIRMED: "proved",
-    Proof.CONTRADICTED: "not_proved",
-    Proof.NOT_VERIFIED: "not_verified",
-}
+def checked_event(event: dict[str, Any]) -> dict[str, Any]:
+    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
+    if not isinstance(event.get("event"), str):
+        raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
+    if (incident := event.get("incident")) is not None:
+        why = why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
+        if why is not None:
+            raise LineError(f"incident {why}")
+    time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
+    if time_unix_s is None or math.isnan(time_unix_s):
+        raise LineError("time_unix_s is missing")
+    if (why := seconds_problem(time_unix_s)) is not None:
+        raise LineError(f"time_unix_s {why}")
+    return event
+
+
+def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
+    """Where each incident stands, in the order they were opened. IncidentLogError for an event that makes no sense."""
+    incidents: dict[str, Incident] = {}
+    for number, event in enumerate(events, 1):
+        try:
+            _take(incidents, event)
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SentinelError) as error:
+            raise IncidentLogError(f"event {number} of the incident log makes no sense: {error!r}") from error
+    return tuple(incidents.values())
+
+
+_STRINGS = ("rung", "hypothesis", "reason", "outcome", "digest", "rollback")
+_WHOLE = ("attempt", "alarm_step", "lost_steps", "from_step", "until_step", "newest_attempt")
+
+
+def _take(incidents: dict[str, Incident], event: Event) -> None:
+    kind = event["event"]
+    for keys, expected in ((_STRINGS, str), (_WHOLE, int)):
+        if odd := [key for key in keys if not isinstance(event.get(key), expected | None)]:
+            raise IncidentLogError(f"{odd[0]} should be of type {expected.__name__}, not {shown(event[odd[0]])}")
+    if kind == "opened":
+        incidents[checked_name(event["incident"], "incident")] = _opened(event)
+        return
+    if event["incident"] is None:  # a restart after a crash: no incident's story
+        return
+    incident = incidents[event["incident"]]
+    if kind in ("intent", "done") and event["action"]["kind"] == "undo":  # of the incident, or of one rollback
+        if kind == "intent":
+            incident.undoing = event["rollback"] or incident.id
+            return
+        for rollback in incident.rollbacks:
+            rollback.taken_back |= event["rollback"] in (None, rollback.id)
+        return
+    _of_incident(incident, kind, event)
+    if kind == "closed":
+        for other in incidents.values():
+            if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
+                _of_incident(other, kind, event)
+    if incident.rollbacks:
+        _of_rollback(incident, incident.rollbacks[-1], kind, event)
+
+
+def _of_incident(incident: Incident, kind: str, event: Event) -> None:
+    time_unix_s = float(event["time_unix_s"])
+    match kind:
+        case "decided":
+            incident.rollbacks.append(_decided(event, time_unix_s))
+            incident.status, incident.proposal = "decided", None
+        case "proposed":
+            incident.proposal = Proposal(digest=event["digest"], proposed_unix_s=time_unix_s)
+        case "expired" if incident.proposal is not None:
+            incident.proposal = replace(incident.proposal, expired=True)
+        case "waiting":
+            facts = {key: event[key] for key in ("rung", "hypothesis", "from_step", "until_step")}
+            incident.waits.append(Wait(**facts))
+        case "wait_over":
+            incident.waits[-1] = replace(incident.waits[-1], failed=event["reason"])
+        case "rung_skipped":
+            incident.skips.append(Skip(rung=event["rung"], hypothesis=event["hypothesis"], reason=event["reason"]))
+        case "shadow":
+            incident.shadows += 1
+        case "stopped":
+            incident.status, incident.note = "stopped", event["reason"]
+        case "closed":
+            incident.status, incident.outcome, incident.note = "closed", event["outcome"], event["reason"]
+            incident.closed_unix_s, incident.undoing = time_unix_s, None
+        case "baseline_completed":
+            incident.baseline = Baseline.from_json(event["baseline"])
+        case "purged":
+            incident.purged = True
+
+
+def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event) -> None:
+    if kind == "intent":
+        _intended(rollback, event["action"], event)
+    elif kind == "applied":
+        rollback.applied, incident.status = True, "applied"
+    elif kind in PROOFS:
+        rollback.attempt = event["attempt"]
+        rollback.proof, rollback.doubts = proof_of(event)
+        incident.status = incident.status if kind == "not_proved" else "holding"
+    elif kind == "rung_failed":
+        rollback.failed, incident.status = event["reason"], "open"
+
+
+def _intended(rollback: Rollback, action: Event, event: Event) -> None:
+    if action["kind"] in ("quarantine_checkpoints", "point_latest", "cut_tensorboard", "write_overrides"):
+        rollback.begun, rollback.taken_back = True, False
+    if action["kind"] == "start_job":
+        rollback.starts += 1
+        rollback.last_start_unix_s = float(event["time_unix_s"])
+        rollback.last_start_attempt = (event["newest_attempt"] or 0) if "newest_attempt" in event else None
+    elif action["kind"] == "quarantine_checkpoints":
+        rollback.moved_tags += tuple(checked_name(tag, "tags") for tag in action["tags"])
+
+
+def _opened(event: Event) -> Incident:
+    onset, about = event["onset_range"], event.get("ignored")
+    later: Event = {key: event.get(key) for key in ("onset_samples", "batch_samples", "ignored")}  # not in older logs
+    return Incident(
+        id=event["incident"],
+        opened_unix_s=float(event["time_unix_s"]),
+        onset_range=None if onset is None else (onset[0], onset[1]),
+        **{key: event[key] for key in ("attempt", "alarm_step", "onset_tokens", "reason")},
+        **later,
+        best_mean=to_number(event["best_mean"], "best_mean"),
+        led_by=_texts(event["led_by"], "led_by"),
+        baseline=Baseline.from_json(event["baseline"]),
+        status="stopped" if about else "open",
+        note=event["reason"] if about else None,
+        overrides_before=None if event.get("overrides") is None else decode_overrides(dump_json(event["overrides"])),
+    )
+
+
+def _decided(event: Event, time_unix_s: float) -> Rollback:
+    tag, later = event["target"]["tag"], ("lost_gpu_hours", "in_script", "restart")  # not in the oldest logs
+    return Rollback(
+        id=checked_name(event["rollback"], "rollback"),
+        target_tag=None if tag is None else checked_name(tag, "target"),
+        target_step=event["target"]["global_step"],
+        overrides=decode_overrides(dump_json(event["overrides"])),
+        changes=_texts(event["changes"], "changes"),
+        decided_unix_s=time_unix_s,
+        unconfirmed=_texts(event.get("unconfirmed", []), "unconfirmed"),
+        **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
+        **{key: event[key] for key in later if key in event},
+    )
+
+
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise IncidentLogError(f"{name} should be a list of strings, not {shown(values)}")
+    return tuple(values)

@@ -7,20 +7,16 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import POSITIVE, outside
 from sentinel.vocabulary.pacing import SLW_AND_BATCH, Shortening
-from sentinel.vocabulary.ranges import POSITIVE, outside
 from sentinel.vocabulary.training_settings import OptimizerSettings
 
-__all__ = ["DEFAULT_LADDER", "Rung", "TargetRule"]
-
+# how far back a rung rolls: see `choose_target`
 TargetRule = Literal["near", "earlier", "before_risky_window", "scratch"]
-"""How far back a rung rolls: see `choose_target`."""
 
+# the pacings of a SeqlenSchedule, by their names
 SeqlenPacing = Literal["fixed_linear", "fixed_root", "fixed_discrete", "mixed", "adaptive", "custom"]
-"""The pacings of a SeqlenSchedule, by their names."""
-
-DifficultyKind = Literal["percentile", "value"]
-"""The kinds of a DifficultySchedule."""
+DifficultyKind = Literal["percentile", "value"]  # the kinds of a DifficultySchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,28 +191,28 @@ class Rung(OptimizerSettings):
 
 
 _FLAG = r"--[A-Za-z][A-Za-z0-9_-]*"
+# key -> how its entries look, in words and as a pattern
 _FREE_FORM = {
     "environment": ("'NAME=value'", r"[^=-][^=]*=.*"),
     "options": ("'--flag=value', or '--flag' for a switch", rf"{_FLAG}(=.*)?"),
     "remove_options": ("'--flag', without a value", _FLAG),
 }
-"""Key -> how its entries look, in words and as a pattern."""
 
 _NAMING = ("name", "hypothesis")
+# beginning of keys -> those of them that have to be there where any is
 _TOGETHER = {
     "seqlen_": ("seqlen_start",),
     "batch_size_": ("batch_size_start", "batch_size_samples"),
     "random_ltd_": ("random_ltd_start", "random_ltd_total_steps"),
     "curriculum_": ("curriculum_metric", "curriculum_index", "curriculum_total_steps"),
 }
-"""Beginning of keys -> those of them that have to be there where any is."""
 
+# key -> the pacings that have it
 _OF_PACINGS = {
     "seqlen_total_steps": ("fixed_linear", "fixed_root", "fixed_discrete", "mixed"),
     "seqlen_root_degree": ("fixed_root",),
     "seqlen_function": ("custom",),
 }
-"""Key -> the pacings that have it."""
 
 
 DEFAULT_LADDER: tuple[Rung, ...] = (

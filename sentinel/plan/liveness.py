@@ -7,20 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.plan.incident import Incident
-from sentinel.plan.observation import JobsSeen, RunState
-from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Life, RunState, Sign
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Known", "hindered", "life_of", "rollback_of"]
+_SETTLE_S = 60.0  # seconds without a sign of life that an end needs which is likely, and not certain
+_SETTLE_STEPS = 5  # the same in steps, for a trainer whose steps are long
 
-_SETTLE_S = 60.0
-"""Seconds without a sign of life that an end needs which is likely, and not certain."""
-
-_SETTLE_STEPS = 5
-"""The same in steps, for a trainer whose steps are long."""
-
+# a checkpoint's file that is so much newer than the last attempt's journal was written by somebody else
 _SAVED_LATER_S = 60.0
-"""A checkpoint's file that is so much newer than the last attempt's journal was written by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +26,11 @@ class Known:
 
 
 def life_of(run: RunState, *, spare: str | None = None) -> Known:
-    """Whether anything of the run may write, but what was started for the rollback `spare`.
-
-    Alive: the launcher sees it, so that it can be stopped. Gone: the scheduler says by id that the job has ended,
-    or the process is seen dead on its own machine, or an attempt's files were silent for `run.gone_after_s`. All else
-    is unknown: a fresh file without a visible job, an attempt that grows after its job has ended, and a checkpoint or
-    a log of any age where no attempt is known, since a save can take its time and the journal may lie elsewhere.
-    """
+    """Whether anything of the run may write, but what was started for the rollback `spare`. Alive: the launcher sees
+    it, so that it can be stopped. Gone: the scheduler says by id that the job has ended, or the process is seen dead on
+    its own machine, or an attempt's files were silent for `run.gone_after_s`. All else is unknown: a fresh file without
+    a visible job, an attempt that grows after its job has ended, and a checkpoint or a log of any age where no attempt
+    is known, since a save can take its time and the journal may lie elsewhere."""
     jobs = run.jobs
     if not jobs.known:
         return Known(Life.UNKNOWN, f"job state unknown: {jobs.why_unknown}")
@@ -46,23 +38,21 @@ def life_of(run: RunState, *, spare: str | None = None) -> Known:
     running = [w.id for w in others if not w.pending]
     doubt = next(_doubts(run, spare, visible=bool(running)), None)
     if doubt is not None:
-        after_s = run.gone_after_s
         return Known(
             Life.UNKNOWN,
             f"job state unknown: {doubt}; nothing is done until that is resolved, or no file is written "
-            f"for {after_s:g} s",
+            f"for {run.gone_after_s:g} s",
         )
     if running:
         return Known(Life.ALIVE, " and ".join(running))
     if (sign := _unreported(run, spare)) is not None:
-        what, age_s = sign.what, max(0.0, sign.age_s)
         return Known(
             Life.UNKNOWN,
-            f"job state unknown: {what} was written {age_s:.0f} s ago, and no attempt has reported itself; [run] "
-            "state_dir should name the folder that the trainer writes its journal to",
+            f"job state unknown: {sign.what} was written {max(0.0, sign.age_s):.0f} s ago, and no attempt has reported "
+            "itself; [run] state_dir should name the folder that the trainer writes its journal to",
         )
-    newest = next(iter(_of_others(run, spare)), None)
-    why = newest.fate.sentence if newest is not None and newest.fate is not None else "no job of the run is seen"
+    fate = next((attempt.fate for attempt in _of_others(run, spare)), None)
+    why = fate.sentence if fate is not None else "no job of the run is seen"
     return Known(Life.GONE, why)
 
 
@@ -75,26 +65,22 @@ def hindered(run: RunState, *, spare: str | None = None) -> str | None:
 
 
 def rollback_of(started: RunStarted, jobs: JobsSeen, incidents: Iterable[Incident]) -> str | None:
-    """The rollback whose job writes now, if the attempt has begun since that was started; None where nobody can say.
-
-    By the attempts' numbers: a log's times are another clock's than the daemon's. An attempt that is numbered anew (a
-    log that was rotated before the daemon was started again) is taken for it where it has no time of its own and
-    resumed from the rollback's own target.
-    """
+    """The rollback whose job writes now, if the attempt has begun since that was started; None where nobody can say. By
+    the attempts' numbers: a log's times are another clock's than the daemon's. An attempt that is numbered anew (a log
+    that was rotated before the daemon was started again) is taken for it where it has no time of its own and resumed
+    from the rollback's own target."""
     labels = {writer.rollback for writer in jobs.writers if not writer.pending}
     label = labels.pop() if len(labels) == 1 else None
     rollback = next((r for i in incidents for r in i.rollbacks if r.id == label), None)
-    if label is None or rollback is None or rollback.last_start_unix_s is None:
+    if rollback is None or rollback.last_start_unix_s is None:
         return None
     if rollback.last_start_attempt is not None and started.attempt > rollback.last_start_attempt:
         return label
-    if math.isfinite(started.time_unix_s):
-        return None
-    return label if (started.resumed_from or 0) == rollback.overrides.anchor.global_step else None
+    from_its_target = (started.resumed_from or 0) == rollback.overrides.anchor.global_step
+    return label if from_its_target and not math.isfinite(started.time_unix_s) else None
 
 
-def _of_others(run: RunState, spare: str | None) -> list[AttemptSeen]:
-    """The newest first."""
+def _of_others(run: RunState, spare: str | None) -> list[AttemptSeen]:  # the newest first
     return [a for a in reversed(run.attempts) if spare is None or a.rollback != spare]
 
 
@@ -114,9 +100,11 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
         if explained and fate is None:
             continue  # it names nothing, and a job is there that may have written it
         own = [sign for sign in run.signs if sign.attempt == attempt.number]
-        signs = [*own, *(anybodys if place == 0 else [])]
+        nameless = f"attempt {attempt.number} names neither a job nor a process that is seen"
+        end = nameless if fate is None else fate.sentence
+        but = f"{end}, and it has reported its end" if attempt.finished else end
         needed_s = _quiet_needed_s(attempt, run, newest=place == 0)
-        yield from _fresh(signs, needed_s, _of_the_end(attempt))
+        yield from _fresh([*own, *(anybodys if place == 0 else [])], needed_s, but)
         if place == 0 and own:
             later = [s for s in anybodys if s.checkpoint and s.age_s + _SAVED_LATER_S < own[0].age_s]
             yield from _fresh(later, _settle_s(run), f"attempt {attempt.number} wrote its journal long before that")
@@ -127,9 +115,7 @@ def _doubts(run: RunState, spare: str | None, *, visible: bool) -> Iterator[str]
 
 def _unreported(run: RunState, spare: str | None) -> Sign | None:
     """The newest file of a trainer that has never reported itself: after a save its silence is no evidence of its end.
-
-    A log alone may be of a job that ended before its first step: it counts for `gone_after_s`.
-    """
+    A log alone may be of a job that ended before its first step: it counts for `gone_after_s`."""
     last = run.jobs.fates.get(None)
     ours = spare is not None and any(w.rollback == spare for w in run.jobs.writers)
     if run.attempts or ours or (last is not None and last.life is Life.GONE):
@@ -139,17 +125,9 @@ def _unreported(run: RunState, spare: str | None) -> Sign | None:
 
 
 def _fresh(signs: Sequence[Sign], needed_s: float, but: str) -> Iterator[str]:
-    """What was written too recently for an end."""
     newest = min(signs, key=lambda sign: sign.age_s, default=None)
     if newest is not None and newest.age_s < needed_s:
         yield f"{newest.what} was written {max(0.0, newest.age_s):.0f} s ago, but {but}"
-
-
-def _of_the_end(attempt: AttemptSeen) -> str:
-    said = f"attempt {attempt.number} names neither a job nor a process that is seen"
-    if attempt.fate is not None:
-        said = attempt.fate.sentence
-    return f"{said}, and it has reported its end" if attempt.finished else said
 
 
 def _quiet_needed_s(attempt: AttemptSeen, run: RunState, *, newest: bool) -> float:
@@ -161,12 +139,8 @@ def _quiet_needed_s(attempt: AttemptSeen, run: RunState, *, newest: bool) -> flo
     if attempt.finished:
         needed_s = min(needed_s, settle_s if attempt.fate is not None else 0.0)
     if attempt.fate is not None and attempt.fate.life is Life.GONE:
-        needed_s = min(needed_s, _after(attempt.fate, settle_s))
+        needed_s = min(needed_s, 0.0 if attempt.fate.certain else settle_s)
     return needed_s
-
-
-def _after(fate: Fate, settle_s: float) -> float:
-    return 0.0 if fate.certain else settle_s
 
 
 def _settle_s(run: RunState) -> float:

@@ -13,49 +13,31 @@ from sentinel.judge.series import Series
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_events import Event, OnsetReadings
+from sentinel.plan.incident import Event, Incident, Rollback
+from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.observation import RunState
 from sentinel.plan.trouble import Alert, Trouble
-
-__all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "started_for"]
 
 
 class Outcome(IntEnum):
     """Why a watch has ended, as its exit code."""
 
-    FINISHED = 0
-    """The run reached its end and is healthy."""
-
-    NOT_WELL = 1
-    """The run reached its end with an incident that is not settled: in mode observe sentinel only reports it."""
-
-    PERSON_NEEDED = 4
-    """sentinel has stopped acting."""
+    FINISHED = 0  # the run reached its end and is healthy
+    NOT_WELL = 1  # the run reached its end with an incident that is not settled: mode observe only reports it
+    PERSON_NEEDED = 4  # sentinel has stopped acting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What a watch remembers from turn to turn. All of it may be lost at any time: it costs a repetition."""
 
-    announced: tuple[VerdictKind, int | None] | None = None
-    """The verdict and the attempt that were logged last."""
-
-    plateaus: frozenset[int] = frozenset()
-    """First steps of the plateaus that were logged."""
-
+    announced: tuple[VerdictKind, int | None] | None = None  # the verdict and the attempt that were logged last
+    plateaus: frozenset[int] = frozenset()  # first steps of the plateaus that were logged
     turns: int = 0
-    looked_again: bool = False
-    """Whether the last turn did nothing, since its look took too long."""
-
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
-    """Topic -> what is wrong now beside the loss, whether a person was told of it or not."""
-
-    verified_for: frozenset[str] = frozenset()
-    """Digests of approved proposals whose target was read once more since the approval."""
-
-    previews: Mapping[str, str | None] = field(default_factory=dict)
-    """Digest of a decision -> why the job script can't carry its changes; None where it can."""
+    looked_again: bool = False  # whether the last turn did nothing, since its look took too long
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)  # topic -> what is wrong, told or not
+    verified_for: frozenset[str] = frozenset()  # digests of approvals whose target was read once more since
+    previews: Mapping[str, str | None] = field(default_factory=dict)  # digest -> why the job script can't carry it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +45,7 @@ class Failure:
     """How the turn that was decided from this look has failed."""
 
     reason: str
-    permanent: bool = False
-    """Whether a person is needed; else it is tried again."""
+    permanent: bool = False  # whether a person is needed; else it is tried again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,36 +56,19 @@ class Look:
     series: Series
     run: RunState
     verdict: Verdict
-    events: tuple[Event, ...]
-    """The incident log, as it stands."""
-
-    took_s: float = 0.0
-    """Seconds that the look took."""
-
-    silent_s: float = 0.0
-    """Seconds since this watch found a new attempt or sample, by a clock that is never set."""
-
-    stalled_after_s: float = math.inf
-    """See Thresholds."""
-
-    onset: OnsetReadings | None = None
-    """Read where an incident is to be opened."""
-
-    evidence: Evidence | None = None
-    """Read where a new attempt has to prove a rollback."""
-
-    recovery: Recovery | None = None
-    """Read where a restart has to recover."""
-
-    paging_problem: str | None = None
-    """Why pages can't be written, as a sentence."""
-
+    events: tuple[Event, ...]  # the incident log, as it stands
+    took_s: float = 0.0  # seconds that the look took
+    silent_s: float = 0.0  # seconds since this watch found a new attempt or sample, by a clock that is never set
+    stalled_after_s: float = math.inf  # see Thresholds
+    onset: OnsetReadings | None = None  # read where an incident is to be opened
+    evidence: Evidence | None = None  # read where a new attempt has to prove a rollback
+    recovery: Recovery | None = None  # read where a restart has to recover
+    paging_problem: str | None = None  # why pages can't be written, as a sentence
     failure: Failure | None = None
     memory: Memory = field(default_factory=Memory)
 
     @property
     def newest_attempt(self) -> int | None:
-        """Its number; None before the first."""
         return max(self.history.attempts, default=None)
 
 
@@ -112,55 +76,23 @@ class Look:
 class Turn:
     """What is done in one turn, in the order of these fields; what a field has no value for is not done."""
 
-    reason: str
-    """Why just this, as a sentence."""
-
-    notes: tuple[str, ...] = ()
-    """Lines for the daemon's log."""
-
-    undo: tuple[Incident, ...] = ()
-    """Whose undo was begun and is carried to its end; one at most."""
-
-    pin: str | None = None
-    """The checkpoint that is kept from retention."""
-
-    message: str | None = None
-    """What the person at the terminal is told, beside the records."""
-
-    records: tuple[Event, ...] = ()
-    """Events for the incident log, to be written before the action."""
-
-    actions: tuple[Action, ...] = ()
-    """One at most: the next look sees its effect."""
-
-    on_record: bool = True
-    """Whether the action goes into the incident log: to read a checkpoint in mode observe is no action upon the run."""
-
-    incident: str | None = None
-    """What the action belongs to, for the incident log; None for a restart after a crash."""
-
+    reason: str  # why just this, as a sentence
+    notes: tuple[str, ...] = ()  # lines for the daemon's log
+    undo: tuple[Incident, ...] = ()  # whose undo was begun and is carried to its end; one at most
+    pin: str | None = None  # the checkpoint that is kept from retention
+    message: str | None = None  # what the person at the terminal is told, beside the records
+    records: tuple[Event, ...] = ()  # events for the incident log, to be written before the action
+    actions: tuple[Action, ...] = ()  # one at most: the next look sees its effect
+    on_record: bool = True  # whether the action is logged: reading a checkpoint in mode observe is none upon the run
+    incident: str | None = None  # what the action belongs to, for the incident log; None for a restart after a crash
     rollback: str | None = None
-
-    down: str | None = None
-    """Why the job stays down, where sentinel will not start it; it becomes an alert."""
-
-    down_within_s: float = 0.0
-    """Seconds for which it may be down before a person is told."""
-
-    alerts: tuple[Alert, ...] = ()
-    """What is wrong beside the loss, and what is not any more, once the action is done."""
-
-    alert_records: tuple[Event, ...] = ()
-    """What of it is due, for the incident log."""
-
-    verified_for: str | None = None
-    """Digest of the approved proposal that the action verifies the target for."""
-
-    outcome: Outcome | None = None
-    """Why the watch is over; None while it goes on."""
-
-    memory: Memory = field(default_factory=Memory)
-    """For the next look."""
+    down: str | None = None  # why the job stays down, where sentinel will not start it; it becomes an alert
+    down_within_s: float = 0.0  # seconds for which it may be down before a person is told
+    alerts: tuple[Alert, ...] = ()  # what is wrong beside the loss, and what is not any more, once the action is done
+    alert_records: tuple[Event, ...] = ()  # what of it is due, for the incident log
+    verified_for: str | None = None  # digest of the approved proposal that the action verifies the target for
+    outcome: Outcome | None = None  # why the watch is over; None while it goes on
+    memory: Memory = field(default_factory=Memory)  # for the next look
 
     @property
     def struggles(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sentinel.judge.verdict import Verdict
-from sentinel.plan.applicability import not_applied
-from sentinel.plan.baseline import Baseline
 from sentinel.plan.decision import decision_of
 from sentinel.plan.incident import incident_id, rollback_id
-from sentinel.plan.mitigation import overrides_for, plain_overrides
+from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_room, plan_rollback
@@ -17,16 +17,12 @@ from sentinel.plan.target import Target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides
 
-__all__ = ["Wanted", "plan_by_hand"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the person said."""
 
-    to: str
-    """A tag, or "scratch"."""
-
+    to: str  # a tag, or "scratch"
     rung: str | None = None
     seed: int | None = None
     start: bool = True
@@ -47,9 +43,8 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
             "target or pass --force"
         )
     if target is not None and not wanted.force and (ill := run.illness_at(step)) is not None:
-        return Plan(
-            refusal=f"{target.tag} contains the divergence: {ill.reason}; use an earlier target or pass --force"
-        )
+        why = ill.reason
+        return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused
     incident = incident_id(run.next_incident)
@@ -73,32 +68,26 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
 
 
 def _overrides(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy, incident: str, step: int) -> Overrides:
-    rollback = rollback_id(incident, 1)
-    anchor = run.positions.get(step, Anchor(global_step=step)) if step else Anchor(global_step=0)
-    baseline: Baseline = run.baseline
+    at: dict[str, Any] = {"incident": incident, "rollback": rollback_id(incident, 1), "anchor": Anchor(global_step=0)}
+    if step:
+        at["anchor"] = run.positions.get(step, Anchor(global_step=step))
     if wanted.rung is None:
-        overrides = plain_overrides(baseline, incident=incident, rollback=rollback, anchor=anchor)
+        overrides = plain_overrides(run.baseline, **at)
     else:
         rung = next((r for r in policy.ladder if r.name == wanted.rung), None)
         if rung is None:
-            raise ConfigError(
-                f"the ladder has no rung {wanted.rung!r}; it has {', '.join(r.name for r in policy.ladder)}"
-            )
+            known = ", ".join(r.name for r in policy.ladder)
+            raise ConfigError(f"the ladder has no rung {wanted.rung!r}; it has {known}")
+        seed = max(run.seeds_used, default=run.baseline.seed or 0) + 1
         past = _onset_past(verdict, run, policy)
-        seed = max(run.seeds_used, default=baseline.seed or 0) + 1
-        overrides = overrides_for(
-            rung, baseline, incident=incident, rollback=rollback, anchor=anchor, new_seed=seed, onset_past=past
-        )
+        overrides = overrides_for(rung, run.baseline, **at, new_seed=seed, onset_past=past)
     if wanted.seed is not None:
-        once = overrides.once or Once(id=rollback)
-        overrides = replace(overrides, once=replace(once, seed=wanted.seed))
+        overrides = replace(overrides, once=replace(overrides.once or Once(id=at["rollback"]), seed=wanted.seed))
     return overrides
 
 
 def _onset_past(verdict: Verdict, run: RunState, policy: Policy) -> int | None:
-    """The position in the data up to `margin_steps` past the late end of the onset, as far as the journals know it."""
-    if verdict.onset_range is None:
-        return None
-    onset = verdict.onset_range[1]
-    known = [step for step in run.positions if onset <= step <= onset + policy.margin_steps]
+    """consumed_samples up to `margin_steps` past the late end of the onset, as far as the journals know it."""
+    late = verdict.onset_range[1] if verdict.onset_range is not None else math.inf
+    known = [step for step in run.positions if late <= step <= late + policy.margin_steps]
     return run.positions[max(known)].consumed_samples if known else None

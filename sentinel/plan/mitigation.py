@@ -1,28 +1,31 @@
-"""What a rung changes at a restart: from what the run ran with to what the trainer is to do."""
+"""What a rung changes at a restart, and what of it the trainer or its job script can apply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.known_options import named_settings
+from sentinel.plan.evidence import named_settings
 from sentinel.plan.ladder import Rung
-from sentinel.plan.lr_changes import lr_for
+from sentinel.plan.observation import RunState
 from sentinel.plan.pacings import (
     batch_size_for,
     curriculum_for,
     left_as_it_is,
+    position_at,
     random_ltd_for,
     with_seqlen_of,
 )
+from sentinel.vocabulary.codec import fields_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, words_of
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.pacing import LrSchedule, Track
 from sentinel.vocabulary.training_settings import Free, OptimizerSettings, TrainingSettings, difference
 
-__all__ = ["added_words", "changes", "overrides_for", "plain_overrides"]
+_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
+_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")  # settings that say themselves how they go
 
 
 def overrides_for(
@@ -36,34 +39,27 @@ def overrides_for(
     onset_past: int | None = None,
 ) -> Overrides:
     """What the trainer is to do differently. ConfigError when the rung needs something that nobody has reported.
-
-    `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there.
-    """
+    `onset_past` is the position in the data that lies safely past the onset, for a rung that skips up to there."""
     if not rung.restarts:
         raise ConfigError(f"rung {rung.name!r} starts nothing: there is nothing to apply at a restart")
-    skip_samples = _skip_samples(rung, anchor, onset_past)
+    once = Once(
+        id=rollback,
+        seed=new_seed if rung.reseed else None,
+        skip_samples=_skip_samples(rung, anchor, onset_past),
+        reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
+        loss_scale=rung.loss_scale,
+    )
     try:
         standing = _changed(rung, baseline, anchor)
-        once = Once(
-            id=rollback,
-            seed=new_seed if rung.reseed else None,
-            skip_samples=skip_samples,
-            reset_moments=rung.reset_moments and anchor.global_step > 0,  # from scratch there are none to reset
-            loss_scale=_loss_scale(rung, baseline),
-        )
+        if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
+            raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
     except ConfigError as error:
         raise ConfigError(f"rung {rung.name!r}: {error}") from error
-    return Overrides(
-        incident=incident,
-        rollback=rollback,
-        anchor=anchor,
-        standing=standing,
-        once=None if once == Once(id=rollback) else once,
-    )
+    made = None if once == Once(id=rollback) else once
+    return Overrides(incident=incident, rollback=rollback, anchor=anchor, standing=standing, once=made)
 
 
 def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What the run is to train with from the anchor on: as it was, with the rung's changes."""
     standing = with_seqlen_of(rung, replace(baseline.standing, lr=lr_for(rung, baseline, anchor)), baseline, anchor)
     return replace(
         standing,
@@ -76,16 +72,13 @@ def _changed(rung: Rung, baseline: Baseline, anchor: Anchor) -> TrainingSettings
 
 
 def _numbers(rung: Rung, baseline: Baseline) -> dict[str, Any]:
-    """The settings that the rung sets as numbers. One that a free-form option names is left to that option: the value
-    that the run had would be set over it."""
     numbers: dict[str, Any] = {"clip_grad": _clip_grad(rung, baseline)}
-    numbers |= {setting: None for setting, _, _ in named_settings(rung.options) if setting in _OPTIMIZER}
-    if any(setting == "clip_grad" for setting, _, _ in named_settings(rung.options)):
-        numbers["clip_grad"] = rung.clip_grad
+    for setting, _, _ in named_settings(rung.options):  # left to the option: the run's own value would be set over it
+        if setting in _OPTIMIZER:
+            numbers[setting] = None
+        elif setting == "clip_grad":
+            numbers[setting] = rung.clip_grad
     return numbers | {name: value for name in _OPTIMIZER if (value := getattr(rung, name)) is not None}
-
-
-_OPTIMIZER = tuple(f.name for f in fields(OptimizerSettings))
 
 
 def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor: Anchor) -> Overrides:
@@ -94,7 +87,6 @@ def plain_overrides(baseline: Baseline, *, incident: str, rollback: str, anchor:
 
 
 def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
-    """What is changed, each as a phrase that a person reads."""
     standing = overrides.standing
     said = [*_once_words(overrides, baseline), *_lr_words(standing.lr, baseline.lr, overrides.anchor.global_step)]
     if standing.total_tokens not in (None, baseline.total_tokens):
@@ -106,10 +98,6 @@ def changes(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
         elif key in _SHOWN and after is not None:
             said.append(f"{words_of(key)} {after}")
     return (*said, *added_words(standing.free, baseline.free), *left_as_it_is(standing, baseline))
-
-
-_SHOWN = ("seqlen", "shorten", "batch_size", "random_ltd", "curriculum")
-"""Settings that say themselves how they go."""
 
 
 def _once_words(overrides: Overrides, baseline: Baseline) -> Iterator[str]:
@@ -133,22 +121,17 @@ def _lr_words(lr: LrSchedule | None, before: LrSchedule | None, step: int) -> It
         yield f"peak lr {before.peak:g} -> {lr.peak:g}"
     if lr.warmup != before.warmup or lr.anchor != before.anchor:
         yield f"LR warmup {before.warmup} -> {lr.warmup} {lr.unit} from {lr.anchor}"
-        yield from _lowered(lr, before, step)
+        # a warmup that reaches into the decay is a lower LR as well: the decay stays where it was
+        last = max(lr.warmup_end, before.warmup_end, step + 1)
+        now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
+        if now is not None and planned is not None and lr.peak == before.peak and now[0] <= 0.99 * planned[0]:
+            largest = f"{planned[0]:.3g} -> {now[0]:.3g}"
+            yield f"with it the largest LR to come {largest}, at step {now[1]}: the decay goes on"
     if lr.decay_unit != before.decay_unit:
         yield f"LR decay from {lr.decay_start} to {lr.decay_end} {lr.decay_unit}"
 
 
-def _lowered(lr: LrSchedule, before: LrSchedule, step: int) -> Sequence[str]:
-    """That a warmup which reaches into the decay is a lower LR as well: the decay stays where it was."""
-    last = max(lr.warmup_end, before.warmup_end, step + 1)
-    now, planned = lr.largest(step + 1, last), before.largest(step + 1, last)
-    if now is None or planned is None or lr.peak != before.peak or now[0] > 0.99 * planned[0]:
-        return ()
-    return (f"with it the largest LR to come {planned[0]:.3g} -> {now[0]:.3g}, at step {now[1]}: the decay goes on",)
-
-
 def added_words(now: Free | None, before: Free | None) -> tuple[str, ...]:
-    """The free-form changes that are new, as a person writes them."""
     now, before = now or Free(), before or Free()
     added = [f"{name}={value}" for name, value in now.environment.items() if before.environment.get(name) != value]
     removed = [f"{flag} removed" for flag in now.removed if flag not in before.removed]
@@ -164,12 +147,6 @@ def _skip_samples(rung: Rung, anchor: Anchor, onset_past: int | None) -> int | N
     if onset_past <= anchor.consumed_samples:
         raise ConfigError(f"rung {rung.name!r} skips data past the onset, and the target is past it already")
     return onset_past - anchor.consumed_samples
-
-
-def _loss_scale(rung: Rung, baseline: Baseline) -> float | None:
-    if rung.loss_scale is not None and baseline.precision not in (None, "fp16"):
-        raise ConfigError(f"it sets the loss scale, which only fp16 has; the run is {baseline.precision}")
-    return rung.loss_scale
 
 
 def _clip_grad(rung: Rung, baseline: Baseline) -> float | None:
@@ -191,3 +168,75 @@ def _free(rung: Rung, baseline: Baseline) -> Free | None:
         removed=(*(flag for flag in before.removed if flag not in replaced), *rung.remove_options),
     )
     return None if made == Free() else made
+
+
+def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
+    """The LR with the rung's own factors; what a sequence length warmup changes of it comes on top. ConfigError where
+    the rung needs what nobody has reported."""
+    lr = baseline.lr
+    if rung.lr_warmup_factor is None and rung.lr_factor is None:
+        return lr
+    if lr is None:
+        raise ConfigError("it changes the LR, and the trainer has not reported its LR schedule")
+    if rung.lr_warmup_factor is not None and not lr.warmup:
+        raise ConfigError("it makes the LR warmup longer, and the run has none")
+    if rung.lr_factor is not None:
+        peak = lr.peak * rung.lr_factor
+        lr = replace(lr, peak=peak, minimum=min(lr.minimum, peak))
+    if rung.lr_warmup_factor is None:
+        return lr
+    counted = _counted(lr, baseline, anchor)
+    lr = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
+    return _from_the_start(lr, counted, baseline, anchor) if baseline.lr_from_start else replace(lr, anchor=counted)
+
+
+def _counted(lr: LrSchedule, baseline: Baseline, anchor: Anchor) -> int:
+    """The target, in the unit that the LR counts."""
+    at = {"steps": anchor.global_step, "samples": anchor.consumed_samples, "tokens": anchor.consumed_tokens}
+    if (counted := at[lr.unit]) is None:
+        raise ConfigError(f"the LR counts {lr.unit}, and the target's consumed_{lr.unit} is unknown")
+    if lr.unit == "tokens" and baseline.random_ltd is not None and baseline.random_ltd.drops:
+        raise ConfigError(  # counted from consumed_tokens, it would stay at 0 until the others have caught up
+            "the LR counts the tokens that random-LTD leaves, and nobody has reported how many those are at the target"
+        )
+    return counted
+
+
+def _from_the_start(lr: LrSchedule, counted: int, baseline: Baseline, anchor: Anchor) -> LrSchedule:
+    """For Megatron, whose LR is peak x consumed / warmup at every start: longer, and from the same beginning. Where its
+    decay counts tokens and its warmup samples, the warmup ends with a step: Microsoft's scheduler takes the tokens to
+    decay from when it meets that end exactly, and dies where it does not."""
+    if counted >= lr.warmup_end:
+        raise ConfigError(
+            f"Megatron counts the LR warmup from the run's beginning, and one of {lr.warmup} "
+            f"{lr.unit} is over at the target, {counted} {lr.unit}: give a larger lr_warmup_factor"
+        )
+    if lr.unit != "samples" or lr.decay_unit != "tokens" or baseline.batch_size is None or baseline.full_seqlen is None:
+        return lr
+    track = Track(full=baseline.full_seqlen, batch=baseline.batch_size, seqlen=baseline.seqlen)
+    return replace(lr, warmup=track.reach(position_at(anchor, baseline), samples=lr.warmup).samples)
+
+
+def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
+    """The keys of overrides.json, of `standing` and `once`, that differ from what the run ran with."""
+    keys = difference(baseline.standing, overrides.standing)
+    once = {} if overrides.once is None else fields_of(overrides.once)
+    return (*keys, *(key for key, value in once.items() if key != "id" and value is not None and value is not False))
+
+
+def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
+    """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none. What
+    the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it."""
+    in_script = run.jobs.rewrites_script
+    if run.applies is None and not in_script:
+        return None
+    applied = {"skipped", *(run.jobs.carries if in_script else ()), *(run.applies or ())}
+    left = [key for key in changed_keys(overrides, baseline) if key not in applied]
+    if not left:
+        return None
+    free = added_words(overrides.standing.free, baseline.free)
+    words = ", ".join(word for key in left for word in (free if key == "free" else (f"{words_of(key)} ({key})",)))
+    who = run.trainer or "the trainer"
+    if in_script:
+        return f"neither {who} nor a changed job script applies {words}"
+    return f"{who} does not apply {words}: it would train on as before"

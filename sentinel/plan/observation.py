@@ -6,57 +6,75 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Approval, Incident
-from sentinel.plan.witnesses import AttemptSeen, Fate, Sign
 from sentinel.vocabulary.overrides import Anchor, Overrides
 
-__all__ = ["Checkpoint", "JobsSeen", "RunState", "WriterSeen"]
 
-_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)
-"""An incident's id, or that of one of its rollbacks."""
+class Life(StrEnum):
+    """Whether something may still write. Unknown never acts."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What became of the process or the job that an attempt has named in its journal."""
+
+    life: Life
+    sentence: str  # what was asked, and the answer: "Slurm shows job 4711 as FAILED"
+    certain: bool = True  # False: it could be of a namesake, on another machine or of another cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen:
+    """One attempt, as a witness."""
+
+    number: int
+    rollback: str | None = None  # the rollback that it was started for; None for any other
+    finished: bool = False  # whether it has reported its own end
+    fate: Fate | None = None  # None where it named neither a job nor a process
+    grew_after_end: bool = False  # whether samples of it came after its job or process was seen gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """A file that a trainer writes, and how long ago it was written last."""
+
+    what: str  # the file, as a person finds it
+    age_s: float  # by its filesystem's clock, or since this watch found it changed, whichever is less
+    attempt: int | None = None  # the attempt whose journal it is; None for what any attempt may have written
+    checkpoint: bool = False  # whether it is a file of a checkpoint
+
+
+_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)  # an incident's id, or that of one of its rollbacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint folder, as it stands on disk."""
 
-    tag: str
-    """Its name, as `latest` spells it, e.g. global_step3000."""
-
-    global_step: int
-    """The state after this many optimizer updates."""
-
-    complete: bool
-    """Whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)."""
-
-    verified: bool | None = None
-    """Whether its files were read and found whole; None is "not yet"."""
-
-    problem: str | None = None
-    """Why it is not complete or did not verify, as a sentence."""
-
-    only_pinned: bool = False
-    """Whether its folder is gone (a retention, a site's purge) and only its pin is left."""
+    tag: str  # its name, as `latest` spells it, e.g. global_step3000.
+    global_step: int  # the state after this many optimizer updates
+    complete: bool  # whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)
+    verified: bool | None = None  # whether its files were read and found whole; None is "not yet"
+    problem: str | None = None  # why it is not complete or did not verify, as a sentence
+    only_pinned: bool = False  # whether its folder is gone (a retention, a site's purge) and only its pin is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSeen:
     """A process or a scheduler's job that may write to the run's folders, or will as soon as it starts."""
 
-    id: str
-    """As a person names it: "process 4711", "job 33_2"."""
-
-    rollback: str | None = None
-    """The rollback that it was started for; None for any other."""
-
-    pending: bool = False
-    """Whether it waits in a queue: it writes nothing yet, and would start by itself when the others are stopped."""
-
-    foreign: str | None = None
-    """Whose it is, as a sentence, where it is not of the account that sentinel runs as; None where it is."""
+    id: str  # as a person names it: "process 4711", "job 33_2"
+    rollback: str | None = None  # the rollback that it was started for; None for any other
+    pending: bool = False  # whether it waits in a queue: it writes nothing yet, and starts when the others are stopped
+    foreign: str | None = None  # whose it is, as a sentence, where it is not of sentinel's own account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,51 +82,21 @@ class JobsSeen:
     """What a launcher sees of the run's job."""
 
     writers: tuple[WriterSeen, ...] = ()
-    known: bool = True
-    """False where nobody could say what runs: then everything may be alive, and nothing is moved."""
-
+    known: bool = True  # False where nobody could say what runs: then everything may be alive, and nothing is moved
     why_unknown: str = ""
-    elsewhere: bool = False
-    """Whether nobody is expected to say: the job is out of sight by configuration, and that is no trouble."""
-
-    prepares: bool = False
-    """Whether a start has to be prepared while the old job still runs (a batch script to be copied and checked)."""
-
-    prepared: frozenset[str] = frozenset()
-    """Rollbacks whose start has been prepared."""
-
-    restart_prepared: bool = False
-    """Whether a restart of what runs now, without a rollback, has been prepared."""
-
-    incomplete: frozenset[str] = frozenset()
-    """Rollbacks of whose jobs some were submitted and some are still missing."""
-
-    carries: frozenset[str] = frozenset()
-    """Keys of overrides.json that a changed job script can carry to the trainer; empty where the job is started as it
-    was."""
-
-    rewrites_script: bool = False
-    """Whether changes are made in the job script, for a trainer that does not read overrides.json."""
-
-    script_baseline: Baseline | None = None
-    """What the job script asks for, where changes are made in it."""
-
-    was_seen: bool = False
-    """Whether there was a job of this run before, of which more may be left than processes: a log, a record."""
-
-    fates: Mapping[str | None, Fate] = field(default_factory=dict)
-    """Job id, as an attempt has reported it -> what the scheduler says of it, whoever's it is. None: the last job of
-    the run that was seen, for an attempt that reports no id."""
-
-    lost: Mapping[str | None, str] = field(default_factory=dict)
-    """Rollback (None: a restart without one) -> why a job that sentinel has submitted for it can't be found."""
-
-    broken_off: str | None = None
-    """How the scheduler ended the newest attempt's job without being asked to: NODE_FAIL, TIMEOUT …; None if it did
-    not, or is not known."""
-
-    log_path: str | None = None
-    """Where the running job's output goes, where the launcher knows it."""
+    elsewhere: bool = False  # whether the job is out of sight by configuration, which is no trouble
+    prepares: bool = False  # whether a start has to be prepared, and checked, while the old job still runs
+    prepared: frozenset[str] = frozenset()  # rollbacks whose start has been prepared
+    restart_prepared: bool = False  # whether a restart of what runs now, without a rollback, has been prepared
+    incomplete: frozenset[str] = frozenset()  # rollbacks of whose jobs some were submitted and some are still missing
+    carries: frozenset[str] = frozenset()  # keys of overrides.json that a changed job script can carry to the trainer
+    rewrites_script: bool = False  # whether changes are made in the job script: the trainer reads no overrides.json
+    script_baseline: Baseline | None = None  # what the job script asks for, where changes are made in it
+    was_seen: bool = False  # whether there was a job before, which may have left more than processes: a log, a record
+    fates: Mapping[str | None, Fate] = field(default_factory=dict)  # by job id as reported; None: the last one seen
+    lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
+    broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
+    log_path: str | None = None  # where the running job's output goes, where the launcher knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,92 +104,38 @@ class RunState:
     """One look at the run."""
 
     now_unix_s: float
-    minute_of_day: int | None = None
-    """Local time, minutes since midnight; None where nobody asked."""
-
+    minute_of_day: int | None = None  # local time, minutes since midnight; None where nobody asked
     jobs: JobsSeen = field(default_factory=JobsSeen)
-    attempts: tuple[AttemptSeen, ...] = ()
-    """As witnesses, in their order: the last few."""
-
-    signs: tuple[Sign, ...] = ()
-    """When the files that a trainer writes were written last."""
-
-    gone_after_s: float = math.inf
-    """See Thresholds."""
-
-    overlap: str | None = None
-    """Which two attempts train at the same time, as a sentence; None where one at most does."""
-
-    starts_unix_s: tuple[float, ...] = ()
-    """When sentinel has started the job, by its own clock."""
-
-    checkpoints: tuple[Checkpoint, ...] = ()
-    """Ordered by global_step."""
-
-    latest_tag: str | None = None
-    """What `latest` says; None when there is no such file."""
-
-    disagreement: str | None = None
-    """How `latest` and its kin contradict one another, as a sentence; None when they do not."""
-
-    room_problem: str | None = None
-    """What there is too little of for the coming saves; None when there is enough, or it was not looked at."""
-
-    overrides: Overrides | None = None
-    """What overrides.json says; None when there is none."""
-
-    tensorboard_past: int | None = None
-    """The largest step that TensorBoard's live event files show; None when there is no TensorBoard."""
-
-    tensorboard_samples: int | None = None
-    """The largest step that they show of tags that are counted in samples; None when there is no TensorBoard."""
-
-    tensorboard_git: str | None = None
-    """The git work tree that TensorBoard's folder lies in: something may commit and push it; None for none."""
-
-    started_rollbacks: frozenset[str] = frozenset()
-    """Rollbacks that some attempt's run_started has reported."""
-
-    baseline: Baseline = field(default_factory=Baseline)
-    """What the newest attempt reported to run with."""
-
-    applies: frozenset[str] | None = None
-    """Keys of overrides.json that the trainer's hook has declared to apply; None is unknown."""
-
-    trainer: str | None = None
-    """What the trainer calls itself; None where it has not said."""
-
+    attempts: tuple[AttemptSeen, ...] = ()  # as witnesses, in their order: the last few
+    signs: tuple[Sign, ...] = ()  # when the files that a trainer writes were written last
+    gone_after_s: float = math.inf  # see Thresholds
+    overlap: str | None = None  # which two attempts train at the same time, as a sentence; None where one at most does
+    starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
+    checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
+    latest_tag: str | None = None  # what `latest` says; None when there is no such file
+    disagreement: str | None = None  # how `latest` and its kin contradict one another, as a sentence
+    room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
+    overrides: Overrides | None = None  # what overrides.json says; None when there is none
+    tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
+    tensorboard_samples: int | None = None  # the same of tags that are counted in samples
+    tensorboard_git: str | None = None  # the git work tree that its folder lies in: something may commit and push it
+    started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
+    baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
+    applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown
+    trainer: str | None = None  # what the trainer calls itself; None where it has not said
     seeds_used: frozenset[int] = frozenset()
-    positions: Mapping[int, Anchor] = field(default_factory=dict)
-    """global_step -> position, for the steps that the checkpoints stand at, where the journals know it."""
-
-    ill_spans: tuple[UnhealthySpan, ...] = ()
-    """Steps of the newest attempt's line of descent at which its own readings were far out of proportion."""
-
-    last_step: int | None = None
-    """The newest attempt's last global_step; None before its first."""
-
-    step_time_s: float | None = None
-    """Median seconds per optimizer step of the last hundred; None where they were not measured."""
-
-    world_size: int | None = None
-    """Ranks of the newest attempt, one for each accelerator; None where it has not said."""
-
+    positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
+    ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
+    last_step: int | None = None  # the newest attempt's last global_step; None before its first
+    step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
+    world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
     incidents: tuple[Incident, ...] = ()
-    quarantined: frozenset[str] = frozenset()
-    """Names of the incidents' folders in the quarantine of the checkpoints."""
-
-    approvals: Mapping[str, Approval] = field(default_factory=dict)
-    """Incident -> a person's yes to what was proposed."""
-
-    kill_file: bool = False
-    """Whether a person's STATE_DIR/KILL is there: every trainer that sees it stops."""
-
-    paused: bool = False
-    """Whether a person has said `pause`: watch, speak, do not act."""
+    quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
+    approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
+    kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops
+    paused: bool = False  # whether a person has said `pause`: watch, speak, do not act
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
-        """The checkpoint of that name, or None."""
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
     def illness_at(self, step: int) -> UnhealthySpan | None:
@@ -215,22 +149,18 @@ class RunState:
 
     @property
     def next_incident(self) -> int:
-        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names.
-
-        The log alone does not tell: it may have been deleted with the state folder, while the attempt that trains
-        still reports the rollback that it was started for.
-        """
+        """The number of the next incident: larger than any that the log, an attempt, a job or the quarantine names. The
+        log alone does not tell: it may have been deleted with the state folder, while the attempt that trains still
+        reports the rollback that it was started for."""
         rollbacks = self.started_rollbacks | {w.rollback for w in self.jobs.writers if w.rollback}
         named = {*(i.id for i in self.incidents), *self.quarantined, *rollbacks}
         return 1 + max((int(found[1]) for name in named if (found := _INCIDENT.match(name))), default=0)
 
     @property
     def unfinished(self) -> tuple[Incident, ...]:
-        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first.
-
-        A rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has
-        written since is not to be taken back with it.
-        """
+        """Incidents of which an undo, or the last rollback, was begun and not brought to its end; the newest first. A
+        rollback whose job was seen has been carried out, whatever the log had no time to say: what its job has written
+        since is not to be taken back with it."""
         seen = self.started_rollbacks | {w.rollback for w in self.jobs.writers}
         half = [i for i in self.incidents if i.undoing or (i.half_done is not None and i.half_done.id not in seen)]
         return tuple(reversed(half))

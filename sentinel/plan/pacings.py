@@ -32,32 +32,21 @@ from sentinel.vocabulary.pacing import (
 )
 from sentinel.vocabulary.training_settings import TrainingSettings
 
-__all__ = [
-    "batch_size_for",
-    "curriculum_for",
-    "left_as_it_is",
-    "position_at",
-    "random_ltd_for",
-    "with_seqlen_of",
-    "with_slw",
-]
-
 
 def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What stands, with the rung's sequence length warmup and all that goes with it.
-
-    ConfigError where the rung needs what nobody has reported.
-    """
+    """What stands, with the rung's sequence length warmup and all that goes with it. ConfigError, here as below, where
+    the rung needs what nobody has reported."""
     if rung.seqlen_start is None:
         return standing
-    standing = replace(
-        standing, seqlen=_seqlen(rung, baseline, anchor), shorten=rung.seqlen_shorten or baseline.shorten
-    )
+    seqlen, shorten = _seqlen(rung, baseline, anchor), rung.seqlen_shorten or baseline.shorten
+    standing = replace(standing, seqlen=seqlen, shorten=shorten)
     if rung.seqlen_by_tokens is False and baseline.lr_from_start:
         raise ConfigError("a job script gets all that goes with SLW: leave seqlen_by_tokens out")
-    if rung.seqlen_by_tokens is False or standing.seqlen is None or not standing.seqlen.warms_up:
-        return replace(standing, batch_size=_no_ramp(standing.batch_size))
-    if rung.seqlen_by_tokens and (standing.shorten or "truncate").startswith("reshape"):
+    if rung.seqlen_by_tokens is False or not seqlen.warms_up:
+        batch = standing.batch_size
+        no_ramp = replace(batch, ramp_samples=0) if batch is not None and batch.warms_up else batch
+        return replace(standing, batch_size=no_ramp)
+    if rung.seqlen_by_tokens and (shorten or "truncate").startswith("reshape"):
         raise ConfigError("a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
     if rung.seqlen_by_tokens and (missing := _not_reported(baseline)):
         raise ConfigError(f"it counts by tokens, and nobody has reported {', '.join(missing)}")
@@ -65,10 +54,7 @@ def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, a
 
 
 def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline.
-
-    ConfigError where the LR counts samples or tokens, and nobody has reported those of the target.
-    """
+    """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline."""
     batch, full, seqlen = baseline.batch_size, baseline.full_seqlen, standing.seqlen
     if batch is None or full is None or seqlen is None:
         return standing
@@ -79,9 +65,7 @@ def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> 
         seqlen=baseline.seqlen,
         shorten=baseline.shorten or "truncate",
         lr=standing.lr,
-        total_steps=baseline.total_steps,
-        total_samples=baseline.total_samples,
-        total_tokens=baseline.total_tokens,
+        **{name: getattr(baseline, name) for name in ("total_steps", "total_samples", "total_tokens")},
         counts=None if not baseline.lr_from_start else "steps" if baseline.total_samples is None else "samples",
     )
     changed = slw_changes(run, seqlen, shorten=standing.shorten or "truncate")
@@ -100,26 +84,20 @@ def left_as_it_is(standing: TrainingSettings, baseline: Baseline) -> Iterator[st
 
 def _not_reported(baseline: Baseline) -> list[str]:
     ends = (baseline.total_steps, baseline.total_samples, baseline.total_tokens)
-    known = {
-        "the full length": baseline.full_seqlen is not None,
-        "the global batch": baseline.batch_size is not None,
-        "the LR schedule": baseline.lr is not None,
-        "where the run ends": any(end is not None for end in ends),
+    needed = {
+        "the full length": baseline.full_seqlen,
+        "the global batch": baseline.batch_size,
+        "the LR schedule": baseline.lr,
+        "where the run ends": next((end for end in ends if end is not None), None),
     }
-    return [what for what, is_known in known.items() if not is_known]
+    return [what for what, value in needed.items() if value is None]
 
 
 def position_at(anchor: Anchor, baseline: Baseline) -> Position:
     """The target's position; what nobody has reported is counted from the schedules, where the LR does not go by it.
-
-    ConfigError where it does, or where the batch and the full length are not known.
-    """
-    batch, full, samples, tokens = (
-        baseline.batch_size,
-        baseline.full_seqlen,
-        anchor.consumed_samples,
-        anchor.consumed_tokens,
-    )
+    ConfigError where it does, or where the batch and the full length are not known."""
+    batch, full = baseline.batch_size, baseline.full_seqlen
+    samples, tokens = anchor.consumed_samples, anchor.consumed_tokens
     unit = baseline.lr.unit if baseline.lr is not None else "steps"
     known = {"steps": anchor.global_step, "samples": samples, "tokens": tokens}
     if batch is None or full is None or known[unit] is None:
@@ -129,23 +107,13 @@ def position_at(anchor: Anchor, baseline: Baseline) -> Position:
     return Position(step=anchor.global_step, samples=samples, tokens=samples * full if tokens is None else tokens)
 
 
-def _no_ramp(batch: BatchSizeSchedule | None) -> BatchSizeSchedule | None:
-    return replace(batch, ramp_samples=0) if batch is not None and batch.warms_up else batch
-
-
 def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
-    """The sequence length after the restart. ConfigError where the rung needs what nobody has reported."""
     full = baseline.full_seqlen
     if full is None:
         raise ConfigError("it warms the sequence length up, and nobody has reported the full length")
     asked = start_for_size(baseline.parameters) if rung.seqlen_start == "by_size" else rung.seqlen_start or 0
-    start = min(asked, full)
-    common: dict[str, Any] = {
-        "start": start,
-        "full": full,
-        "anchor_step": anchor.global_step,
-        "multiple": rung.seqlen_multiple or 8,
-    }
+    start, multiple = min(asked, full), rung.seqlen_multiple or 8
+    common: dict[str, Any] = {"start": start, "full": full, "anchor_step": anchor.global_step, "multiple": multiple}
     match rung.seqlen_pacing:
         case "adaptive":
             return Adaptive(**common)
@@ -165,8 +133,7 @@ def _seqlen(rung: Rung, baseline: Baseline, anchor: Anchor) -> SeqlenSchedule:
 def _total_steps(rung: Rung, baseline: Baseline) -> int:
     if rung.seqlen_total_steps is not None:
         return rung.seqlen_total_steps
-    warmup = lr_warmup_steps(baseline)
-    if warmup is None:
+    if (warmup := lr_warmup_steps(baseline)) is None:
         raise ConfigError("it needs seqlen_total_steps: there is no LR warmup in steps to go by")
     begin, end = warmup
     return 3 * (end - begin)
@@ -175,10 +142,8 @@ def _total_steps(rung: Rung, baseline: Baseline) -> int:
 def batch_size_for(
     rung: Rung, before: BatchSizeSchedule | None, baseline: Baseline, anchor: Anchor
 ) -> BatchSizeSchedule | None:
-    """The batch after the restart; `before` is what stands without the rung's own warmup of it.
-
-    ConfigError where the rung needs what nobody has reported, or where a sequence length that warms up is in force.
-    """
+    """The batch after the restart; `before` is what stands without the rung's own warmup of it. ConfigError also where
+    a sequence length that warms up is in force."""
     if rung.batch_size_start is None or rung.batch_size_samples is None:
         return before
     if before is None or anchor.consumed_samples is None:

@@ -5,31 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
+from sentinel.plan.incident import Event
 from sentinel.plan.sentences import sentence
-from sentinel.plan.trouble import Severity
+from sentinel.plan.trouble import Severity, TroubleTopic
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["RUNBOOK", "TOPICS", "Page", "ended", "page_for", "page_from_json", "pages", "trial_page"]
-
 RUNBOOK = "docs/PAGING.md"
 
-TOPICS = (
-    "divergence",
-    "approval",
-    "struggling",
-    "down",
-    "stalled",
-    "blind",
-    "overlap",
-    "unknown",
-    "paging",
-    "ended",
-    "test",
-)
-"""What a page is about; each has its heading on the page that `runbook` leads to."""
+# what a page is about; each has its heading on the page that `runbook` leads to
+TOPICS = ("divergence", "approval", *get_args(TroubleTopic), "ended", "test")
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -40,23 +27,11 @@ _TOLD: Mapping[str, tuple[str, Severity]] = {
     "expired": ("approval", "critical"),
 }
 _OVER: Mapping[str, str] = {"closed": "divergence", "approved": "approval"}
+# what a page carries of an event beside its sentence; schedules and overrides stay in the incident log
 _DETAILS = (
-    "attempt",
-    "onset_range",
-    "alarm_step",
-    "led_by",
-    "rollback",
-    "rung",
-    "hypothesis",
-    "target",
-    "changes",
-    "lost_steps",
-    "digest",
-    "refusal",
-    "outcome",
-    "since_unix_s",
+    *("attempt", "onset_range", "alarm_step", "led_by", "rollback", "rung", "hypothesis", "target", "changes"),
+    *("lost_steps", "digest", "refusal", "outcome", "since_unix_s"),
 )
-"""What a page carries of an event beside its sentence; schedules and overrides stay in the incident log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +39,13 @@ class Page:
     """What a person is told, and until when. Pages of one key are one story: each updates it, `resolved` ends it."""
 
     run: str
-    incident: str | None
-    """None for what belongs to no incident."""
-
-    topic: str
-    """One of TOPICS."""
-
-    severity: Severity
-    """Of a resolved page: the highest that its key had."""
-
-    summary: str
-    """One sentence."""
-
+    incident: str | None  # None for what belongs to no incident
+    topic: str  # one of TOPICS
+    severity: Severity  # of a resolved page: the highest that its key had
+    summary: str  # one sentence
     details: Mapping[str, Any]
-    runbook: str
-    """Where it says what to do."""
-
-    time_unix_s: float
-    """When it happened; its delivery may be hours later."""
-
+    runbook: str  # where it says what to do
+    time_unix_s: float  # when it happened; its delivery may be hours later
     resolved: bool = False
 
     @property
@@ -97,36 +60,26 @@ class Page:
 
     @property
     def status(self) -> str:
-        """As Alertmanager names it."""
         return "resolved" if self.resolved else "firing"
 
     @property
     def title(self) -> str:
-        """One line."""
         about = f"{self.run} {self.incident}" if self.incident else self.run
         return f"[{'resolved' if self.resolved else self.severity}] {about}: {self.summary}"
 
     @property
     def text(self) -> str:
-        """All of it, to be read by a person."""
-        said = {key: value if isinstance(value, str) else dump_json(value) for key, value in self.details.items()}
-        facts = [f"{key}: {value}" for key, value in said.items()]
+        details = self.details.items()
+        facts = [f"{key}: {value if isinstance(value, str) else dump_json(value)}" for key, value in details]
         return "\n".join([self.title, *facts, f"what to do: {self.runbook}"])
 
     def to_json(self) -> dict[str, Any]:
-        """As receivers get it, and as it waits in an outbox."""
+        of_itself = ("severity", "topic", "run", "incident", "summary", "details", "runbook", "time_unix_s")
         return {
             "id": self.id,
             "key": self.key,
             "status": self.status,
-            "severity": self.severity,
-            "topic": self.topic,
-            "run": self.run,
-            "incident": self.incident,
-            "summary": self.summary,
-            "details": dict(self.details),
-            "runbook": self.runbook,
-            "time_unix_s": self.time_unix_s,
+            **{name: getattr(self, name) for name in of_itself},
             "time": datetime.fromtimestamp(self.time_unix_s, UTC).isoformat(timespec="seconds"),
             "text": self.text,
         }
@@ -136,13 +89,10 @@ def page_from_json(data: Mapping[str, Any]) -> Page:
     """What `to_json` wrote. LineError when it did not."""
     try:
         return Page(
-            run=str(data["run"]),
+            **{name: str(data[name]) for name in ("run", "topic", "summary", "runbook")},
             incident=data["incident"],
-            topic=str(data["topic"]),
             severity=data["severity"],
-            summary=str(data["summary"]),
             details=dict(data["details"]),
-            runbook=str(data["runbook"]),
             time_unix_s=float(data["time_unix_s"]),
             resolved=data["status"] == "resolved",
         )
@@ -150,14 +100,13 @@ def page_from_json(data: Mapping[str, Any]) -> Page:
         raise LineError(f"not a page: {error!r}") from error
 
 
-def page_for(event: Mapping[str, Any], run: str, *, runbook: str = RUNBOOK) -> Page | None:
+def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
     """The page that one event is; None for what can wait until morning, and for what a person began themselves."""
     kind = event["event"]
-    topic: str | None
-    severity: Severity
-    topic, severity = _TOLD.get(kind) or (_OVER.get(kind), "warning")
     if kind in ("troubled", "relieved"):
         topic, severity = event["topic"], event.get("severity", "warning")
+    else:
+        topic, severity = _TOLD.get(kind) or (_OVER.get(kind), "warning")
     if topic is None or (kind == "opened" and event.get("onset_range") is None):
         return None
     details = {key: event[key] for key in _DETAILS if event.get(key) not in (None, [], ())}
@@ -176,11 +125,9 @@ def page_for(event: Mapping[str, Any], run: str, *, runbook: str = RUNBOOK) -> P
     )
 
 
-def pages(events: Iterable[Mapping[str, Any]], run: str, *, runbook: str = RUNBOOK) -> Iterator[tuple[int, Page]]:
-    """The pages of a whole incident log, each with the number of its event, from 0.
-
-    Nothing is resolved that nobody was told of, and the end of an incident ends all that was told of it.
-    """
+def pages(events: Iterable[Event], run: str, *, runbook: str = RUNBOOK) -> Iterator[tuple[int, Page]]:
+    """The pages of a whole incident log, each with the number of its event, from 0. Nothing is resolved that nobody was
+    told of, and the end of an incident ends all that was told of it."""
     firing: dict[str, Page] = {}
     for number, event in enumerate(events):
         page = page_for(event, run, runbook=runbook)
@@ -200,24 +147,14 @@ def pages(events: Iterable[Mapping[str, Any]], run: str, *, runbook: str = RUNBO
 
 
 def ended(run: str, reason: str, now_unix_s: float, *, runbook: str = RUNBOOK) -> Page:
-    """The watch itself has ended, for a reason that no incident tells."""
     return _of_ourselves(run, "ended", "critical", f"sentinel watch has ended: {reason}", now_unix_s, runbook)
 
 
 def trial_page(run: str, now_unix_s: float, *, runbook: str = RUNBOOK) -> Page:
     """What `sentinel page --test` sends."""
-    said = "a test by a person: nothing is wrong"
-    return _of_ourselves(run, "test", "warning", said, now_unix_s, runbook)
+    return _of_ourselves(run, "test", "warning", "a test by a person: nothing is wrong", now_unix_s, runbook)
 
 
 def _of_ourselves(run: str, topic: str, severity: Severity, summary: str, now_unix_s: float, runbook: str) -> Page:
-    return Page(
-        run=run,
-        incident=None,
-        topic=topic,
-        severity=severity,
-        summary=summary,
-        details={},
-        runbook=f"{runbook}#{topic}",
-        time_unix_s=now_unix_s,
-    )
+    about: dict[str, Any] = {"run": run, "topic": topic, "summary": summary, "runbook": f"{runbook}#{topic}"}
+    return Page(**about, incident=None, severity=severity, details={}, time_unix_s=now_unix_s)

@@ -6,38 +6,37 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.evidence import CLIPPING, Evidence, Finding, find
-from sentinel.plan.incident import Rollback
-from sentinel.plan.known_options import named_settings, setting_of, wanted_number
-from sentinel.plan.proof_value import Proof
-from sentinel.plan.schedule_proof import exactly, lr_seen, seqlen_seen
+from sentinel.plan.evidence import (
+    CLIPPING,
+    Evidence,
+    Finding,
+    exactly,
+    find,
+    lr_seen,
+    named_settings,
+    seqlen_seen,
+    setting_of,
+    wanted_number,
+)
+from sentinel.plan.incident import Proof, Rollback
+from sentinel.plan.mitigation import changed_keys
 from sentinel.vocabulary.codec import document
-from sentinel.vocabulary.overrides import Anchor, Once, Overrides
+from sentinel.vocabulary.overrides import Once, Overrides
 from sentinel.vocabulary.sample import RunStarted
-from sentinel.vocabulary.training_settings import Free, settings_of
-
-__all__ = ["Check", "outcome", "prove", "unreported"]
+from sentinel.vocabulary.training_settings import Free, TrainingSettings, settings_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was to be so."""
 
     what: str
     expected: Any
-    reported: Any
-    """What was seen; None where nothing was."""
-
-    changed: bool = True
-    """Whether the decision changes it. What stays as it was has to stay so, and need not be shown again."""
-
-    found: Proof | None = None
-    """The answer, where equality of the two is not the question."""
-
-    why: str | None = None
-    """How that answer was come to, as a phrase."""
+    reported: Any  # what was seen; None where nothing was
+    changed: bool = True  # by the decision; what stays as it was has to stay so, and need not be shown again
+    found: Proof | None = None  # the answer, where equality of the two is not the question
+    why: str | None = None  # how that answer was come to, as a phrase
 
     @property
     def answer(self) -> Proof:
@@ -45,7 +44,6 @@ class Check:
         return self.found if self.found is not None else exactly(self.expected, self.reported).answer
 
     def to_json(self) -> dict[str, Any]:
-        """The check with its answer, for the incident log."""
         told = asdict(self) | {"answer": str(self.answer)}
         del told["found"]
         return told
@@ -54,75 +52,63 @@ class Check:
 def outcome(checks: tuple[Check, ...]) -> Proof:
     """Of all checks together: contradicted by one is contradicted; one change not verified is not verified."""
     answers = {check.answer for check in checks if check.changed or check.answer is Proof.CONTRADICTED}
-    for worst in (Proof.CONTRADICTED, Proof.NOT_VERIFIED):
-        if worst in answers:
-            return worst
-    return Proof.CONFIRMED
+    return next((worst for worst in (Proof.CONTRADICTED, Proof.NOT_VERIFIED) if worst in answers), Proof.CONFIRMED)
 
 
 def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = None) -> tuple[Check, ...]:
-    """Everything that the decision fixes, compared with what the attempt says and shows that it runs with.
-
-    An attempt that was restarted after a crash resumes later than the target: then what is checked is what stands, and
-    that the one-shot changes are still on the record. `baseline` is what the run ran with when the incident began.
-    """
-    overrides, started = rollback.overrides, evidence.started
-    changed = frozenset(changed_keys(overrides, baseline or Baseline()))
+    """Everything that the decision fixes, compared with what the attempt says and shows that it runs with. An attempt
+    that was restarted after a crash resumes later than the target: then what is checked is what stands, and that the
+    one-shot changes are still on the record. `baseline` is what the run ran with when the incident began."""
+    overrides, started, before = rollback.overrides, evidence.started, baseline or Baseline()
     at_anchor = (started.resumed_from or 0) <= overrides.anchor.global_step
-    named = Check(what="rollback", expected=rollback.id, reported=started.rollback)
-    checks = [replace(named, found=None if started.rollback else Proof.CONTRADICTED)]
+    named = None if started.rollback else Proof.CONTRADICTED
+    checks = [Check("rollback", rollback.id, started.rollback, found=named)]
     if at_anchor:
         checks += _position(overrides, started)
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
-    checks += _standing(rollback, evidence, changed)
-    checks += _free(overrides.standing.free or Free(), (baseline or Baseline()).free or Free(), evidence)
-    return tuple(_with_silence(check, rollback) for check in checks)
-
-
-def _with_silence(check: Check, rollback: Rollback) -> Check:
-    """A trainer of which the plan said that it keeps no record does not say no by not having one."""
-    silent = check.what in rollback.unconfirmed and check.reported is False
-    return replace(check, reported=None) if silent else check
+    checks += _standing(rollback, evidence, frozenset(changed_keys(overrides, before)))
+    checks += _free(overrides.standing.free or Free(), before.free or Free(), evidence)
+    # a trainer of which the plan said that it keeps no record does not say no by not having one
+    silent = [check.what in rollback.unconfirmed and check.reported is False for check in checks]
+    return tuple(replace(c, reported=None) if is_silent else c for c, is_silent in zip(checks, silent, strict=True))
 
 
 def _position(overrides: Overrides, started: RunStarted) -> Iterator[Check]:
-    anchor: Anchor = overrides.anchor
-    yield Check(what="resumed_from", expected=anchor.global_step, reported=started.resumed_from or 0)
+    anchor = overrides.anchor
+    yield Check("resumed_from", anchor.global_step, started.resumed_from or 0)
     if anchor.consumed_samples is None:
         return
     skipped = overrides.once.skip_samples if overrides.once else None
     first, reported = anchor.consumed_samples + (skipped or 0), started.first_sample_index
     if not overrides.standing.skipped:
-        what, expected, seen = "first_sample_index", first, reported
+        yield Check("first_sample_index", first, reported, changed=skipped is not None)
     else:  # a range that was skipped before may begin just here, and lead further on
-        what, expected = f"first_sample_index of at least {first}", True
         seen = None if reported is None else reported >= first
-    yield Check(what=what, expected=expected, reported=seen, changed=skipped is not None)
+        yield Check(f"first_sample_index of at least {first}", True, seen, changed=skipped is not None)
 
 
 def _once(once: Once, overrides: Overrides, started: RunStarted, *, at_anchor: bool) -> Iterator[Check]:
     recorded = once.id in started.applied_once  # that they stand on the record; each change has its own check
-    yield Check(what=f"one-shot changes of {once.id}", expected=True, reported=recorded, changed=False)
+    yield Check(f"one-shot changes of {once.id}", True, recorded, changed=False)
     if once.seed is not None:
-        yield Check(what="seed", expected=once.seed, reported=started.seed)
+        yield Check("seed", once.seed, started.seed)
     if once.skip_samples is not None:
         yield _skipped(once.skip_samples, overrides, started)
     if once.reset_moments:
         step, told = overrides.anchor.global_step, started.moments_reset_steps
-        found = None if told is None else step if step in told else list(told)
-        yield Check(what="moments_reset_steps", expected=step, reported=found)
+        yield Check("moments_reset_steps", step, None if told is None else step if step in told else list(told))
     if once.loss_scale is not None and at_anchor:  # later it has gone its own way
-        yield Check(what="loss_scale", expected=once.loss_scale, reported=started.loss_scale)
+        yield Check("loss_scale", once.loss_scale, started.loss_scale)
 
 
 def _skipped(count: int, overrides: Overrides, started: RunStarted) -> Check:
     begin, told = overrides.anchor.consumed_samples, _ranges(started)
     if told is None or begin is None:
         before = sum(r.end - r.begin for r in overrides.standing.skipped or ())
-        return Check(what="skipped_samples", expected=before + count, reported=started.skipped_samples)
+        return Check("skipped_samples", before + count, started.skipped_samples)
     wanted = [begin, begin + count]
-    return Check(what="skipped_samples", expected=wanted, reported=wanted if wanted in told else told)
+    return Check("skipped_samples", wanted, wanted if wanted in told else told)
 
 
 def _standing(rollback: Rollback, evidence: Evidence, changed: frozenset[str]) -> Iterator[Check]:
@@ -135,43 +121,36 @@ def _standing(rollback: Rollback, evidence: Evidence, changed: frozenset[str]) -
         if setting.proof == "number":
             yield _check(field, find(name, float(wanted), evidence), float(wanted), new)
         elif setting.proof == "exact":
-            yield Check(what=field, expected=document(wanted), reported=getattr(started, field), changed=new)
+            yield Check(field, document(wanted), getattr(started, field), new)
         elif setting.proof == "schedule":
             seen = lr_seen if name == "lr" else seqlen_seen
             for what, found in seen(wanted, evidence, in_script=rollback.in_script, changed=new):
                 yield _check(what, found, found.expected, new)
     if standing.total_tokens is not None:
         told = None if started.total_steps is not None else started.total_tokens
-        changed_here = "total_tokens" in changed
-        yield Check(what="total_tokens", expected=standing.total_tokens, reported=told, changed=changed_here)
+        yield Check("total_tokens", standing.total_tokens, told, "total_tokens" in changed)
     if standing.skipped:
         ranges, kept = [[r.begin, r.end] for r in standing.skipped], _ranges(started)
         kept = None if kept is None else [r for r in ranges if r in kept]
-        what = "ranges skipped earlier"
-        yield Check(what=what, expected=ranges, reported=kept, changed="skipped" in changed)
+        yield Check("ranges skipped earlier", ranges, kept, "skipped" in changed)
 
 
 def _check(what: str, found: Finding, expected: Any, changed: bool) -> Check:
-    return Check(what=what, expected=expected, reported=found.seen, changed=changed, found=found.answer, why=found.why)
+    return Check(what, expected, found.seen, changed, found.answer, found.why)
 
 
 def _free(free: Free, before: Free, evidence: Evidence) -> Iterator[Check]:
     """An option that names a known setting is looked for in what was measured; the rest has to be echoed."""
     if free == Free():
         return
-    echoed = evidence.started.free
-    added = _added(free, before)
-    for setting, flag, value in named_settings(added):
-        wanted = wanted_number(value)
-        if wanted is None:
-            yield Check(what=f"{flag} ({setting})", expected=value, reported=None, why="its value is no number")
-            continue
-        found = find(setting, wanted, evidence)
-        yield _check(f"{flag} ({setting})", found, wanted, changed=True)
-    unknown = any(setting_of(option.partition("=")[0]) is None for option in added)
-    others = unknown or dict(free.environment) != dict(before.environment) or set(free.removed) != set(before.removed)
+    for setting, flag, value in named_settings(_added(free, before)):
+        if (wanted := wanted_number(value)) is None:
+            yield Check(f"{flag} ({setting})", value, None, why="its value is no number")
+        else:
+            yield _check(f"{flag} ({setting})", find(setting, wanted, evidence), wanted, changed=True)
+    echoed, others = evidence.started.free, _has_unknown(free, before)
     if others or echoed is not None:
-        yield Check(what="free", expected=free.to_json(), reported=echoed, changed=others)
+        yield Check("free", free.to_json(), echoed, changed=others)
 
 
 def _ranges(started: RunStarted) -> list[list[Any]] | None:
@@ -179,40 +158,28 @@ def _ranges(started: RunStarted) -> list[list[Any]] | None:
     return None if told is None else [[r.get("begin"), r.get("end")] for r in told]
 
 
+_NUMBERS = frozenset(name for name, setting in settings_of().items() if setting.proof == "number")
+_ARGUMENT = "the trainer's argument is known, and a checkpoint can bring the old value back"
+_NEVER = "the trainer has never reported the one that it runs with"
+
+
 def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     """What will not be confirmed, going by what the trainer has reported so far: a check's `what` -> a sentence."""
     once, standing = overrides.once or Once(id=overrides.rollback), overrides.standing
     changed = changed_keys(overrides, baseline)
     baseline = baseline.without_script()
-    never = "the trainer has never reported the one that it runs with"
-    silent = {
-        "seed": (once.seed is not None and baseline.seed is None, f"the new seed: {never}"),
-        "skipped_samples": (
-            once.skip_samples is not None and baseline.skipped is None,
-            "the skipped samples: the trainer has never reported how many it has skipped",
-        ),
-        "moments_reset_steps": (
-            once.reset_moments and baseline.moments_reset_steps is None,
-            "the reset of Adam's moments: the trainer has never reported when it has reset them",
-        ),
-        "loss_scale": (once.loss_scale is not None and baseline.precision is None, f"the loss scale: {never}"),
-        "free": (
-            _has_unknown(standing.free, baseline.free) and baseline.free is None,
-            "the free-form changes: the trainer has never echoed any",
-        ),
-    }
-    said = {what: sentence for what, (is_silent, sentence) in silent.items() if is_silent}
+    said = dict(_unreported_once(once, standing, baseline))
     for name, setting in settings_of().items():
         field, known = setting.reported_as or name, getattr(baseline, name)
         if setting.proof is None or getattr(standing, name) is None:
             continue
         if known is None and not (name == "seqlen" and baseline.full_seqlen is not None):
-            said[field] = f"{setting.words}: {never}"
+            said[field] = f"{setting.words}: {_NEVER}"
         elif setting.proof == "number" and name in changed and name in baseline.from_arguments:
             said[field] = f"{setting.words}: only {_ARGUMENT}"
-    for name, flag, _ in named_settings(_added(standing.free, baseline.free)):
+    for name, flag, _ in named_settings(_added(standing.free or Free(), baseline.free or Free())):
         if name in _NUMBERS and (getattr(baseline, name) is None or name in baseline.from_arguments):
-            said[f"{flag} ({name})"] = f"{flag}: {never if getattr(baseline, name) is None else _ARGUMENT}"
+            said[f"{flag} ({name})"] = f"{flag}: {_NEVER if getattr(baseline, name) is None else _ARGUMENT}"
     for schedule, first in (("lr_schedule", "lr of the first step"), ("seqlen_schedule", "seqlen of the first step")):
         if schedule in said:
             said[first] = said[schedule]
@@ -223,17 +190,26 @@ def unreported(overrides: Overrides, baseline: Baseline) -> Mapping[str, str]:
     return said
 
 
-_NUMBERS = frozenset(name for name, setting in settings_of().items() if setting.proof == "number")
-_ARGUMENT = "the trainer's argument is known, and a checkpoint can bring the old value back"
+def _unreported_once(once: Once, standing: TrainingSettings, baseline: Baseline) -> Iterator[tuple[str, str]]:
+    if once.seed is not None and baseline.seed is None:
+        yield "seed", f"the new seed: {_NEVER}"
+    if once.skip_samples is not None and baseline.skipped is None:
+        yield "skipped_samples", "the skipped samples: the trainer has never reported how many it has skipped"
+    if once.reset_moments and baseline.moments_reset_steps is None:
+        why = "the reset of Adam's moments: the trainer has never reported when it has reset them"
+        yield "moments_reset_steps", why
+    if once.loss_scale is not None and baseline.precision is None:
+        yield "loss_scale", f"the loss scale: {_NEVER}"
+    if baseline.free is None and _has_unknown(standing.free or Free(), Free()):
+        yield "free", "the free-form changes: the trainer has never echoed any"
 
 
-def _added(free: Free | None, before: Free | None) -> list[str]:
-    """The options that are new."""
-    return [option for option in (free or Free()).options if option not in (before or Free()).options]
+def _added(free: Free, before: Free) -> list[str]:
+    return [option for option in free.options if option not in before.options]
 
 
-def _has_unknown(free: Free | None, before: Free | None) -> bool:
+def _has_unknown(now: Free, before: Free) -> bool:
     """Whether a free-form change is there that only the trainer's echo can confirm."""
-    now, old = free or Free(), before or Free()
-    unnamed = [o for o in _added(free, before) if setting_of(o.partition("=")[0]) is None]
-    return bool(unnamed) or dict(now.environment) != dict(old.environment) or set(now.removed) != set(old.removed)
+    if any(setting_of(option.partition("=")[0]) is None for option in _added(now, before)):
+        return True
+    return dict(now.environment) != dict(before.environment) or set(now.removed) != set(before.removed)

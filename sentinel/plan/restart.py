@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 from sentinel.plan.actions import PointLatest, PrepareJob, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_start, on_hold
-
-__all__ = ["fruitless_starts", "hang_turn", "plan_hang", "plan_restart", "restart_turn", "was_stopped_for_hanging"]
 
 
 def restart_turn(look: Look, policy: Policy) -> Turn:
     """A job that is gone without a word is started again, where the run's owner wants that."""
-    attempt, why = look.history.latest, look.verdict.reason
+    attempt, hung = look.history.latest, was_stopped_for_hanging(look)
     ended = attempt.end_reason if attempt else None
-    hung = was_stopped_for_hanging(look)
     broken_off = look.run.jobs.broken_off  # the trainer has heard a SIGTERM, and it was not a person's
     on_purpose = ended is not None and not ended.startswith("error") and not hung and broken_off is None
     if policy.mode != "act" or on_purpose:
-        message = f"{why}; waiting for the next attempt"
+        message = f"{look.verdict.reason}; waiting for the next attempt"
         down = None if on_purpose else f"mode is {policy.mode}, so sentinel does not start it"
         return Turn(reason=message, message=message, down=down, down_within_s=policy.confirm_within_s)
     return _turn(plan_restart(look.run, policy, restarts_spent=fruitless_starts(look), hung=hung), look)
@@ -42,14 +38,13 @@ def hang_turn(look: Look, policy: Policy) -> Turn:
 
 
 def _turn(plan: Plan, look: Look) -> Turn:
-    refusal = plan.refusal
-    if refusal is not None:
-        message, by_a_person = f"{look.verdict.reason}; {refusal}", look.run.paused or look.run.kill_file
+    message = f"{look.verdict.reason}; {plan.reason if plan.refusal is None else plan.refusal}"
+    if plan.refusal is not None:
+        down = None if look.run.paused or look.run.kill_file else plan.refusal  # it is down by a person's word
         outcome = None if plan.waits else Outcome.PERSON_NEEDED
-        return Turn(reason=message, message=message, down=None if by_a_person else refusal, outcome=outcome)
+        return Turn(reason=message, message=message, down=down, outcome=outcome)
     if not plan.actions:
         return Turn(reason=plan.reason)
-    message = f"{look.verdict.reason}; {plan.reason}"
     return Turn(reason=message, message=message, actions=plan.actions[:1])
 
 
@@ -61,11 +56,9 @@ def was_stopped_for_hanging(look: Look) -> bool:
 
 
 def fruitless_starts(look: Look) -> int:
-    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided.
-
-    What a trainer saves that was there before is no progress of theirs: an attempt counts for the last start before it.
-    By attempts and the log's order: the trainer's clock and the daemon's may differ by minutes.
-    """
+    """Starts of the job since one of them was seen to save a checkpoint, or a rollback was decided. What a trainer
+    saves that was there before is no progress of theirs: an attempt counts for the last start before it. By attempts
+    and the log's order: the trainer's clock and the daemon's may differ by minutes."""
     begun_after: list[float] = []
     for event in look.events:
         if event["event"] == "decided":
@@ -79,10 +72,8 @@ def fruitless_starts(look: Look) -> int:
 
 
 def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bool = False) -> Plan:
-    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole.
-
-    A crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung.
-    """
+    """What to do about a job that is gone without a word: start it again, from the last checkpoint that is whole. A
+    crash is not a divergence: nothing is rolled back, no rung is spent. `hung`: it was stopped because it hung."""
     if not (policy.restart_on_hang if hung else policy.restart_on_crash):
         return Plan(refusal="restart_on_crash is off, so a person has to start it again", waits=True)
     if (refused := _restarts_not(run, policy, restarts_spent)) is not None:
@@ -93,11 +84,9 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
     current = incident.current if incident else None
     rollback = run.overrides.rollback if run.overrides else None
     whole = [c for c in run.checkpoints if c.complete and c.verified is not False and not c.only_pinned]
-    start = StartJob(
-        incident.id if incident else None,
-        current.id if current else rollback,
-        follow_up=_has_saved_since(run, whole),
-    )
+    # whether the rollback in force has saved a checkpoint of its own
+    saved = run.overrides is not None and bool(whole) and whole[-1].global_step > run.overrides.anchor.global_step
+    start = StartJob(incident.id if incident else None, current.id if current else rollback, follow_up=saved)
     if (refused := no_start(run, policy, start.rollback)) is not None:
         return refused
     if not whole:
@@ -107,25 +96,15 @@ def plan_restart(run: RunState, policy: Policy, *, restarts_spent: int, hung: bo
         return Plan(actions=(VerifyCheckpoint(last.tag),), reason=f"{last.tag} is checked before the job is restarted")
     if run.latest_tag == last.tag and run.disagreement is None:
         return Plan(actions=(start,), reason=f"the job is gone: it goes on from {last.tag}")
-    where = incident.id if incident else "restart"
-    point = PointLatest(last.tag, last.global_step, where, rollback or "restart")
-    return Plan(
-        actions=(point, start),
-        reason=f"{run.disagreement or f'`latest` says {run.latest_tag!r}'}; {last.tag} is the last that is whole",
-    )
-
-
-def _has_saved_since(run: RunState, whole: Sequence[Checkpoint]) -> bool:
-    """Whether the rollback in force has saved a checkpoint of its own."""
-    return run.overrides is not None and bool(whole) and whole[-1].global_step > run.overrides.anchor.global_step
+    point = PointLatest(last.tag, last.global_step, incident.id if incident else "restart", rollback or "restart")
+    why = run.disagreement or f"`latest` says {run.latest_tag!r}"
+    return Plan(actions=(point, start), reason=f"{why}; {last.tag} is the last that is whole")
 
 
 def plan_hang(run: RunState, policy: Policy, *, restarts_spent: int) -> Plan:
     """What to do about a job that lives and does nothing: keep its stacks and stop it; then it is gone, as in a crash.
-
-    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody
-    has looked at.
-    """
+    What waits behind it is stopped with it, and comes back with it: else it would begin from a `latest` that nobody has
+    looked at."""
     if not policy.restart_on_hang:
         return Plan(refusal="restart_on_hang is off, so a person has to stop it", waits=True)
     if (refused := _restarts_not(run, policy, restarts_spent)) is not None:

@@ -26,10 +26,6 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
-__all__ = ["Plan", "no_room", "no_start", "not_yet_verified", "on_hold", "plan_rollback"]
-
-_HOUR_S = 3600.0
-
 PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
 KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
@@ -39,31 +35,18 @@ class Plan:
     """What would be done and why; printing it is the dry run."""
 
     actions: tuple[Action, ...] = ()
-    decision: Rollback | None = None
-    """Made by this plan, and to be recorded before any of its actions; None when it was made before."""
-
-    wait: Wait | None = None
-    """Begun by this plan, and to be recorded: nothing is done but to watch."""
-
-    skip: Skip | None = None
-    """A rung that can't be carried out, to be recorded: then the next rung is decided. Nothing else is done with it."""
-
-    refusal: str | None = None
-    """Why nothing is done; a sentence. Then there are no actions."""
-
-    waits: bool = False
-    """Whether the refusal passes by itself (a cooldown) or by a person's word (pause): then sentinel waits."""
-
+    decision: Rollback | None = None  # made by this plan, and to be recorded before any of its actions
+    wait: Wait | None = None  # begun by this plan, and to be recorded: nothing is done but to watch
+    skip: Skip | None = None  # a rung that can't be carried out, to be recorded: then the next rung is decided
+    refusal: str | None = None  # why nothing is done; a sentence. Then there are no actions.
+    waits: bool = False  # whether the refusal passes by itself (a cooldown) or by a person's word (pause)
     reason: str = ""
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
-    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act.
-
-    Empty once the decision's own job runs or has run: what it writes is not to be moved.
-    """
-    ours = decision.id
-    incident = decision.overrides.incident
+    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act. Empty once
+    the decision's own job runs or has run: what it writes is not to be moved."""
+    ours, incident = decision.id, decision.overrides.incident
     if (why := hindered(run, spare=ours)) is not None:
         return Plan(refusal=why, waits=True)
     others = tuple(w.id for w in run.jobs.writers if w.rollback != ours)
@@ -71,7 +54,8 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     if ours in run.started_rollbacks or alive:
         stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
         return _carried_out(decision, run, policy, stop)
-    if (first := _target_in_doubt(decision, run) or _no_restart(decision, run, policy)) is not None:
+    no_restart = no_start(run, policy, ours) if decision.restart else None  # before anything is stopped
+    if (first := _target_in_doubt(decision, run) or no_restart) is not None:
         return first
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
@@ -93,20 +77,13 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
 
 
-def _no_restart(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
-    """As no_start, before anything is stopped: a run that stands still is no better."""
-    return no_start(run, policy, decision.id) if decision.restart else None
-
-
 def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
-    """What is still missing where the decision's own job runs or has run."""
-    ours = decision.id
-    missing: tuple[StartJob, ...] = ()
-    if ours in run.jobs.incomplete:
-        if not stop and (refused := no_start(run, policy, ours)) is not None:
-            return refused
-        missing = (StartJob(decision.overrides.incident, ours),)
-    return Plan(actions=(*stop, *missing), reason=f"{ours} has been carried out")
+    ours, reason = decision.id, f"{decision.id} has been carried out"
+    if ours not in run.jobs.incomplete:
+        return Plan(actions=stop, reason=reason)
+    if not stop and (refused := no_start(run, policy, ours)) is not None:
+        return refused
+    return Plan(actions=(*stop, StartJob(decision.overrides.incident, ours)), reason=reason)
 
 
 def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
@@ -116,7 +93,6 @@ def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
 
 
 def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
-    """What has to be settled about the target before anything moves; None when it is there and whole."""
     if decision.target_tag is None:
         return None
     target = run.checkpoint(decision.target_tag)
@@ -142,9 +118,8 @@ def on_hold(run: RunState) -> Plan | None:
 
 def no_room(run: RunState) -> Plan | None:
     """The refusal to restart a job that could not save; None when it could."""
-    if run.room_problem is None:
-        return None
-    return Plan(refusal=f"the coming saves would find no room: {run.room_problem}", waits=True)
+    why = run.room_problem
+    return None if why is None else Plan(refusal=f"the coming saves would find no room: {why}", waits=True)
 
 
 def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None:
@@ -153,7 +128,7 @@ def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None
         return Plan(refusal=f"nothing is started while two attempts train: {run.overlap}", waits=True)
     if (lost := run.jobs.lost.get(rollback)) is not None:
         return Plan(refusal=f"{lost}: it is not submitted again")
-    within = [at for at in run.starts_unix_s if at > run.now_unix_s - _HOUR_S]
+    within = [at for at in run.starts_unix_s if at > run.now_unix_s - 3600.0]
     if len(within) >= policy.max_starts_per_hour:
         return Plan(
             refusal=f"sentinel has started the job {len(within)} times in the last hour, and [policy] "

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sentinel.plan.proof_value import PROOFS, Proof, failure, proof_of
-
-__all__ = ["Told", "sentence", "story", "with_proofs"]
+from sentinel.plan.actions import span
+from sentinel.plan.incident import PROOFS, Event, Proof, failure, proof_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +17,13 @@ class Told:
     sentence: str
 
 
-def story(events: Iterable[Mapping[str, Any]], incident: str | None) -> tuple[Told, ...]:
+def story(events: Iterable[Event], incident: str | None) -> tuple[Told, ...]:
     """What happened in an incident, in order; None is what belongs to none, such as restarts after crashes."""
-    told = []
-    for event in with_proofs(events):
-        said = sentence(event) if event.get("incident") == incident else None
-        if said is not None:
-            told.append(Told(float(event["time_unix_s"]), said))
-    return tuple(told)
+    own = (event for event in with_proofs(events) if event.get("incident") == incident)
+    return tuple(Told(float(e["time_unix_s"]), said) for e in own if (said := sentence(e)) is not None)
 
 
-def with_proofs(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def with_proofs(events: Iterable[Event]) -> Iterator[Event]:
     """The events; a failed restart's with what was proved of its changes, which older logs do not repeat there."""
     proofs: dict[str, tuple[Proof, tuple[str, ...]]] = {}
     for event in events:
@@ -42,7 +36,7 @@ def with_proofs(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
         yield event
 
 
-def sentence(event: Mapping[str, Any]) -> str | None:
+def sentence(event: Event) -> str | None:
     """One event as a sentence; None for the end of an action whose beginning was told, when it went well."""
     told = _TOLD.get(event["event"])
     try:
@@ -51,21 +45,20 @@ def sentence(event: Mapping[str, Any]) -> str | None:
         return f"{event['event']}, in the words of another version"
 
 
-def _opened(event: Mapping[str, Any]) -> str:
+def _opened(event: Event) -> str:
     onset, led_by = event["onset_range"], event.get("led_by") or ()
     when = f", onset at step {onset[0]} to {onset[1]}, seen at {event['alarm_step']}" if onset else ""
     led = f"; led by {', '.join(led_by)}" if led_by else ""
     return f"opened{when}: {event['reason']}{led}"
 
 
-def _shadow(event: Mapping[str, Any]) -> str:
+def _shadow(event: Event) -> str:
     if event.get("refusal"):
         return f"would have done nothing: {event['refusal']}"
     return f"would have applied {_decision(event)}"
 
 
-def _proof(event: Mapping[str, Any]) -> str:
-    """What an attempt has shown of a rollback's changes."""
+def _proof(event: Event) -> str:
     proof, doubts = proof_of(event)
     attempt, rollback, named = event["attempt"], event["rollback"], ", ".join(doubts)
     if proof is Proof.CONFIRMED:
@@ -75,12 +68,12 @@ def _proof(event: Mapping[str, Any]) -> str:
     return f"attempt {attempt} contradicts nothing of {rollback}; not verified: {named}"
 
 
-def _rung_failed(event: Mapping[str, Any]) -> str:
-    proof = event.get("proof")
-    return f"{event['rollback']} {failure(event['reason'], Proof(proof) if proof else None, event.get('doubts') or ())}"
+def _rung_failed(event: Event) -> str:
+    proof = Proof(event["proof"]) if event.get("proof") else None
+    return f"{event['rollback']} {failure(event['reason'], proof, event.get('doubts') or ())}"
 
 
-_TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_TOLD: Mapping[str, Callable[[Event], str]] = {
     "opened": _opened,
     "baseline_completed": lambda _: "what the job script asks for is recorded: Slurm answers again",
     "proposed": lambda e: f"proposed {_decision(e)}, digest {e['digest'][:12]}: waits for `sentinel approve`",
@@ -104,34 +97,30 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _decision(event: Mapping[str, Any]) -> str:
+def _decision(event: Event) -> str:
     changes = "; ".join(event.get("changes") or ()) or "nothing is changed but the checkpoint"
     return f"{event['rung']!r} from {event['target']['tag'] or 'scratch'} ({changes})"
 
 
-def _doing(action: Mapping[str, Any]) -> str:
-    match action["kind"]:
-        case "verify_checkpoint":
-            return f"read {action['tag']} whole"
-        case "restore_pinned":
-            return f"brought {action['tag']} back from its pin"
-        case "prepare_job":
-            return "prepared the restart"
-        case "stop_job":
-            hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
-            return f"stopped {', '.join(action['jobs'])}{hung}"
-        case "quarantine_checkpoints":
-            tags = action["tags"]
-            span = tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
-            return f"moved {span} into the quarantine ({len(tags)})"
-        case "point_latest":
-            return f"pointed `latest` at {action['tag']}" if action["tag"] else "took `latest` away"
-        case "cut_tensorboard":
-            return f"cut TensorBoard at step {action['at']['global_step']}"
-        case "write_overrides":
-            return "wrote overrides.json"
-        case "start_job":
-            return "started the job"
-        case "undo":
-            return "took the rollback back"
-    return str(action["kind"])
+def _stopped(action: Event) -> str:
+    hung = ", which hung; its stacks were kept first" if action.get("keep_stacks") else ""
+    return f"stopped {', '.join(action['jobs'])}{hung}"
+
+
+_DONE: Mapping[str, Callable[[Event], str]] = {
+    "verify_checkpoint": lambda a: f"read {a['tag']} whole",
+    "restore_pinned": lambda a: f"brought {a['tag']} back from its pin",
+    "prepare_job": lambda _: "prepared the restart",
+    "stop_job": _stopped,
+    "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
+    "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
+    "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
+    "write_overrides": lambda _: "wrote overrides.json",
+    "start_job": lambda _: "started the job",
+    "undo": lambda _: "took the rollback back",
+}
+
+
+def _doing(action: Event) -> str:
+    done = _DONE.get(action["kind"])
+    return done(action) if done else str(action["kind"])

@@ -1,57 +1,58 @@
-"""Which checkpoint a rung rolls back to."""
+"""Which checkpoint a restart goes back to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentinel.judge.events import Event
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 
-__all__ = ["Target", "choose_target"]
+
+def rollback_to(event: Event, saved_steps: Sequence[int], margin_steps: int) -> int | None:
+    """The last saved step at or before onset - margin; 0 is from scratch, None where no rollback is recommended. Where
+    nothing is known of what was saved, onset - margin itself: any checkpoint at or before it will do."""
+    if not event.recommend_rollback:
+        return None
+    limit = max(0, event.onset_step - margin_steps)
+    return max((step for step in saved_steps if step <= limit), default=0) if saved_steps else limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is rolled back to."""
 
-    tag: str | None
-    """None is from scratch."""
-
+    tag: str | None  # None is from scratch
     global_step: int
     reason: str
 
 
 def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy) -> Target:
-    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide.
-
-    near: onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its
-    risky time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
-    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left
-    out, and named in the reason, is a checkpoint of a step at which the run's own readings were ill.
-    """
+    """The largest complete checkpoint at or before the onset, less a margin that the rung and its number decide. near:
+    onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its risky
+    time (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
+    before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left out,
+    and named in the reason, is a checkpoint of a step at which the run's own readings were ill."""
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
-    failed = len(incident.rollbacks)
-    onset = (
-        incident.onset_range[0] if incident.onset_range else run.checkpoints[-1].global_step if run.checkpoints else 0
-    )
-    limit, why = onset - policy.margin_steps, f"{policy.margin_steps} steps before the onset at {onset}"
+    newest = run.checkpoints[-1].global_step if run.checkpoints else 0
+    onset = incident.onset_range[0] if incident.onset_range else newest
+    margin = policy.margin_steps * (2 ** len(incident.rollbacks) if rung.target == "earlier" else 1)
+    limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
     if rung.target != "near":
-        margin = policy.margin_steps * (2**failed if rung.target == "earlier" else 1)
-        limit, why = onset - margin, f"{margin} steps before the onset at {onset}"
         ramp = _risky_from(incident.baseline, onset, anyway=rung.target == "before_risky_window")
         if ramp is not None and ramp < limit:
             limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
     if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
-    whole = [c for c in run.checkpoints if _usable(c) and c.global_step <= limit]
+    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
     passed: list[str] = []
-    while whole and (illness := _illness(whole[-1], run)) is not None:
-        passed.append(illness)
-        whole.pop()
+    while whole and (illness := run.illness_at(whole[-1].global_step)) is not None:
+        passed.append(f"{whole.pop().tag} contains the divergence: {illness.reason}")
     why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more likewise"] if len(passed) > 1 else [])])
     if not whole:
         none = "no healthy checkpoint" if passed else "no checkpoint"
@@ -60,22 +61,9 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
     return Target(tag=whole[-1].tag, global_step=whole[-1].global_step, reason=f"{whole[-1].tag} is {last} {why}")
 
 
-def _illness(checkpoint: Checkpoint, run: RunState) -> str | None:
-    """Why the checkpoint is no target by the run's own readings at its step, as a sentence; None where it may be."""
-    illness = run.illness_at(checkpoint.global_step)
-    return None if illness is None else f"{checkpoint.tag} contains the divergence: {illness.reason}"
-
-
-def _usable(checkpoint: Checkpoint) -> bool:
-    return checkpoint.complete and checkpoint.verified is not False
-
-
 def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:
     """The step that the upper half of the LR ramp begins at, or None where that is not known or not of interest."""
-    warmup = lr_warmup_steps(baseline)
-    if warmup is None:
+    if (warmup := lr_warmup_steps(baseline)) is None:
         return None
     begin, end = warmup
-    if not anyway and onset > begin + 3 * (end - begin):
-        return None
-    return begin + (end - begin) // 2
+    return begin + (end - begin) // 2 if anyway or onset <= begin + 3 * (end - begin) else None

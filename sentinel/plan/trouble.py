@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-__all__ = ["AGAIN_S", "Alert", "Severity", "Trouble", "TroubleTopic", "is_due", "troubles_of", "unsettled", "updated"]
+from sentinel.plan.incident import Event
 
-Severity = Literal["warning", "critical"]
-"""warning: somebody should know; critical: nothing goes on before a person does something."""
+Severity = Literal["warning", "critical"]  # critical: nothing goes on before a person does something
 
+# struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
+# start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts
+# train at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's;
+# paging: pages can't be written to the outbox of a channel
 TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown", "paging"]
-"""struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
-start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts train
-at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's; paging:
-pages can't be written to the outbox of a channel."""
-
-AGAIN_S = 3600.0
-"""Seconds after which a struggle that lasts is told once more."""
+AGAIN_S = 3600.0  # seconds after which a struggle that lasts is told once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +26,9 @@ class Alert:
     """How it stands with one topic at this look."""
 
     topic: TroubleTopic
-    reason: str | None = None
-    """What is wrong, as a sentence; None where nothing is, or not any more."""
-
+    reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more
     severity: Severity = "critical"
-    within_s: float = 0.0
-    """Seconds for which it may last before a person is told."""
+    within_s: float = 0.0  # seconds for which it may last before a person is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,33 +37,26 @@ class Trouble:
 
     topic: TroubleTopic
     severity: Severity
-    reason: str
-    """The last one, as a sentence."""
-
+    reason: str  # the last one, as a sentence
     since_unix_s: float
-    alerted_unix_s: float | None = None
-    """When a person was told of it last; None while none was."""
+    alerted_unix_s: float | None = None  # when a person was told of it last; None while none was
 
 
 def updated(
     troubles: Mapping[str, Trouble], alerts: Iterable[Alert], now_unix_s: float
 ) -> tuple[dict[str, Trouble], tuple[Trouble, ...], tuple[Trouble, ...]]:
     """The troubles as these alerts leave them; those of which a person is to be told now; those told of that are over.
-
-    A topic without an alert stays as it is: nothing is known of it now.
-    """
+    A topic without an alert stays as it is: nothing is known of it now."""
     known, due, over = dict(troubles), list[Trouble](), list[Trouble]()
     for alert in alerts:
-        before = known.pop(alert.topic, None)
-        if alert.reason is None:
+        topic, severity, reason = alert.topic, alert.severity, alert.reason
+        before = known.pop(topic, None)
+        if reason is None:
             if before is not None and before.alerted_unix_s is not None:
                 over.append(before)
             continue
-        severity, reason = alert.severity, alert.reason
-        if before is None:
-            trouble = Trouble(topic=alert.topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
-        else:
-            trouble = replace(before, severity=severity, reason=reason)
+        new = Trouble(topic=topic, severity=severity, reason=reason, since_unix_s=now_unix_s)
+        trouble = new if before is None else replace(before, severity=severity, reason=reason)
         if is_due(trouble, now_unix_s, within_s=alert.within_s):
             trouble = replace(trouble, alerted_unix_s=now_unix_s)
             due.append(trouble)
@@ -78,37 +65,29 @@ def updated(
 
 
 def is_due(trouble: Trouble, now_unix_s: float, *, within_s: float) -> bool:
-    """Whether a person is to be told now: it has lasted for `within_s`, and nobody was told yet.
-
-    What was tried again and again is told again every hour; what just lasts (a job that is gone) is told once.
-    """
+    """Whether a person is to be told now: it has lasted for `within_s`, and nobody was told yet. What was tried again
+    and again is told again every hour; what just lasts (a job that is gone) is told once."""
     if trouble.alerted_unix_s is not None:
         return trouble.topic == "struggling" and now_unix_s - trouble.alerted_unix_s >= AGAIN_S
     return now_unix_s - trouble.since_unix_s >= within_s
 
 
-def troubles_of(events: Iterable[Mapping[str, Any]]) -> dict[str, Trouble]:
+def troubles_of(events: Iterable[Event]) -> dict[str, Trouble]:
     """Topic -> what the incident log says was told of it, and is not over."""
     told: dict[str, Trouble] = {}
     for event in events:
         if event["event"] == "troubled":
-            told[event["topic"]] = Trouble(
-                topic=event["topic"],
-                severity=event["severity"],
-                reason=event["reason"],
-                since_unix_s=float(event["since_unix_s"]),
-                alerted_unix_s=float(event["time_unix_s"]),
-            )
+            since, at, facts = event["since_unix_s"], event["time_unix_s"], ("topic", "severity", "reason")
+            last = {key: event[key] for key in facts}
+            told[event["topic"]] = Trouble(**last, since_unix_s=float(since), alerted_unix_s=float(at))
         elif event["event"] == "relieved":
             told.pop(event["topic"], None)
     return told
 
 
-def unsettled(events: Sequence[Mapping[str, Any]], now_unix_s: float, *, within_s: float) -> bool:
-    """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since.
-
-    Such a turn, in which nothing was tried, is no success yet. After that long without another try it is history.
-    """
+def unsettled(events: Sequence[Event], now_unix_s: float, *, within_s: float) -> bool:
+    """Whether the last action has failed, not longer than `within_s` ago, and nothing has come of it since. Such a
+    turn, in which nothing was tried, is no success yet. After that long without another try it is history."""
     for event in reversed(events):
         if event["event"] in ("done", "applied", "stopped", "closed"):
             return False

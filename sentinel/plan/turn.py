@@ -7,6 +7,7 @@ A turn is made from what is true at this look and from the incident log; what a 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sentinel.judge.events import EventKind
 from sentinel.judge.verdict import VerdictKind
@@ -14,15 +15,12 @@ from sentinel.plan.alerts import alerts_of, with_alerts
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import opened, stopped
 from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
-from sentinel.plan.observation import Checkpoint
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import hang_turn, restart_turn
 from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
-
-OLD_AFTER_S = 60.0
-"""A look that took longer has waited for a filesystem: what it found first may not be so any more."""
+OLD_AFTER_S = 60.0  # a look that took longer has waited for a filesystem: what it found first may not be so any more
 
 
 def next_turn(look: Look, policy: Policy) -> Turn:
@@ -59,19 +57,14 @@ def opens_incident(look: Look) -> bool:
 def _decided(look: Look, policy: Policy) -> Turn:
     run = look.run
     undoing = next((i for i in run.incidents if i.undoing), None)
+    if undoing is not None and policy.mode == "act":
+        return Turn(reason=f"the undo of {undoing.id} was cut short and is carried to its end", undo=(undoing,))
     if undoing is not None:
-        return _undo(undoing, policy)
+        why = f"the undo of {undoing.id} is half done: `sentinel undo` goes on with it"
+        return Turn(reason=why, message=why)
     incident = run.open_incident
     turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
     return replace(turn, pin=_to_pin(look, policy))
-
-
-def _undo(incident: Incident, policy: Policy) -> Turn:
-    """A person's undo that a crash cut short."""
-    if policy.mode == "act":
-        return Turn(reason=f"the undo of {incident.id} was cut short and is carried to its end", undo=(incident,))
-    why = f"the undo of {incident.id} is half done: `sentinel undo` goes on with it"
-    return Turn(reason=why, message=why)
 
 
 def _with_incident(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -89,44 +82,38 @@ def _with_incident(incident: Incident, look: Look, policy: Policy) -> Turn:
 
 
 def _without_incident(look: Look, policy: Policy) -> Turn:
-    run, verdict, attempt = look.run, look.verdict, look.history.latest
+    run, verdict, attempt, reason = look.run, look.verdict, look.history.latest, look.verdict.reason
     waiting = [i for i in run.incidents if i.status == "stopped"]
     if waiting:
         why = f"{waiting[-1].id} waits for a person: {waiting[-1].note}"
         return Turn(reason=why, message=why, outcome=Outcome.PERSON_NEEDED)
     if opens_incident(look) and attempt is not None:
-        number, baseline, reason = run.next_incident, run.baseline, verdict.reason
-        event = opened(
-            number, attempt.number, baseline, run.overrides, reason=reason, verdict=verdict, onset=look.onset
-        )
+        found: dict[str, Any] = {"reason": reason, "verdict": verdict, "onset": look.onset}
+        event = opened(run.next_incident, attempt.number, run.baseline, run.overrides, **found)
         return Turn(reason=reason, records=(event,))
     if verdict.kind is VerdictKind.DOWN:
         return restart_turn(look, policy)
     if verdict.kind is VerdictKind.STALLED:
         return hang_turn(look, policy)
-    return Turn(reason=verdict.reason, outcome=Outcome.FINISHED if verdict.kind is VerdictKind.FINISHED else None)
+    return Turn(reason=reason, outcome=Outcome.FINISHED if verdict.kind is VerdictKind.FINISHED else None)
 
 
 def _stopped(look: Look, failure: Failure) -> Turn:
-    """What can't be done by trying again: a person is needed for the incident. Without one the watch itself fails."""
     incident = look.run.open_incident
-    if incident is None or any(i.undoing for i in look.run.incidents):
+    if incident is None or any(i.undoing for i in look.run.incidents):  # the watch itself fails
         return Turn(reason=failure.reason, memory=look.memory)
     records = (stopped(incident.id, failure.reason),)
     return Turn(reason=failure.reason, records=records, outcome=Outcome.PERSON_NEEDED, memory=look.memory)
 
 
 def _to_pin(look: Look, policy: Policy) -> str | None:
-    """The newest whole checkpoint that the run, healthy, has left behind by the margin."""
     healthy = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.WARMING_UP, VerdictKind.FINISHED)
     wanted = policy.mode != "observe" and policy.pin_last_healthy
     if not (wanted and healthy) or look.series.last is None or look.run.open_incident is not None:
         return None
     limit = look.series.last.global_step - policy.margin_steps
-    old: list[Checkpoint] = [
-        c for c in look.run.checkpoints if c.complete and not c.only_pinned and c.global_step <= limit
-    ]
-    return old[-1].tag if old else None
+    whole = [c for c in look.run.checkpoints if c.complete and not c.only_pinned]
+    return next((c.tag for c in reversed(whole) if c.global_step <= limit), None)
 
 
 def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
@@ -12,21 +12,21 @@ from sentinel.plan.actions import VerifyCheckpoint
 from sentinel.plan.baseline import filled
 from sentinel.plan.decision import has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Incident, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import Event, closed, decided, event, ignored, proof, rung_failed, stopped
+from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
+from sentinel.plan.incident_events import closed, decided, event, ignored, proof, rung_failed, stopped
 from sentinel.plan.look import Look, Outcome, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.proof_value import Proof
 from sentinel.plan.rollback import Plan, plan_rollback
-
-__all__ = ["incident_turn", "made_since", "to_preview"]
 
 
 def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
-    """One turn, from wherever the incident stands."""
     if incident.current is None:
-        return _completed_baseline(incident, look) or _decide(incident, look, policy)
+        completed = filled(incident.baseline, look.run.jobs.script_baseline)
+        if completed == incident.baseline:
+            return _decide(incident, look, policy)
+        reason = "the job script could be read: its settings complete the incident's baseline"
+        return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
     if incident.status in ("decided", "applied"):
         return _carry_on(incident, incident.current, look, policy)
     return _hold(incident, incident.current, look)
@@ -42,15 +42,6 @@ def to_preview(look: Look, policy: Policy) -> Rollback | None:
     return None if known else decision
 
 
-def _completed_baseline(incident: Incident, look: Look) -> Turn | None:
-    """What was missing of the baseline is recorded: Slurm did not answer when the incident was opened."""
-    completed = filled(incident.baseline, look.run.jobs.script_baseline)
-    if completed == incident.baseline:
-        return None
-    reason = "the job script could be read: its settings complete the incident's baseline"
-    return Turn(reason=reason, records=(event("baseline_completed", incident.id, baseline=completed.to_json()),))
-
-
 def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
     if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
         return _closed(incident, "superseded", "what a person asked for was cut short before it was begun")
@@ -62,18 +53,16 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
             return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
     plan = _carried_by_the_script(plan_recovery(look.verdict, look.run, policy), look)
-    if (begun := plan.wait) is not None:  # in every mode: to watch is what all of them do
-        steps = {"from_step": begun.from_step, "until_step": begun.until_step}
-        waiting = event("waiting", incident.id, rung=begun.rung, hypothesis=begun.hypothesis, **steps)
+    if (wait := plan.wait) is not None:  # in every mode: to watch is what all of them do
+        named = {"rung": wait.rung, "hypothesis": wait.hypothesis}
+        waiting = event("waiting", incident.id, **named, from_step=wait.from_step, until_step=wait.until_step)
         return Turn(reason=plan.reason, records=(waiting,))
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
-        skipped = event("rung_skipped", incident.id, rung=skip.rung, hypothesis=skip.hypothesis, reason=skip.reason)
-        return Turn(reason=plan.reason, records=(skipped,))
+        return Turn(reason=plan.reason, records=(event("rung_skipped", incident.id, **asdict(skip)),))
     return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
 
 
 def _carried_by_the_script(plan: Plan, look: Look) -> Plan:
-    """A skip in place of a decision that the job script can't carry."""
     decision = plan.decision
     refusal = look.memory.previews.get(digest_of(decision)) if decision is not None else None
     if decision is None or refusal is None:
@@ -90,15 +79,14 @@ def _shadow(incident: Incident, plan: Plan, look: Look) -> Turn:
         return Turn(reason=message, message=message)
     if plan.actions and isinstance(plan.actions[0], VerifyCheckpoint):
         return Turn(reason=why, actions=plan.actions[:1], on_record=False)
-    if not incident.shadows and (plan.decision is not None or plan.refusal is not None):
-        if plan.decision is None:
-            return Turn(reason=why, records=(event("shadow", incident.id, refusal=plan.refusal),))
-        return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
-    return Turn(reason=why)
+    if incident.shadows or (plan.decision is None and plan.refusal is None):
+        return Turn(reason=why)
+    if plan.decision is None:
+        return Turn(reason=why, records=(event("shadow", incident.id, refusal=plan.refusal),))
+    return Turn(reason=why, records=(decided("shadow", incident.id, plan.decision, refusal=plan.refusal),))
 
 
 def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
-    """Modes approve and act: stops at a refusal, records a decision, does the plan's first action."""
     if plan.refusal is not None:
         return _refused(plan, incident)
     decision, records = plan.decision, tuple[Event, ...]()
@@ -114,10 +102,7 @@ def _follow(plan: Plan, incident: Incident, look: Look, policy: Policy) -> Turn:
 
 
 def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy) -> Event | Turn:
-    """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits.
-
-    Their yes may be hours old: the target is read once more before it counts.
-    """
+    """A person's yes to just this decision, as the event to record; else the turn that asks for it or waits."""
     digest, proposal = digest_of(decision), incident.proposal
     if proposal is None or proposal.digest != digest:
         reason = "a person is asked to agree" if proposal is None else "the plan has changed: a person is asked again"
@@ -128,7 +113,7 @@ def _approval(incident: Incident, decision: Rollback, look: Look, policy: Policy
     if approval is not None and approval.digest == digest:
         if decision.target_tag is None or digest in look.memory.verified_for:
             return event("approved", incident.id, digest=digest, by=approval.by)
-        again = VerifyCheckpoint(decision.target_tag)
+        again = VerifyCheckpoint(decision.target_tag)  # their yes may be hours old
         reason = f"approved by {approval.by}: {decision.target_tag} is read once more"
         return Turn(reason=reason, actions=(again,), incident=incident.id, verified_for=digest)
     if look.run.now_unix_s - proposal.proposed_unix_s > policy.approve_within_s:
@@ -172,10 +157,7 @@ def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy
 
 
 def _prove(incident: Incident, rollback: Rollback, attempt: Attempt, look: Look, policy: Policy) -> Turn:
-    """Settles what the new attempt shows of each change, once it has made its first steps.
-
-    Earlier where no step is to be expected any more.
-    """
+    """Settles what the new attempt shows of each change, once it has made its first steps, or will make no more."""
     found, run = look.evidence, look.run
     if found is None:
         return Turn(reason=f"attempt {attempt.number} has not reported its start yet")
@@ -202,15 +184,13 @@ def _no_effect(
         f"{rollback.id} did not take effect: {wrong.what} should be {wrong.expected!r}, "
         f"and attempt {attempt.number} reports {seen}",
     )
-    own: tuple[Event, ...] = ()
-    if not any(other.ignored == rollback.id for other in look.run.incidents):
-        number = look.run.next_incident
-        own = (ignored(number, rollback, attempt.number, incident.baseline, tuple(checks)),)
-    return replace(turn, records=(shown, *own, *turn.records))
+    if any(other.ignored == rollback.id for other in look.run.incidents):
+        return replace(turn, records=(shown, *turn.records))
+    own = ignored(look.run.next_incident, rollback, attempt.number, incident.baseline, tuple(checks))
+    return replace(turn, records=(shown, own, *turn.records))
 
 
 def _hold(incident: Incident, rollback: Rollback, look: Look) -> Turn:
-    """Waits until the restart has recovered, or its rung has failed."""
     attempt, verdict, found = started_for(look, rollback), look.verdict, look.recovery
     if attempt is None:
         return Turn(reason=f"the newest attempt was not started for {rollback.id}")
@@ -243,10 +223,8 @@ def _closed(incident: Incident, outcome: str, reason: str) -> Turn:
 
 
 def made_since(history: History, started_after: int | None) -> int:
-    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which.
-
-    By attempts, not by times: the trainer's clock and the daemon's may differ by minutes.
-    """
+    """Steps of the attempts that began after the job's start was intended; 0 where it was not recorded after which. By
+    attempts, not by times: the trainer's clock and the daemon's may differ by minutes."""
     if started_after is None:
         return 0
     return sum(attempt.made for number, attempt in history.attempts.items() if number > started_after)

@@ -11,9 +11,9 @@ from typing import Any
 
 from sentinel.durable import write_atomically
 from sentinel.judge.history import Attempt, History
+from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_fold import fold
-from sentinel.plan.price import lost_so_far
+from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
 from sentinel.vocabulary.loss_ratio import LossMinimum
 

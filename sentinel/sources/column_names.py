@@ -1,4 +1,4 @@
-"""Names of the fields in other programs: columns, JSON keys and TensorBoard tags.
+"""The one mapper from other programs' names (columns, JSON keys, TensorBoard tags, names in log lines) to our fields.
 
 Names are compared in small letters, with `_` for blanks and hyphens and `/` for dots. Of several names of one field
 that a source has, the one that stands first here is taken. A name that is not here is not guessed at: `lm loss vs
@@ -14,95 +14,94 @@ from dataclasses import dataclass, field
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "no_loss", "resolve"]
+__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "meaning", "no_loss", "resolve"]
 
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """Fields that a column may be; the left side of `--column loss=train/loss`."""
 
-SPLITS = ("split", "mode", "phase", "stage", "subset")
-"""Columns with a word for the split that a row is of: `train`, `val`."""
+SPLITS = ("split", "mode", "phase", "stage", "subset")  # columns that name the split of a row: `train`, `val`
 
 _VALIDATES = frozenset({"val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev"})
 _ELSEWHERE = frozenset({"test", "testing", "predict", "inference"})
-
-_KNOWN: dict[str, tuple[str, ...]] = {
-    "step": (
-        *("global_step", "train/global_step", "trainer/global_step", "step", "iteration", "iter", "train/step"),
-        *("train/iteration", "train/iter", "steps", "iterations", "num_updates", "train_inner/num_updates"),
-        *("current_steps", "global_step/max_steps", "optimizer_step", "_step"),  # wandb's _step counts its calls
-    ),
-    "loss": (
-        *("loss", "train/loss", "lm_loss", "lm_loss_training/lm_loss", "train/lm_loss", "reduced_train_loss"),
-        *("train_loss", "train_loss_step", "training_loss", "training/loss", "loss/train", "loss/train/total"),
-        *("loss/out", "train/ce_loss", "train/crossentropyloss", "loss_metrics/global_avg_loss", "train_inner/loss"),
-        *("train/loss_step", "train/batch_loss", "batch_loss", "loss_step", "train/total_loss", "total_loss"),
-    ),
-    "grad_norm": (
-        *("grad_norm", "train/grad_norm", "grad_norm/grad_norm", "gradient_norm", "train/gradient_norm", "gnorm"),
-        *("train_inner/gnorm", "global_grad_norm", "train/global_grad_norm", "l2_norm/grad/global"),
-        *("optim/total_grad_norm", "optim/grad_norm", "grad/norm/total", "total_grad_norm", "grad_norm_step"),
-        "train/gnorm",
-    ),
-    "lr": (
-        *("lr", "learning_rate", "train/lr", "train/learning_rate", "learning_rate/learning_rate", "lr_adamw"),
-        *("lr_adam", "lr_adamw/pg1", "lr_adam/pg1", "lr_adamw/group0", "lr_decoupledadamw/group0", "optim/lr"),
-        *("optim/learning_rate_group0", "optim/lr_(group_0)", "optim/learning_rate", "train_inner/lr", "lr/group0"),
-    ),
-    "loss_scale": ("loss_scale", "loss_scale/loss_scale", "train/loss_scale", "train_inner/loss_scale"),
-    "seqlen": (
-        *("seqlen", "seqlen/curriculum_seqlen", "curriculum_seqlen", "seqlen/actual_seq_length", "seq_len"),
-        *("train/seqlen", "train/seq_len", "seq_length", "sequence_length"),
-    ),
-    "global_batch_samples": (
-        *("global_batch_samples", "global_batch_size", "train/global_batch_size", "batch_size/batch_size"),
-        *("batch_size", "gbs"),
-    ),
-    "epoch": ("epoch", "train/epoch", "trainer/epoch"),
-    "skipped": ("skipped", "skipped_iterations", "number_of_skipped_iterations", "skipped_iters"),
-    "adam_variance_l1": ("adam_variance_l1", "optimizer/variance_sqrt_l1"),  # Megatron-DeepSpeed's
-    "adam_variance_max": ("adam_variance_max", "optimizer/variance_sqrt_abs_max"),
-    "update_norm": ("update_norm", "train/update_norm"),
-    "loss_spread": ("loss_spread",),
-    "grad_norm_spread": ("grad_norm_spread",),
-    "momentum_l2": ("momentum_l2",),
-    "param_norm": ("param_norm", "params_norm", "train/param_norm", "optim/param_norm"),
-    "tokens_per_s": ("tokens_per_s", "tokens_per_second", "train/tokens_per_second"),
-    "loss_ratio": ("loss_ratio", "train/loss_ratio"),
-    "lr_warmup_steps": ("lr_warmup_steps",),
-    "step_time_s": ("step_time_s",),
-    "consumed_samples": ("consumed_samples", "train/consumed_samples", "consumed_train_samples"),
-    "consumed_tokens": (
-        *("consumed_tokens", "train/consumed_tokens", "tokens_seen", "train/tokens_seen", "total_tokens"),
-        *("train/total_tokens", "num_input_tokens_seen", "throughput/total_tokens", "optim/total_tokens"),
-    ),
-    "time_unix_s": ("time_unix_s", "_timestamp"),  # wandb's
-    "validation_loss": (
-        *("validation_loss", "val_loss", "val/loss", "valid/loss", "valid_loss", "eval_loss", "eval/loss"),
-        *("validation/loss", "lm_loss_validation", "lm_loss_validation/lm_loss_validation", "loss/val"),
-        *("validation/lm_loss", "validation/lm_loss_validation"),
-    ),
-    "rank": ("rank", "global_rank", "process_index"),
-    "attempt": ("attempt",),
+_KNOWN = {
+    "step": "global_step train/global_step trainer/global_step step iteration iter train/step train/iteration "
+    "train/iter steps iterations num_updates train_inner/num_updates current_steps global_step/max_steps "
+    "optimizer_step _step",
+    "loss": "loss train/loss lm_loss lm_loss_training/lm_loss train/lm_loss reduced_train_loss train_loss "
+    "train_loss_step training_loss training/loss loss/train loss/train/total loss/out train/ce_loss "
+    "train/crossentropyloss loss_metrics/global_avg_loss train_inner/loss train/loss_step train/batch_loss batch_loss "
+    "loss_step train/total_loss total_loss",
+    "grad_norm": "grad_norm train/grad_norm grad_norm/grad_norm gradient_norm train/gradient_norm gnorm "
+    "train_inner/gnorm global_grad_norm train/global_grad_norm l2_norm/grad/global optim/total_grad_norm "
+    "optim/grad_norm grad/norm/total total_grad_norm grad_norm_step train/gnorm",
+    "lr": "lr learning_rate train/lr train/learning_rate learning_rate/learning_rate lr_adamw lr_adam lr_adamw/pg1 "
+    "lr_adam/pg1 lr_adamw/group0 lr_decoupledadamw/group0 optim/lr optim/learning_rate_group0 optim/lr_(group_0) "
+    "optim/learning_rate train_inner/lr lr/group0",
+    "loss_scale": "loss_scale loss_scale/loss_scale train/loss_scale train_inner/loss_scale",
+    "seqlen": "seqlen seqlen/curriculum_seqlen curriculum_seqlen seqlen/actual_seq_length seq_len train/seqlen "
+    "train/seq_len seq_length sequence_length",
+    "global_batch_samples": "global_batch_samples global_batch_size train/global_batch_size batch_size/batch_size "
+    "batch_size gbs",
+    "epoch": "epoch train/epoch trainer/epoch",
+    "skipped": "skipped skipped_iterations number_of_skipped_iterations skipped_iters",
+    "adam_variance_l1": "adam_variance_l1 optimizer/variance_sqrt_l1",  # Megatron-DeepSpeed's
+    "adam_variance_max": "adam_variance_max optimizer/variance_sqrt_abs_max",
+    "update_norm": "update_norm train/update_norm",
+    "loss_spread": "loss_spread",
+    "grad_norm_spread": "grad_norm_spread",
+    "momentum_l2": "momentum_l2",
+    "param_norm": "param_norm params_norm train/param_norm optim/param_norm",
+    "tokens_per_s": "tokens_per_s tokens_per_second train/tokens_per_second",
+    "loss_ratio": "loss_ratio train/loss_ratio",
+    "lr_warmup_steps": "lr_warmup_steps",
+    "step_time_s": "step_time_s",
+    "consumed_samples": "consumed_samples train/consumed_samples consumed_train_samples",
+    "consumed_tokens": "consumed_tokens train/consumed_tokens tokens_seen train/tokens_seen total_tokens "
+    "train/total_tokens num_input_tokens_seen throughput/total_tokens optim/total_tokens",
+    "time_unix_s": "time_unix_s _timestamp",  # wandb's
+    "validation_loss": "validation_loss val_loss val/loss valid/loss valid_loss eval_loss eval/loss validation/loss "
+    "lm_loss_validation lm_loss_validation/lm_loss_validation loss/val validation/lm_loss "
+    "validation/lm_loss_validation",
+    "rank": "rank global_rank process_index",
+    "attempt": "attempt",
 }
-_RUN = " - "
-_BOUNDS = ("__MIN", "__MAX")
-"""wandb's chart exports name their columns `RUN - train/loss`, with the bounds of what was averaged beside it."""
+"""Field to its names, the preferred one first. Of the steps wandb's `_step` is the last: it counts wandb's calls."""
+
+_FIRST_IN_LINES = {"loss": "lm_loss lm_loss_training reduced_train_loss"}  # before a sum with auxiliary losses
+_LAST_IN_LINES = {
+    "step": "update batch",
+    "loss": "global_avg_loss step_loss train_lm_loss average_loss language_model_loss loss/train/ce_loss crossentropy "
+    "languagecrossentropy metrics/train/languagecrossentropy metrics/train/crossentropy",
+    "grad_norm": "grad",
+    "lr": "lr_decoupledlionw/group0",
+    "seqlen": "actual_seqlen",
+    "global_batch_samples": "bsz trainer/batch_size trainer/global_batch_size",
+    "skipped": "optim/step_skipped",
+    "step_time_s": "current_step_time train_step_timing_in_s elapsed_time_per_iteration elapsed_time_per_iteration_s "
+    "elapsed_time_per_iteration_(s) elapsed_time_per_iteration_ms elapsed_time_per_iteration_(ms)",
+    "consumed_samples": "samples time/sample",
+    "consumed_tokens": "tokens train/tokens num_tokens time/token",
+    "nan_iterations": "number_of_nan_iterations",
+}
+"""The same for what only lines of logs are known to mean by these names."""
+
+_MEANINGS = {
+    name: (ours, rank)
+    for ours in [*_KNOWN, "nan_iterations"]
+    for rank, name in enumerate(
+        dict.fromkeys(f"{_FIRST_IN_LINES.get(ours, '')} {_KNOWN.get(ours, '')} {_LAST_IN_LINES.get(ours, '')}".split())
+    )
+}
+_RUN = " - "  # wandb's chart exports name their columns `RUN - train/loss`,
+_BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
 
 
 @dataclass(slots=True)
 class Naming:
     """The fields among a source's names."""
 
-    columns: dict[str, str] = field(default_factory=dict)
-    """Field to name."""
-
+    columns: dict[str, str] = field(default_factory=dict)  # field to name
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def notes_of_rows(self) -> list[str]:
-        """The notes, and one for a table whose rows are counted since it has no step."""
-        counted = [] if "step" in self.columns else ["there is no column with the step: rows are numbered from 1"]
-        return self.notes + counted
 
 
 def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Naming:
@@ -113,8 +112,11 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
     there = list(dict.fromkeys(names))
     naming = Naming()
     normal: dict[str, str] = {}
+    runs: dict[str, list[str]] = {}  # the end of a name in a wandb export -> the names that have it, one for each run
     for name in there:
         normal.setdefault(_normal(name), name)
+        if _RUN in name and not name.endswith(_BOUNDS):
+            runs.setdefault(_normal(name.rsplit(_RUN, 1)[1]), []).append(name)
     for ours, theirs in asked.items():
         if ours not in FIELDS:
             raise ConfigError(f"{ours} is nothing that is read from a column; there are: {', '.join(FIELDS)}")
@@ -122,12 +124,11 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
         if found is None:
             raise ConfigError(f"{where} has no {theirs!r} to take as {ours}; it has: {_listed(there)}")
         naming.columns[ours] = found
-    runs = _of_runs(there)
     for ours, known in _KNOWN.items():
         if ours in naming.columns:
             continue
-        one = next((normal[name] for name in known if name in normal), None)
-        if one is None and (several := next((runs[name] for name in known if name in runs), None)):
+        one = next((normal[name] for name in known.split() if name in normal), None)
+        if one is None and (several := next((runs[name] for name in known.split() if name in runs), None)):
             one = several[0]
             if len(several) > 1:
                 others = _listed(several[1:])
@@ -135,6 +136,11 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
         if one is not None:
             naming.columns[ours] = one
     return naming
+
+
+def meaning(name: str) -> tuple[str, int] | None:
+    """The field of a name in a line, and the place of the name among those of the field: the smallest is preferred."""
+    return _MEANINGS.get(_normal(name))
 
 
 def is_of_validation(split: object) -> bool:
@@ -153,15 +159,6 @@ def no_loss(where: str, names: Iterable[str]) -> ConfigError:
     return ConfigError(
         f"{where} has nothing that is known to be a loss: say which with --column loss=NAME; it has: {has}"
     )
-
-
-def _of_runs(names: list[str]) -> dict[str, list[str]]:
-    """Normal name to the names of a wandb export that end with it, one for each run."""
-    runs: dict[str, list[str]] = {}
-    for name in names:
-        if _RUN in name and not name.endswith(_BOUNDS):
-            runs.setdefault(_normal(name.rsplit(_RUN, 1)[1]), []).append(name)
-    return runs
 
 
 def _normal(name: str) -> str:

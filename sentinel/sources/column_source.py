@@ -9,13 +9,11 @@ from pathlib import Path
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["CHUNK_ROWS", "Chunks", "ColumnSource", "Tally"]
+__all__ = ["CHUNK_ROWS", "ColumnSource", "Tally"]
 
-CHUNK_ROWS = 1 << 16
-"""Rows that are in memory at a time; also those that may wait to be joined with others of their step."""
+CHUNK_ROWS = 1 << 16  # rows in memory at a time; also those that may wait to be joined with others of their step
 _SHOWN = 20
-_OTHERS = 100_000
-"""Records beside the samples that are kept: a table may have a validation loss in each of its ten million rows."""
+_OTHERS = 100_000  # records beside the samples that are kept: ten million rows may each have a validation loss
 
 
 @dataclass(slots=True, eq=False)
@@ -26,20 +24,14 @@ class Tally:
     """Fields of a sample that are given: the judge's COLUMNS, and of CARRIED what is named before iterating."""
 
     samples: int = 0
-    """Samples given so far."""
-
-    unreadable: int = 0
-    """Lines, rows or records that could not be read, so far."""
-
+    unreadable: int = 0  # lines, rows or records that could not be read, so far
     first_unreadable: list[tuple[int, str]] = field(default_factory=list)
     """The first of them: number of the line (from 1), and why."""
 
     others: list[Record] = field(default_factory=list)
     """Records that are not samples, so far: validations, checkpoints, starts and ends."""
 
-    notes: list[str] = field(default_factory=list)
-    """What a person should know of how the source was read, as sentences."""
-
+    notes: list[str] = field(default_factory=list)  # what a person should know of how the source was read, as sentences
     others_left_out: int = 0
 
     @property
@@ -61,23 +53,28 @@ class Tally:
         else:
             self.others_left_out += 1
 
+    @property
+    def count(self) -> str:
+        """How many samples there are, and the first line that can't be read, in words."""
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
+        first = next((f", the first is line {line}: {why}" for line, why in self.first_unreadable), "")
+        return f"{samples}, and {self.unreadable} lines that can't be read{first}" if self.unreadable else samples
+
     def note(self, sentence: str) -> None:
         """Adds a note, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
 
-Chunks = Callable[[Tally], Iterator[Readings]]
-
-
 class ColumnSource(Tally):
-    """A series of samples that can be read from the beginning, any number of times; its tally is of the last time."""
+    """A series of samples that can be read from the beginning, any number of times; its tally is of the last time.
 
-    def __init__(self, path: Path, file_format: str, chunks: Chunks) -> None:
+    `format`: journal, csv, parquet, jsonl, wandb, huggingface_trainer_state, tensorboard, or the name of a log format.
+    """
+
+    def __init__(self, path: Path, file_format: str, chunks: Callable[[Tally], Iterator[Readings]]) -> None:
         super().__init__()
-        self.path = path
-        self.format = file_format
-        """journal, csv, parquet, jsonl, wandb, huggingface_trainer_state, tensorboard, or the name of a log format."""
+        self.path, self.format = path, file_format
         self._chunks = chunks
 
     def __iter__(self) -> Iterator[Readings]:
@@ -86,7 +83,5 @@ class ColumnSource(Tally):
         for chunk in self._chunks(self):
             self.samples += len(chunk)
             yield chunk
-        if self.others_left_out:
-            self.note(
-                f"{self.others_left_out} validations, checkpoints and starts past the first {_OTHERS} were left out"
-            )
+        if left_out := self.others_left_out:
+            self.note(f"{left_out} validations, checkpoints and starts past the first {_OTHERS} were left out")

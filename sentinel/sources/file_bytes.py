@@ -15,8 +15,6 @@ from typing import Self, cast
 from sentinel.bounded import LINE_BYTES, unpacked
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Bytes", "LineSplitter", "lines_of"]
-
 _READ_BYTES = 1 << 21
 
 
@@ -24,47 +22,34 @@ class Bytes:
     """A file, read to its end or to the first damage. ConfigError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.problem: str | None = None
-        """Why the file could not be read to its end."""
-        self._pushed_back = b""
+        self.problem: str | None = None  # why the file could not be read to its end
         self._open = ExitStack()
         try:
             self._file = cast("BufferedReader", self._open.enter_context(unpacked(path)))
         except OSError as error:
             raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._open.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._open.close()
 
-    def read(self, size: int = -1) -> bytes:
-        """As many bytes, all of them where size is negative; fewer only at the end and after damage."""
-        first = self._pushed_back if size < 0 else self._pushed_back[:size]
-        self._pushed_back = self._pushed_back[len(first) :]
-        gathered, wanted = BytesIO(), size if size < 0 else size - len(first)  # hands its bytes out without a copy
-        gathered.write(first)
-        while self.problem is None and wanted != 0:
+    def read(self, size: int, after: bytes = b"") -> bytes:
+        """As many bytes, with `after` before them; fewer only at the end and after damage."""
+        gathered = BytesIO()  # hands its bytes out without a copy
+        gathered.write(after)
+        while self.problem is None and size:
             try:
-                data = self._file.read1(min(wanted, _READ_BYTES))  # read would lose what lies before the damage
+                data = self._file.read1(min(size, _READ_BYTES))  # read would lose what lies before the damage
             except (OSError, EOFError, zlib.error) as error:
                 self.problem = f"the file can't be read on: {getattr(error, 'strerror', None) or error}"
                 break
             if not data:
                 break
             gathered.write(data)
-            wanted -= len(data) if size > 0 else 0
+            size -= len(data)
         return gathered.getvalue()
-
-    def push_back(self, data: bytes) -> None:
-        """What was read will be read once more."""
-        self._pushed_back = data + self._pushed_back
 
 
 def lines_of(file: Bytes) -> Iterator[list[bytes | None]]:
@@ -85,15 +70,9 @@ def lines_of(file: Bytes) -> Iterator[list[bytes | None]]:
         yield [rest]
 
 
-_LONGEST_LINE = 1 << 20
-"""Bytes of a log line that are kept; the rest of it is dropped."""
-
+_LONGEST_LINE = 1 << 20  # bytes of a log line that are kept; the rest of it is dropped
 _MARKS = (b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")
-
-
-def _unmarked(data: bytes) -> bytes:
-    """Without the byte order mark of Windows' editors and shells; the zeros of UTF-16 are dropped later."""
-    return next((data[len(mark) :] for mark in _MARKS if data.startswith(mark)), data)
+"""Byte order marks of Windows' editors and shells; the zeros of UTF-16 are dropped later."""
 
 
 class LineSplitter:
@@ -103,13 +82,12 @@ class LineSplitter:
         self._rest = b""
         self._dropping = False
         self._number = 1
-        self.cut = 0
-        """Lines that were longer than a mebibyte, and cut."""
+        self.cut = 0  # lines that were longer than a mebibyte, and cut
 
     def feed(self, data: bytes) -> list[tuple[int, str]]:
         """The lines that end in these bytes."""
         if self._number == 1:
-            data = _unmarked(data)
+            data = next((data[len(mark) :] for mark in _MARKS if data.startswith(mark)), data)
         data = self._rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._rest = data[end:]

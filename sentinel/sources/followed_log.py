@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from sentinel.sources.file_bytes import LineSplitter
@@ -26,13 +25,11 @@ __all__ = ["FollowedFile", "FollowedLog"]
 
 log = logging.getLogger(__name__)
 
-_MOST_UNDECIDED = 100_000
+_MOST_UNDECIDED, _MOST_UNDECIDED_CHARACTERS = 100_000, 1 << 24
 """Lines that are kept while no format is recognised; then the oldest are let go."""
 
-_MOST_UNDECIDED_CHARACTERS = 1 << 24
 _CHUNK_BYTES = 1 << 18
-_MARK_BYTES = 256
-"""The beginning of the file, by which a file that was cut and has grown past where we were is known."""
+_MARK_BYTES = 256  # the beginning of the file, by which a file that was cut and has grown past where we were is known
 
 Lines = list[tuple[int, str]]
 
@@ -55,19 +52,23 @@ class FollowedLog:
         self._live = False
 
     @property
+    def _readers(self) -> list[LineReader]:
+        return [one.reader for one in self._files.values() if one.reader is not None]
+
+    @property
     def format(self) -> str | None:
         """The format's name; None while it is not recognised."""
-        return next((one.reader.name for one in self._files.values() if one.reader is not None), None)
+        return next((reader.name for reader in self._readers), None)
 
     @property
     def unreadable(self) -> int:
         """Lines that look like readings and could not be read, so far; they are passed over."""
-        return sum(one.reader.unreadable for one in self._files.values() if one.reader is not None)
+        return sum(reader.unreadable for reader in self._readers)
 
     @property
     def first_unreadable(self) -> list[UnreadableLine]:
         """The first few of them."""
-        return [line for one in self._files.values() if one.reader is not None for line in one.reader.first_unreadable]
+        return [line for reader in self._readers for line in reader.first_unreadable]
 
     def poll(self) -> list[Record]:
         """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read."""
@@ -81,28 +82,26 @@ class FollowedLog:
                 known = format_named(self.format) if self.format else self._format
                 self._files[path] = _RankLog(Path(path), known)
         now = self._now() if self._live else None
-        for record in self._merged() if several else chain.from_iterable(one.new() for one in self._files.values()):
+        for record in self._merged(several):
             if now is not None and math.isnan(record.time_unix_s):
                 record = replace(record, time_unix_s=now)  # noqa: PLW2901 - the same record
             yield record
         self._live = True
 
-    def _merged(self) -> Iterator[Record]:
-        quiet = True
+    def _merged(self, several: bool) -> Iterator[Record]:
         for path, one in self._files.items():
-            yield from self._ranks.take(path, list(one.new()))
-            quiet = quiet and one.quiet
-        yield from self._ranks.complete(quiet=quiet)
+            yield from self._ranks.take(path, list(one.new())) if several else one.new()
+        if several:
+            yield from self._ranks.complete(quiet=all(one.quiet for one in self._files.values()))
 
 
 class _RankLog:
-    """One of the files, with its format."""
+    """One of the files, with its format. `quiet`: the last poll found nothing new."""
 
     def __init__(self, path: Path, known: LineFormat | None) -> None:
         self._file = FollowedFile(path)
-        self.reader: LineReader | None = None if known is None else LineReader(known)
+        self.reader = None if known is None else LineReader(known)
         self.quiet = True
-        """Whether the last poll found nothing new."""
         self._trial = Trial()
         self._undecided: deque[tuple[int, str]] = deque()
         self._characters = 0
@@ -113,13 +112,13 @@ class _RankLog:
         for lines in self._file.poll():
             self.quiet = False
             for number, line in lines:
-                yield from self._fed(number, line)
-        if self.quiet:
-            yield from self._settled()
+                yield from self._tried(number, line) if self.reader is None else self.reader.feed(line, number)
+        if self.quiet and self.reader is not None:
+            yield from self.reader.end()
+        elif self.quiet and self._trial.has_read:
+            yield from self._decide()
 
-    def _fed(self, number: int, line: str) -> list[Record]:
-        if self.reader is not None:
-            return self.reader.feed(line, number)
+    def _tried(self, number: int, line: str) -> list[Record]:
         self._undecided.append((number, line))
         self._characters += len(line)
         self._trial.feed(line)
@@ -128,11 +127,6 @@ class _RankLog:
         while len(self._undecided) > _MOST_UNDECIDED or self._characters > _MOST_UNDECIDED_CHARACTERS:
             self._characters -= len(self._undecided.popleft()[1])
         return []
-
-    def _settled(self) -> list[Record]:
-        if self.reader is not None:
-            return self.reader.end()
-        return self._decide() if self._trial.has_read else []
 
     def _decide(self) -> list[Record]:
         """The format is known: what was read so far is read by it. It is not tried again."""
@@ -163,33 +157,28 @@ class FollowedFile:
     def poll(self) -> Iterator[Lines]:
         """The lines that are complete now, a chunk at a time. OSError when what is there can't be read."""
         try:
-            yield from self._polled()
+            if self._fd is not None and not self._is_at_path(self._fd):
+                yield from self._appended(self._fd)
+                yield self.splitter.end()
+                self._close()
+                self._offset, self._mark = 0, b""
+            if self._fd is None:
+                try:
+                    self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                except FileNotFoundError:
+                    return
+            yield from self._appended(self._fd)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
             self._close()  # the server has replaced the file, or forgotten our handle: the next poll asks by name
 
-    def _polled(self) -> Iterator[Lines]:
-        if self._fd is not None and not self._is_at_path(self._fd):
-            yield from self._appended(self._fd)
-            yield self.splitter.end()
-            self._close()
-            self._offset, self._mark = 0, b""
-        if self._fd is None:
-            try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except FileNotFoundError:
-                return
-        yield from self._appended(self._fd)
-
     def _is_at_path(self, fd: int) -> bool:
         """Whether the open file is still the one at the path, or none is there."""
-        ours = os.fstat(fd)
         try:
-            there = os.stat(self.path)  # noqa: PTH116 - beside fstat
+            return os.path.samestat(os.fstat(fd), os.stat(self.path))  # noqa: PTH116 - beside fstat
         except FileNotFoundError:
             return True
-        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
     def _appended(self, fd: int) -> Iterator[Lines]:
         mark = os.pread(fd, _MARK_BYTES, 0)

@@ -26,10 +26,8 @@ from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
 
-__all__ = ["open_journal"]
-
 _NAME = re.compile(r"\d{4,}\.jsonl")
-_KINDS = {"sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished"}
+_KINDS = ("sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished")
 _ATTEMPTS = "attempts"
 
 Number = float | Literal["nan", "inf", "-inf"]
@@ -50,39 +48,31 @@ def _line_type() -> type[Any]:
 
 
 _decode_line = msgspec.json.Decoder(_line_type()).decode
-_step, _attempt, _skipped = attrgetter("global_step"), attrgetter("attempt"), attrgetter("skipped")
-_getters = {name: attrgetter(name) for name in (*COLUMNS, *CARRIED)}
+_getters = {name: attrgetter(name) for name in ("global_step", "attempt", "skipped", *COLUMNS, *CARRIED)}
 
 
 def open_journal(path: Path) -> ColumnSource | None:
     """The journal in a file; the journals of all attempts, where it is a state folder or its `attempts`."""
     if path.is_dir():
         folder = path / _ATTEMPTS if (path / _ATTEMPTS).is_dir() else path
-        if not any(True for _ in _journals_in(folder)):
+        if not _journals_in(folder):
             return None
-        return ColumnSource(path, "journal", lambda tally: _all(folder, tally))
-    head = head_of_objects(path)
-    if not any(_looks_ours(one) for one in head):
+        return ColumnSource(
+            path,
+            "journal",
+            lambda tally: (chunk for one in _journals_in(folder) for chunk in _chunks(one, f"{one.name}: ", tally)),
+        )
+    if not any(one.get("kind") in _KINDS and "attempt" in one for one in head_of_objects(path)):
         return None
     return ColumnSource(path, "journal", lambda tally: _chunks(path, "", tally))
 
 
-def _looks_ours(one: dict[str, Any]) -> bool:
-    kind = one.get("kind")
-    return isinstance(kind, str) and kind in _KINDS and "attempt" in one
-
-
-def _journals_in(folder: Path) -> Iterator[Path]:
+def _journals_in(folder: Path) -> list[Path]:
     try:
         found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     except OSError as error:
         raise ConfigError(f"{folder} can't be read: {error.strerror or error}") from error
-    yield from sorted(found, key=lambda path: int(path.name.split(".")[0]))
-
-
-def _all(folder: Path, tally: Tally) -> Iterator[Readings]:
-    for path in _journals_in(folder):
-        yield from _chunks(path, f"{path.name}: ", tally)
+    return sorted(found, key=lambda path: int(path.stem))
 
 
 def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
@@ -98,7 +88,8 @@ def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:
                     sample = _slowly(line, number, prefix, tally)
                     if sample is not None:
                         samples.append(sample)
-            yield from _readings(samples, tally)
+            if samples:
+                yield from readings_of(_rows(samples, tally.fields), tally.fields)
         if file.problem is not None:
             tally.cannot_read(number + 1, prefix + file.problem)
 
@@ -108,9 +99,7 @@ def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sampl
     try:
         if line is None:
             raise LineError("the line is too long")
-        if not line.strip():
-            return None
-        record = decode(line.decode("utf-8", "replace"))
+        record = decode(line.decode("utf-8", "replace")) if line.strip() else None
     except LineError as error:
         tally.cannot_read(number, f"{prefix}{error}")
         return None
@@ -121,16 +110,11 @@ def _slowly(line: bytes | None, number: int, prefix: str, tally: Tally) -> Sampl
     return None
 
 
-def _readings(samples: list[Any], tally: Tally) -> Iterator[Readings]:
-    """The lines' samples as columns."""
-    if not samples:
-        return
-    cells = {name: cells_of_values(list(map(_getters[name], samples))) for name in tally.fields}
-    rows = Rows(
-        steps=np.array(list(map(_step, samples)), np.int64),
-        attempts=np.array(list(map(_attempt, samples)), np.int64),
-        values={name: found.values for name, found in cells.items()}
-        | {"skipped": np.array(list(map(_skipped, samples)), np.bool_).astype(np.float64)},
-        there={name: found.there for name, found in cells.items() if found.there is not None},
+def _rows(samples: list[Any], names: tuple[str, ...]) -> Rows:
+    cells = {name: cells_of_values(list(map(_getters[name], samples))) for name in (*names, "skipped")}
+    return Rows(
+        steps=np.array(list(map(_getters["global_step"], samples)), np.int64),
+        attempts=np.array(list(map(_getters["attempt"], samples)), np.int64),
+        values={name: found.values for name, found in cells.items()},
+        there={name: found.there for name, found in cells.items()},
     )
-    yield from readings_of(rows, tally.fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,10 @@ from sentinel.sources.column_names import no_loss, resolve
 from sentinel.sources.column_source import CHUNK_ROWS, ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes, lines_of
 from sentinel.sources.line_text import text_within
-from sentinel.sources.table_source import Object, keys_of, object_source
+from sentinel.sources.table_source import Object, Objects, keys_of, object_source
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import json_too_large
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished
-
-__all__ = ["head_of_objects", "open_json_lines", "open_trainer_state"]
 
 _HEAD_BYTES = 1 << 20
 _DEEPEST = 6
@@ -40,13 +38,13 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None
     if not head:
         return None
     names = keys_of(head)
-    naming = resolve(names, asked, str(path))
-    if "loss" not in naming.columns:
+    columns = resolve(names, asked, str(path)).columns
+    if "loss" not in columns:
         if path.name.removesuffix(".gz").endswith(".jsonl") and not any(map(text_within, head)):
             raise no_loss(str(path), names)
         return None
-    notes = [] if "step" in naming.columns else ["there is no key with the step: lines are numbered from 1"]
-    return object_source(path, "jsonl", lambda tally: _batches(path, tally), naming.columns, notes)
+    notes = [] if "step" in columns else ["there is no key with the step: lines are numbered from 1"]
+    return object_source(path, "jsonl", lambda tally: _batches(path, tally), columns, notes)
 
 
 def head_of_objects(path: Path) -> list[Object]:
@@ -56,7 +54,7 @@ def head_of_objects(path: Path) -> list[Object]:
     lines = head.split(b"\n")
     if len(lines) > 1 and len(head) == _HEAD_BYTES:
         lines.pop()  # it may go on
-    filled = [line for line in lines if line.strip() and not line.lstrip().startswith(b"#")]
+    filled = [line for line in lines if not _is_no_row(line)]
     if not filled or not filled[0].lstrip().startswith(b"{"):
         return []
     objects = []
@@ -68,6 +66,12 @@ def head_of_objects(path: Path) -> list[Object]:
     return objects if 2 * len(objects) > len(filled) else []
 
 
+def _is_no_row(line: bytes) -> bool:
+    """Whether the line is blank or a comment."""
+    start = line.lstrip()[:1]
+    return not start or start == b"#"
+
+
 def _document(text: bytes) -> Any:
     """ValueError, RecursionError when it is not JSON; NaN, as Python writes it, is read."""
     try:
@@ -76,68 +80,54 @@ def _document(text: bytes) -> Any:
         return json.loads(text.decode("utf-8", "replace"))
 
 
-def _object(line: bytes) -> Object:
+def _object(line: bytes | None) -> Object:
     """LineError when the line is not an object."""
+    if line is None:
+        raise LineError("the line is too long")
     try:
-        found = _decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        try:
-            found = _document(line)
-        except (ValueError, RecursionError) as error:
-            raise LineError(f"not JSON: {str(error)[:200]}") from error
+        found = _document(line)
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"not JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise LineError(f"a JSON object was expected, not {type(found).__name__}")
-    if dict in map(type, found.values()):
-        flat: Object = {}
-        _flatten(found, "", flat, _DEEPEST)
-        return flat
-    return found
+    return _flat(found, _DEEPEST) if dict in map(type, found.values()) else found
 
 
-def _flatten(found: Object, prefix: str, flat: Object, levels: int) -> None:
+def _flat(found: Object, levels: int) -> Object:
+    flat: Object = {}
     for key, value in found.items():
         if isinstance(value, dict) and levels:
-            _flatten(value, f"{prefix}{key}/", flat, levels - 1)
+            flat |= {f"{key}/{inner}": each for inner, each in _flat(value, levels - 1).items()}
         else:
-            flat[prefix + key] = value
+            flat[key] = value
+    return flat
 
 
-def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
+def _batches(path: Path, tally: Tally) -> Objects:
     number = 0
     with Bytes(path) as file:
         for lines in lines_of(file):
-            objects, numbers = _objects(lines, number, tally)
-            number += len(lines)
+            objects, numbers = [], []
+            for line in lines:
+                number += 1
+                try:
+                    objects.append(_object(line))
+                    numbers.append(number)
+                except LineError as error:
+                    if line is None or not _is_no_row(line):
+                        tally.cannot_read(number, str(error))
             if objects:
                 yield objects, numbers
         if file.problem is not None:
             tally.cannot_read(number + 1, file.problem)
 
 
-def _objects(lines: list[bytes | None], before: int, tally: Tally) -> tuple[list[Object], list[int]]:
-    objects, numbers = [], []
-    for number, line in enumerate(lines, before + 1):
-        try:
-            if line is None:
-                raise LineError("the line is too long")
-            objects.append(_object(line))
-            numbers.append(number)
-        except LineError as error:
-            if line is None or (line.strip() and not line.lstrip().startswith(b"#")):
-                tally.cannot_read(number, str(error))
-    return objects, numbers
-
-
 _FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
 _HISTORY = "log_history"
-_AT_THE_END = "train_runtime"
-"""A key of the entry that sums the run up; its train_loss is the mean over all steps."""
-
+_AT_THE_END = "train_runtime"  # a key of the entry that sums the run up; its train_loss is the mean over all steps
 _STATE_HEAD_BYTES = 1 << 16
-_LARGEST_BYTES = 1 << 28
-"""A longer one is an error."""
-
+_LARGEST_BYTES = 1 << 28  # a longer one is an error
 _ARRAY = re.compile(rb"\s*\[\s*\{")
 
 
@@ -146,34 +136,31 @@ def open_trainer_state(path: Path, asked: Mapping[str, str]) -> ColumnSource | N
 
     ConfigError when it is a trainer_state.json by its name and can't be read.
     """
-    found = _state_file(path)
-    if found is None:
-        return None
-    read = _history(found)
+    saved = _checkpoints(path if path.is_dir() else path.parent)
+    if not path.is_dir():
+        state = path
+    elif (path / _FILE).is_file():
+        state = path / _FILE
+    else:
+        states = [path / each.tag / _FILE for each in saved if (path / each.tag / _FILE).is_file()]
+        if not states:
+            return None
+        state = states[-1]
+    read = _history(state)
     if read is None:
         return None
     name, history = read
     if wrong := [ours for ours in asked if ours in ("rank", "attempt")]:
         raise ConfigError(f"{_FILE} is of one rank and one attempt; there is no column for {wrong[0]}")
-    names = sorted(set().union(*history))
-    columns = resolve(names, asked, str(found)).columns
+    names = keys_of(history)
+    columns = resolve(names, asked, str(state)).columns
     if "loss" not in columns:
-        raise no_loss(str(found), names)
-    saved = [*_checkpoints(path if path.is_dir() else path.parent)]
+        raise no_loss(str(state), names)
     notes = [] if "step" in columns else ["no entry has a step: entries are numbered from 1"]
-    return object_source(found, name, lambda tally: _entries(found, saved, tally), columns, notes)
+    return object_source(state, name, lambda tally: _entries(state, saved, tally), columns, notes)
 
 
-def _state_file(path: Path) -> Path | None:
-    if not path.is_dir():
-        return path
-    if (path / _FILE).is_file():
-        return path / _FILE
-    states = [(saved.global_step, path / saved.tag / _FILE) for saved in _checkpoints(path)]
-    return max(((step, state) for step, state in states if state.is_file()), default=(0, None))[1]
-
-
-def _checkpoints(folder: Path) -> Iterator[CheckpointSaved]:
+def _checkpoints(folder: Path) -> list[CheckpointSaved]:
     """The `checkpoint-N` in a folder, or beside it where it is one itself."""
     folder = folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
     try:
@@ -181,9 +168,11 @@ def _checkpoints(folder: Path) -> Iterator[CheckpointSaved]:
     except OSError:
         names = []
     steps = sorted(int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name)))
-    for step in steps:
-        if f"checkpoint-{step}" in names:
-            yield CheckpointSaved(attempt=1, global_step=step, time_unix_s=math.nan, tag=f"checkpoint-{step}")
+    return [
+        CheckpointSaved(attempt=1, global_step=step, time_unix_s=math.nan, tag=f"checkpoint-{step}")
+        for step in steps
+        if f"checkpoint-{step}" in names
+    ]
 
 
 def _history(path: Path) -> tuple[str, list[Object]] | None:
@@ -194,8 +183,7 @@ def _history(path: Path) -> tuple[str, list[Object]] | None:
         alone = _ARRAY.match(start) is not None
         if not called_so and not alone and (not start.lstrip().startswith(b"{") or _is_one_of_many(start)):
             return None
-        file.push_back(start)
-        text = file.read(_LARGEST_BYTES)
+        text = file.read(_LARGEST_BYTES - len(start), after=start)
         goes_on = file.read(1) != b""
     if not called_so and not alone and f'"{_HISTORY}"'.encode() not in text:
         return None
@@ -224,20 +212,15 @@ def _is_one_of_many(start: bytes) -> bool:
         return False
 
 
-def _entries(
-    path: Path, saved: list[CheckpointSaved], tally: Tally
-) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
+def _entries(path: Path, saved: list[CheckpointSaved], tally: Tally) -> Objects:
     for record in saved:
         tally.keep(record)
     _, history = _history(path) or ("", [])
     for start in range(0, len(history), CHUNK_ROWS):
         entries = history[start : start + CHUNK_ROWS]
-        entries = [_sum_up(entry, tally) if _AT_THE_END in entry else entry for entry in entries]
+        for at, entry in enumerate(entries):
+            if _AT_THE_END in entry:
+                entries[at] = {}
+                if isinstance(step := entry.get("step"), int):
+                    tally.keep(RunFinished(attempt=1, global_step=step, time_unix_s=math.nan, reason="finished"))
         yield entries, range(start + 1, start + 1 + len(entries))
-
-
-def _sum_up(entry: Object, tally: Tally) -> Object:
-    step = entry.get("step")
-    if isinstance(step, int):
-        tally.keep(RunFinished(attempt=1, global_step=step, time_unix_s=math.nan, reason="finished"))
-    return {}

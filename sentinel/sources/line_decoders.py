@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from sentinel.sources.bar_lines import NAN, SKIPPED, STEP, fields_of
-from sentinel.sources.line_events import Evaluated, Event, ProgramStarted, Reading, checkpoint_events
+from sentinel.sources.line_events import (
+    COUNTS,
+    FROM_ZERO,
+    Decoder,
+    Evaluated,
+    Event,
+    ProgramStarted,
+    Reading,
+    checkpoint_events,
+    fields_of,
+)
 from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.sources.megatron_lines import fields_between_bars
 from sentinel.vocabulary.errors import LineError
 
-__all__ = ["BlockPattern", "Decoder", "LineFormat", "LinePattern"]
-
-_MOST_ITEMS = 2_000
-"""Lines of a block that are kept."""
-
-_COUNTS = ("consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen")
-_FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
-
-
-class Decoder(Protocol):
-    """Decodes the lines of one log in one format."""
-
-    note: str
-    """What a reader of the numbers has to know; a sentence, or empty."""
-
-    def decode(self, line: str) -> Sequence[Event] | None:
-        """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
-        ...
-
-    def end(self) -> Sequence[Event]:
-        """What was buffered of a record over several lines."""
-        ...
+_MOST_ITEMS = 2_000  # lines of a block that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,71 +41,42 @@ class LinePattern:
     a field of Sample  its value, such as lr
     """
 
-    contains: tuple[str, ...] = ()
-    """Words that each line of readings has; other lines may be about checkpoints."""
-
+    contains: tuple[str, ...] = ()  # words that each line of readings has; other lines may be about checkpoints
     contains_one_of: tuple[str, ...] = ()
     """Words of which each line of readings has at least one; empty for no such condition."""
 
-    lacks: str = "\n"
-    """A word that no line of readings has."""
-
+    lacks: str = "\n"  # a word that no line of readings has
     pairs: re.Pattern[str] | None = None
-    """One pair of name and value; all pairs after the step are read."""
+    """One pair of name and value; all pairs after the step are read, by the names in `column_names`."""
 
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Field (also `loss` and `validation_loss`) to its names in `pairs`, the preferred name first."""
-
-    bars: bool = False
-    """Whether the fields follow the step between bars, as in Megatron's lines."""
-
-    validation: re.Pattern[str] | None = None
-    """A line with a validation loss (group `loss`) of the step before it."""
-
+    bars: bool = False  # whether the fields follow the step between bars, as in Megatron's lines
+    validation: re.Pattern[str] | None = None  # a line with a validation loss (group `loss`) of the step before it
     validation_head: re.Pattern[str] | None = None
     """Matches the text before the step where the loss is a validation loss."""
 
-    starts_at: re.Pattern[str] | None = None
-    """A line with the step at which training starts (group 1)."""
-
+    starts_at: re.Pattern[str] | None = None  # a line with the step at which training starts (group 1)
     checkpoint_words: tuple[str, ...] = ("heckpoint", "esum")
     """Words of which a line about checkpoints has one; empty where such lines are not read."""
 
-    note: str = ""
-    """What a reader of the numbers has to know; a sentence, or empty."""
+    note: str = ""  # what a reader of the numbers has to know; a sentence, or empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPattern:
-    """A format that writes a header with the step, then one reading a line."""
+    """A format that writes a header with the step, then one reading a line, named as in `column_names`."""
 
-    sign: str
-    """What every header contains."""
-
-    header: re.Pattern[str]
-    """Groups `step` and `total`."""
-
-    item: re.Pattern[str]
-    """Groups `name` and `value`."""
-
-    losses: tuple[str, ...]
-    fields: Mapping[str, str]
-    """Their names to fields of Sample."""
-
-    validation: re.Pattern[str]
-    """Names of validation losses."""
+    sign: str  # what every header contains
+    header: re.Pattern[str]  # groups `step` and `total`
+    item: re.Pattern[str]  # groups `name` and `value`
+    validation: re.Pattern[str]  # names of validation losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
     """An entry in the table of formats."""
 
-    name: str
-    """As users write it in the configuration."""
-
-    sample: str
-    """Step 7 with a loss of 2.5, in the trainer's form."""
-
+    name: str  # as users write it in the configuration
+    sample: str  # step 7 with a loss of 2.5, in the trainer's form
     reads: LinePattern | BlockPattern | type[Decoder]
     """How it is written, as a pattern; a decoder class where a pattern cannot describe it."""
 
@@ -130,13 +90,12 @@ class LineFormat:
         return _BlockDecoder(self.reads) if isinstance(self.reads, BlockPattern) else self.reads()
 
 
-class _LineDecoder:
+class _LineDecoder(Decoder):
     def __init__(self, pattern: LinePattern) -> None:
         self.note = pattern.note
         self._pattern = pattern
         self._from_zero = self._epochs_from_zero = False
-        self._last = (0, 0)
-        """Step and iteration of the last line."""
+        self._last = (0, 0)  # step and iteration of the last line
 
     def decode(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern
@@ -163,10 +122,10 @@ class _LineDecoder:
         total = whole(groups["total"]) if groups.get("total") else None
         if "per_epoch" in groups:
             step, total = self._over_epochs(step, groups)
-        return (Reading(self._update(step), loss, rank_of(head), fields, total),)
-
-    def end(self) -> Sequence[Event]:
-        return ()
+        if step == 0 and not self._from_zero:
+            self._from_zero = True
+            self.note = f"{self.note}; {FROM_ZERO}" if self.note else FROM_ZERO
+        return (Reading(step + self._from_zero, loss, rank_of(head), fields, total),)
 
     def _of_no_step(self, line: str) -> Sequence[Event] | None:
         pattern = self._pattern
@@ -177,21 +136,12 @@ class _LineDecoder:
         return checkpoint_events(line) if any(word in line for word in pattern.checkpoint_words) else None
 
     def _fields(self, groups: Mapping[str, str | None], rest: str) -> dict[str, Any]:
-        pattern = self._pattern
-        if pattern.bars:
-            fields = fields_of(rest.split("|"))
-            fields.pop(STEP, None)
-            fields.pop(NAN, None)
-            if fields.pop(SKIPPED, None):
-                fields["skipped"] = True
-            return fields
+        if self._pattern.bars:
+            return fields_between_bars(rest.split("|"))
+        if self._pattern.pairs is not None:
+            return fields_of((name, text.rstrip(",")) for name, text in self._pattern.pairs.findall(rest))
         texts = {name: text for name, text in groups.items() if text is not None and name not in _NOT_FIELDS}
-        if pattern.pairs is not None:
-            pairs = dict(pattern.pairs.findall(rest))
-            for ours, theirs in pattern.names.items():
-                if (name := next((name for name in theirs if name in pairs), None)) is not None:
-                    texts[ours] = pairs[name].rstrip(",")
-        return {name: whole(text) if name in _COUNTS else number(text) for name, text in texts.items()}
+        return {name: whole(text) if name in COUNTS else number(text) for name, text in texts.items()}
 
     def _ends_step(self, step: int, iteration: int | None, line: str) -> bool:
         if iteration is None:
@@ -208,21 +158,14 @@ class _LineDecoder:
         self._epochs_from_zero |= epoch == 0
         return step + steps * (epoch - (not self._epochs_from_zero)), None if epochs is None else epochs * steps
 
-    def _update(self, step: int) -> int:
-        if step == 0 and not self._from_zero:
-            self._from_zero = True
-            self.note = f"{self.note}; {_FROM_ZERO}" if self.note else _FROM_ZERO
-        return step + self._from_zero
-
 
 _NOT_FIELDS = ("step", "total", "validation", "iteration", "epochs", "per_epoch", "head", "time")
 
 
-class _BlockDecoder:
+class _BlockDecoder(Decoder):
     """A block is complete where the next begins, or where the log pauses."""
 
     def __init__(self, pattern: BlockPattern) -> None:
-        self.note = ""
         self._pattern = pattern
         self._open: tuple[int, int | None, str | None, float] | None = None
         """Step, total steps, rank and time of the header."""
@@ -247,23 +190,16 @@ class _BlockDecoder:
 
     def end(self) -> Sequence[Event]:
         """The events of the open block. A block without a loss reports memory or speed."""
-        opened, items, pattern = self._open, self._items, self._pattern
+        opened, items = self._open, self._items
         self._open, self._items = None, {}
         if opened is None:
             return ()
         step, total, rank, at = opened
-        events: list[Event] = []
-        loss = next((v for name in pattern.losses if name in items and (v := number(items[name])) is not None), None)
-        if loss is not None:
-            fields: dict[str, Any] = {"time_unix_s": at}
-            for name, ours in pattern.fields.items():
-                if name in items and ours not in fields:
-                    fields[ours] = whole(items[name]) if ours in _COUNTS else number(items[name])
-            if "skipped" in fields:
-                fields["skipped"] = bool(fields["skipped"])
-            events.append(Reading(step, loss, rank, fields, total))
+        fields = fields_of((name.removeprefix("Train "), text) for name, text in items.items())
+        loss = fields.pop("loss", None)
+        events: list[Event] = [] if loss is None else [Reading(step, loss, rank, {"time_unix_s": at} | fields, total)]
         for name, text in items.items():
-            if pattern.validation.search(name) and (value := number(text)) is not None:
+            if self._pattern.validation.search(name) and (value := number(text)) is not None:
                 events.append(Evaluated(loss=value, step=step, time_unix_s=at))
                 break
         return events

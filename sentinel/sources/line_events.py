@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.sources.line_text import time_of, whole
+from sentinel.sources.column_names import meaning
+from sentinel.sources.line_text import number, time_of, whole
 from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import seconds_problem, whole_problem
+from sentinel.vocabulary.numbers import LARGEST_WHOLE, seconds_problem, whole_problem
 
-__all__ = ["Evaluated", "Event", "ProgramEnded", "ProgramStarted", "Reading", "Saved", "checked", "checkpoint_events"]
+FROM_ZERO = "steps are counted from 0 in the log: its step N is update N + 1 here"
 
 
 @dataclass(slots=True)
 class Reading:
     """One step's readings, as one process wrote them."""
 
-    step: int
-    """Completed updates."""
-
-    loss: float
-    """Nats; nan also where the trainer left it out because it was not a number."""
-
-    rank: str | None = None
-    """The process that wrote it; None where the line does not name one."""
-
+    step: int  # completed updates
+    loss: float  # nats; nan also where the trainer left it out because it was not a number
+    rank: str | None = None  # the process that wrote it; None where the line does not name one
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of Sample by their names, except attempt, global_step, loss and loss_spread."""
+    """Fields of Sample by their names, except attempt, global_step, loss and loss_spread; others are dropped."""
 
-    total_steps: int | None = None
-    """The M of `N/M`."""
+    total_steps: int | None = None  # the M of `N/M`
 
     @property
     def time_unix_s(self) -> float:
@@ -51,8 +45,7 @@ class ProgramStarted:
     """True: the program has started again. False: a checkpoint was loaded, which may have other reasons."""
 
     time_unix_s: float = math.nan
-    interval: int | None = None
-    """Steps between two lines of readings, where the settings name it."""
+    interval: int | None = None  # steps between two lines of readings, where the settings name it
 
 
 @dataclass(slots=True)
@@ -77,27 +70,105 @@ class Saved:
 class ProgramEnded:
     """The program reports that it has done all its steps."""
 
-    reason: str = "finished"
     time_unix_s: float = math.nan
 
 
 Event = Reading | ProgramStarted | Evaluated | Saved | ProgramEnded
 
 
+class Decoder:
+    """Decodes the lines of one log in one format."""
+
+    note = ""  # what a reader of the numbers has to know; a sentence, or empty
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
+        raise NotImplementedError
+
+    def end(self) -> Sequence[Event]:
+        """What was buffered of a record over several lines."""
+        return ()
+
+
 def checked(event: Event) -> Event:
-    """The event. LineError where one of its counts or its time is impossible."""
+    """The event, of a step with fields of Sample alone. LineError where one of its counts or its time is impossible."""
     if (why := seconds_problem(event.time_unix_s)) is not None:
         raise LineError(f"the time {why}")
     if isinstance(event, Reading):
-        counts = [event.step, *(value for value in event.fields.values() if type(value) is int)]
+        for name in _BESIDE:
+            event.fields.pop(name, None)
+        if "skipped" in event.fields:
+            event.fields["skipped"] = bool(event.fields["skipped"])
+        counts: Iterable[Any] = (event.step, *event.fields.values())
     elif isinstance(event, ProgramStarted):
-        counts = [value for key, value in event.facts.items() if type(value) is int and key != "seed"]
+        counts = (value for key, value in event.facts.items() if key != "seed")
     else:
-        counts = [step] if (step := getattr(event, "step", None)) is not None else []
+        counts = (getattr(event, "step", None),)
     for count in counts:
-        if (why := whole_problem(count)) is not None:
-            raise LineError(f"a count {why}")
+        if type(count) is int and not 0 <= count <= LARGEST_WHOLE:
+            raise LineError(f"a count {whole_problem(count)}")
     return event
+
+
+COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
+
+
+def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields among the names of a line; None for a value that is not a number.
+
+    Of several names of one field the preferred one that has a number is taken.
+    """
+    fields: dict[str, Any] = {}
+    ranks: dict[str, int] = {}
+    for name, value in pairs:
+        known = _names[name] if name in _names else _known(name)
+        if known is None:
+            continue
+        ours, rank, read = known
+        if ours in ranks and rank > ranks[ours] and fields[ours] is not None:
+            continue
+        if type(value) is not str:
+            value = repr(value) if type(value) in (int, float) else ""  # noqa: PLW2901 - the same value as text
+        found = read(value)
+        if found is not None or ours not in ranks:
+            fields[ours] = found
+            ranks[ours] = rank
+    return fields
+
+
+Known = tuple[str, int, Callable[[str], float | None]]  # a field, the place among its names, how its value is read
+_names: dict[str, Known | None] = {}  # of those that were met; a dict is faster than a cached function
+_MOST_NAMES, _LONGEST_NAME = 4096, 100
+
+
+def _known(name: str) -> Known | None:
+    ours, rank = meaning("_".join(name.replace("_", " ").replace("-", " ").split())) or ("", 0)
+    read = _READ_BY.get(ours)
+    if ours == "step_time_s" and ("ms" in name or name.rstrip().endswith("iteration")):
+        read = _milliseconds
+    known = None if read is None else (ours, rank, read)
+    if len(_names) >= _MOST_NAMES:
+        _names.clear()
+    if len(name) <= _LONGEST_NAME:
+        _names[name] = known
+    return known
+
+
+def _seconds(text: str) -> float | None:
+    return number(text.partition("/")[0])  # Primus appends the mean of the last iterations: `5444.9/5450.1`
+
+
+def _milliseconds(text: str) -> float | None:
+    read = _seconds(text)
+    return None if read is None else read / 1000
+
+
+_BESIDE = ("step", "validation_loss", "nan_iterations")  # read of lines, and no field of a sample
+_READ_BY: Mapping[str, Callable[[str], float | None]] = {
+    **dict.fromkeys(COUNTS | {"skipped", "nan_iterations"}, whole),
+    **dict.fromkeys(("loss", "validation_loss", "grad_norm", "lr", "loss_scale", "epoch"), number),
+    "step_time_s": _seconds,
+}
 
 
 _STEP = r"(?:global[_ ]?step|step|iteration|iter|updates?|ba)\s*[:=_@-]?\s*(\d{1,15})"
@@ -111,11 +182,11 @@ def checkpoint_events(line: str) -> Sequence[Event] | None:
     """The checkpoint that was loaded or saved, in a trainer's own words; None where the line is about neither."""
     if ("heckpoint" not in line and "esum" not in line) or len(line) > _LONGEST_SENTENCE:
         return None
-    if (found := _UPDATES.search(line) or _SAVED.search(line)) is not None and "aved" in line:
-        step = whole(found[1])
-        return None if step is None else (Saved(step=step, tag=f"global_step{step}", time_unix_s=time_of(line)),)
-    if (found := _UPDATES.search(line) or _LOADED.search(line)) is not None:
-        step = whole(found[1])
-        start = ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line))
-        return None if step is None else (start,)
-    return None
+    saved = _UPDATES.search(line) or _SAVED.search(line) if "aved" in line else None
+    found = saved or _UPDATES.search(line) or _LOADED.search(line)
+    step = None if found is None else whole(found[1])
+    if step is None:
+        return None
+    if saved is not None:
+        return (Saved(step=step, tag=f"global_step{step}", time_unix_s=time_of(line)),)
+    return (ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line)),)

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 
-from sentinel.sources.bar_lines import NeMo
-from sentinel.sources.generic_lines import Generic, NanoGpt
-from sentinel.sources.huggingface_lines import HuggingFace
-from sentinel.sources.json_lines import Fairseq, JsonLines, Metaseq
+from sentinel.sources.dict_lines import Fairseq, HuggingFace, JsonLines, Metaseq
+from sentinel.sources.generic_lines import EVALUATES, Generic, NanoGpt
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
-from sentinel.sources.loss_words import EVALUATES
-from sentinel.sources.megatron_lines import GptNeox, Megatron
+from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["FORMATS", "format_named"]
@@ -71,12 +68,6 @@ FORMATS: tuple[LineFormat, ...] = (
             line=re.compile(r"\bstep:\s*(?P<step>\d+(?:,\d{3})*)(?:\s*/\s*(?P<total>\d+(?:,\d{3})*))?\s+(?=\w+:)"),
             contains=("step:", "loss:"),
             pairs=re.compile(r"(\w{1,64}):\s*(\S{1,64})"),
-            names={
-                "loss": ("loss", "global_avg_loss", "train_loss"),
-                "validation_loss": ("val_loss",),
-                "grad_norm": ("grad_norm", "grad"),
-                "lr": ("lr",),
-            },
             validation_head=EVALUATES,
             starts_at=re.compile(r"\bTraining starts at step (\d+)"),
         ),
@@ -88,17 +79,6 @@ FORMATS: tuple[LineFormat, ...] = (
             sign="[",
             header=re.compile(r"\[step=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?[^\]]{0,200}\]"),
             item=re.compile(r"^[^=|{}]{0,120}?(?P<name>[A-Za-z_][\w/ ().-]{0,120}?)\s*=\s*(?P<value>\S+)\s*$"),
-            losses=("train/CrossEntropyLoss", "train/CE loss", "train/loss", "train/Loss"),
-            fields={
-                "optim/total_grad_norm": "grad_norm",
-                "optim/total grad norm": "grad_norm",
-                "optim/learning_rate_group0": "lr",
-                "optim/LR (group 0)": "lr",
-                "optim/LR": "lr",
-                "optim/step skipped": "skipped",
-                "throughput/total_tokens": "consumed_tokens",
-                "throughput/total tokens": "consumed_tokens",
-            },
             validation=re.compile(r"^eval/.*(?:CrossEntropyLoss|CE loss)$"),
         ),
     ),
@@ -109,25 +89,6 @@ FORMATS: tuple[LineFormat, ...] = (
             sign="[",
             header=re.compile(r"\[batch=(?P<step>\d[\d,]*)(?:/(?P<total>\d[\d,]*))?\]"),
             item=re.compile(r"^.{0,120}?\b(?P<name>(?:Train|Eval) [A-Za-z][\w/ .-]{0,120}?)\s*:\s+(?P<value>\S+)\s*$"),
-            losses=(
-                "Train loss/train/total",
-                "Train metrics/train/LanguageCrossEntropy",
-                "Train LanguageCrossEntropy",
-                "Train metrics/train/CrossEntropy",
-                "Train CrossEntropy",
-                "Train loss/train/ce_loss",
-            ),
-            fields={
-                "Train l2_norm/grad/global": "grad_norm",
-                "Train time/token": "consumed_tokens",
-                "Train time/sample": "consumed_samples",
-                "Train lr-DecoupledAdamW/group0": "lr",
-                "Train lr-DecoupledLionW/group0": "lr",
-                "Train lr-AdamW/group0": "lr",
-                "Train lr-Adam/group0": "lr",
-                "Train trainer/batch_size": "global_batch_samples",
-                "Train trainer/global_batch_size": "global_batch_samples",
-            },
             validation=re.compile(r"^Eval .*CrossEntropy$"),
         ),
     ),
@@ -153,14 +114,6 @@ FORMATS: tuple[LineFormat, ...] = (
             ),
             contains=("DLL", "loss"),
             pairs=re.compile(r'(\w{1,64})"?\s*:\s*"?([-+]?(?:\d[\d.,eE+-]*|nan|inf|NaN|Infinity))'),
-            names={
-                "loss": (
-                    *("step_loss", "loss", "train_loss", "lm_loss", "train_lm_loss", "training_loss", "average_loss"),
-                ),
-                "validation_loss": ("val_loss", "valid_loss", "eval_loss"),
-                "lr": ("learning_rate", "lr"),
-                "grad_norm": ("grad_norm",),
-            },
             checkpoint_words=(),
         ),
     ),
@@ -185,13 +138,6 @@ FORMATS: tuple[LineFormat, ...] = (
             item=re.compile(
                 r"^(?:.*[\]:] ?)?(?P<name>loss|LR|tokens seen|gradient norm|current step time): (?P<value>\S+)\s*$"
             ),
-            losses=("loss",),
-            fields={
-                "LR": "lr",
-                "tokens seen": "consumed_tokens",
-                "gradient norm": "grad_norm",
-                "current step time": "step_time_s",
-            },
             validation=re.compile(r"(?!)"),
         ),
     ),

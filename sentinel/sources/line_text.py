@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-__all__ = ["not_finite", "number", "rank_of", "text_within", "time_of", "uncoloured", "unwrapped", "whole"]
-
 _WORDY = re.compile(r"\s*([-+]?(?:\d[\d,]*)?(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([KMBGT])?(?:ms|s|%|it|GiB|GB|MB)?\s*")
 _NOT_FINITE = re.compile(
     r"\s*([-+]?)(?:(nan\((?:s?nan|ind|snan|0x[0-9a-f]+)?\)|1\.#(?:[qs]nan|ind)0*)|1\.#inf0*|\u221e)\s*", re.IGNORECASE
@@ -24,8 +22,7 @@ _NOT_FINITE = re.compile(
 
 _TIMES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, None: 1.0}
 _MOST = 2**63
-_LONGEST = 64
-"""Characters; a longer run of digits is not a reading."""
+_LONGEST = 64  # characters; a longer run of digits is not a reading
 
 
 def number(text: str) -> float | None:
@@ -76,8 +73,7 @@ _RANK = re.compile(
     r"|\[1,(\d+)\]<|\brank=(\d+)\b|\bRANK[ :](\d+)\]"
     r"|^\s*\[?(\d{1,6})\]?\s*:\s|\b(DP=\d+\|(?:[CPT]P=\d+\|?)+)"
 )
-_PREFIX_LENGTH = 400
-"""Characters; text further right is not a prefix."""
+_PREFIX_LENGTH = 400  # characters; text further right is not a prefix
 
 
 def uncoloured(line: str) -> str:

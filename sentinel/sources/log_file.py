@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from sentinel.bounded import unpacked
 from sentinel.sources.file_bytes import LineSplitter
@@ -19,55 +17,37 @@ from sentinel.sources.rank_merge import AttemptMerge
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["LineReader", "LogFile", "Trial", "UnreadableLine", "read_log"]
-
 _CHUNK_BYTES = 1 << 18
-_HEAD_LINES = 2_000
-"""Lines by which a format is recognised; more where they have no readings at all."""
-
-_MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26
-"""Limits of the head: each format is tried on each of its lines."""
-
-_ENOUGH, _ENOUGH_GENERIC = 2, 10
-"""Readings after which a format is certain, while a log is followed; `generic` waits for a format of its own."""
-
-_STRAY = 20
-"""Where `generic` reads so many times more lines than any other format, those were another program's."""
-
-_MOST_KEPT = 20
-"""Unreadable lines that are kept to be shown; the others are counted."""
-
-_LONGEST = 1 << 16
-"""Characters; no trainer writes so much about one step, and patterns are tried at every place of a line."""
-
-_SHOWN = 200
-"""Characters of an unreadable line that are kept."""
+_HEAD_LINES = 2_000  # by which a format is recognised; more where they have no readings at all
+_MOST_HEAD_LINES, _MOST_HEAD_CHARACTERS = 200_000, 1 << 26  # of the head: each format is tried on each of its lines
+_ENOUGH, _ENOUGH_GENERIC = 2, 10  # readings after which a format is certain; `generic` waits for one of its own
+_STRAY = 20  # where `generic` reads so many times more lines than any other format, those were another program's
+_MOST_KEPT = 20  # unreadable lines that are kept to be shown; the others are counted
+_LONGEST = 1 << 16  # characters; no trainer writes so much about a step, and patterns are tried at every place
+_SHOWN = 200  # characters of an unreadable line that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLine:
-    """A line of the format that is damaged."""
+    """A line of the format that is damaged; its number is counted from 1."""
 
     number: int
-    """Counted from 1."""
-
     text: str
     why: str
 
 
 class LineReader:
-    """Turns lines into records."""
+    """Turns lines into records.
+
+    `readings` counts the lines, or blocks of lines, with a step's readings; `foreign` the lines of other programs, such
+    as warnings and progress bars, which are not errors.
+    """
 
     def __init__(self, line_format: LineFormat) -> None:
         self.name = line_format.name
         self._decoder = line_format.decoder()
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
-        self.lines = 0
-        self.readings = 0
-        """Lines, or blocks of lines, with a step's readings."""
-        self.foreign = 0
-        """Lines of other programs: warnings, progress bars. They are not errors."""
-        self.unreadable = 0
+        self.lines = self.readings = self.foreign = self.unreadable = 0
         self.first_unreadable: list[UnreadableLine] = []
 
     @property
@@ -130,13 +110,14 @@ class Trial:
         for reader in self._readers:
             reader.end()  # an open block counts
         *specific, generic = self._readers
-        reader = max(specific, key=lambda each: each.readings)
-        if reader.readings and generic.readings <= _STRAY * reader.readings:
-            return format_named(reader.name)
-        if generic.readings:
-            return format_named(generic.name)
-        reader = max(specific, key=lambda each: each.unreadable)
-        return format_named(reader.name) if reader.unreadable else None  # every line of it is cut
+        best = max(specific, key=lambda each: each.readings)
+        if generic.readings > _STRAY * best.readings:
+            best = generic
+        elif not best.readings:
+            best = max(specific, key=lambda each: each.unreadable)  # every line of it is cut
+            if not best.unreadable:
+                return None
+        return format_named(best.name)
 
     @property
     def has_read(self) -> bool:
@@ -197,17 +178,11 @@ def _recognised(path: Path) -> LineFormat:
 
 
 def _lines(path: Path, splitter: LineSplitter) -> Iterator[tuple[int, str]]:
-    with _opened(path) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield from splitter.feed(chunk)
-        yield from splitter.end()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with unpacked(path) as file:
-            yield file
+            while chunk := file.read(_CHUNK_BYTES):
+                yield from splitter.feed(chunk)
+            yield from splitter.end()
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or f"a gzip file that is not whole ({error})"
         raise ConfigError(f"{path}: {why}") from error

@@ -1,7 +1,7 @@
-"""Megatron-LM, Megatron-DeepSpeed (Microsoft's, BigScience's, ALCF's) and GPT-NeoX: `iteration N/ M | … | lm loss: …`.
+"""Megatron-LM, Megatron-DeepSpeed (Microsoft's, BigScience's, ALCF's), GPT-NeoX and NeMo: fields between bars.
 
-Megatron leaves `lm loss` out where it is not above 0 (training_log in megatron/training.py): when it is nan, and on
-steps that were skipped. Three cases are distinguished:
+`iteration N/ M | … | lm loss: …`. Megatron leaves `lm loss` out where it is not above 0 (training_log in
+megatron/training.py): when it is nan, and on steps that were skipped. Three cases are distinguished:
 
     the step was skipped (overflow)         skipped, loss nan or as printed, grad_norm None
     its loss was nan, and it was skipped    skipped, loss nan, grad_norm nan ("number of nan iterations" above 0)
@@ -17,17 +17,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sentinel.jobscript.megatron_log import given_by_log
-from sentinel.sources.bar_lines import LOSS, NAN, SCALE, SKIPPED, STEP, Fields, fields_of
-from sentinel.sources.line_events import Evaluated, Event, ProgramStarted, Reading, Saved
+from sentinel.sources.line_events import (
+    Decoder,
+    Evaluated,
+    Event,
+    ProgramStarted,
+    Reading,
+    Saved,
+    checkpoint_events,
+    fields_of,
+)
 from sentinel.sources.line_text import number, rank_of, time_of, whole
-from sentinel.vocabulary.errors import ConfigError, LineError
-from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.sources.megatron_arguments import Arguments
+from sentinel.vocabulary.errors import LineError
 
-__all__ = ["GptNeox", "Megatron"]
+
+def fields_between_bars(segments: Sequence[str]) -> dict[str, Any]:
+    """The known fields of the segments: a name, `:`, `=` or (the oldest lines) a space, then a value."""
+    pairs = []
+    for segment in segments:
+        name, sign, text = segment.rpartition(":")
+        if not sign:
+            name, sign, text = segment.rpartition("=")
+            if not sign:
+                name, _, text = segment.strip().rpartition(" ")
+        pairs.append((name, text))
+    return fields_of(pairs)
+
 
 _ITERATION = re.compile(r"\biteration\s*[:=#]?\s*(\d[\d,]*)\s*(?:(?:/|of)\s*(\d[\d,]*))?\s*(?=\||$)", re.IGNORECASE)
 _VALIDATION = re.compile(r"\bvalid\w* (?:loss|results?) at iteration\s*[:=]?\s*(\d+)(.*)", re.IGNORECASE | re.DOTALL)
@@ -38,25 +57,23 @@ _LOADED = re.compile(
 _SAVED = re.compile(
     r"\bsuccessfully saved checkpoint (?:at|from|for)?\s*iteration\s*(\d+)(?:\s+to\s+(\S+))?", re.IGNORECASE
 )
-_PACE = re.compile(r"[\s\d.]*samples/sec:[^|]*\|\s*$")
-"""GPT-NeoX writes this before the iteration."""
-
+_PACE = re.compile(r"[\s\d.]*samples/sec:[^|]*\|\s*$")  # GPT-NeoX writes this before the iteration
 _TAG = re.compile(r"(?:global_step|iter_)\d+(?=/|$)")
-_AFTER_THE_LOSS = (SCALE, "grad_norm", SKIPPED, NAN)
+_AFTER_THE_LOSS = ("loss_scale", "grad_norm", "skipped", "nan_iterations")
 _LONGEST_SENTENCE = 2_000
 _TELLING_DIGITS = 100.0
 """A grad norm as large as this is printed with six digits: the same value twice is not a coincidence."""
 
 
-class Megatron:
+class Megatron(Decoder):
     """Megatron's training_log and its arguments."""
 
     def __init__(self) -> None:
-        self.note = ""
-        self._arguments = _Arguments()
+        self._arguments = Arguments()
         self._barred = False
         self._overflow = False
         self._last: tuple[int, float | None, float | None] = (0, None, None)
+        """Step, grad norm and loss scale of the last line."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if "teration" in line or "ITERATION" in line:
@@ -69,9 +86,6 @@ class Megatron:
         if "start from random" in line or "not load any checkpoint" in line:
             return (ProgramStarted(facts={"resumed_from": None}, time_unix_s=time_of(line)),)
         return None
-
-    def end(self) -> Sequence[Event]:
-        return ()
 
     def _of_iteration(self, line: str) -> Sequence[Event] | None:
         found = _ITERATION.search(line)
@@ -93,9 +107,9 @@ class Megatron:
     def _readings(self, line: str, found: re.Match[str]) -> tuple[Reading, ...]:
         """One; several where other processes have swallowed the ends of the lines between them."""
         of_so_many = line[found.end(1) : found.end(2)]  # "/ 500", which the other line has as well, is soon looked for
-        if found[2] and of_so_many not in line[found.end() :]:
-            return (self._reading(line, found),)
-        following = _ITERATION.search(line, found.end())
+        following = None
+        if not found[2] or of_so_many in line[found.end() :]:
+            following = _ITERATION.search(line, found.end())
         if following is None:
             return (self._reading(line, found),)
         bar = line.rfind("|", found.end(), following.start()) + 1  # before it: the first one's last field
@@ -115,29 +129,26 @@ class Megatron:
         head = line[: found.start()]
         segments = line[found.end() :].split("|")
         tail = segments.pop()
-        barred = not tail.strip()
-        if barred:
+        if not tail.strip():
             self._barred = True
         elif not self._barred:
             segments.append(tail)  # a trainer that ends no line with a bar; else the line is cut in the middle of this
         if "|" in head:
             segments += head.split("|")
-        fields = fields_of(segments)
-        if LOSS in fields and fields[LOSS] is None:
+        fields = fields_between_bars(segments)
+        if "loss" in fields and fields["loss"] is None:
             raise LineError("a loss that is not a number")
-        if LOSS not in fields and not any(name in fields for name in _AFTER_THE_LOSS):
+        if "loss" not in fields and not any(name in fields for name in _AFTER_THE_LOSS):
             raise LineError("cut before its loss")
-        total = whole(found[2]) if found[2] else None
-        fields.pop(STEP, None)
         fields["time_unix_s"] = time_of(head)
         loss = self._judged(step, fields)
-        return Reading(step, loss, rank_of(head), fields, total)
+        return Reading(step, loss, rank_of(head), fields, whole(found[2]) if found[2] else None)
 
-    def _judged(self, step: int, fields: Fields) -> float:
+    def _judged(self, step: int, fields: dict[str, Any]) -> float:
         """The loss; corrects the fields for skipped steps and for a grad norm of an earlier step."""
-        loss: float = fields.pop(LOSS, math.nan)
-        skipped, nans = fields.pop(SKIPPED, None) or 0, fields.pop(NAN, None) or 0
-        norm, scale = fields.get("grad_norm"), fields.get(SCALE)
+        loss: float = fields.pop("loss", math.nan)
+        skipped, nans = fields.pop("skipped", None) or 0, fields.get("nan_iterations") or 0
+        norm, scale = fields.get("grad_norm"), fields.get("loss_scale")
         last_step, last_norm, last_scale = self._last
         interval = step - last_step if 0 < last_step < step else self._arguments.interval or 1
         fell = scale is not None and last_scale is not None and scale < last_scale
@@ -164,126 +175,51 @@ class GptNeox(Megatron):
 
 
 def _of_checkpoint(line: str) -> Sequence[Event] | None:
-    if (saved := _SAVED.search(line)) is not None:
-        step = whole(saved[1])
-        tag: Any = _TAG.search(saved[2]) if saved[2] else None
-        if step is not None:
-            named = tag[0] if tag else f"global_step{step}"
-            return (Saved(step=step, tag=named, time_unix_s=time_of(line[: saved.start()])),)
+    if (saved := _SAVED.search(line)) is not None and (step := whole(saved[1])) is not None:
+        tag = _TAG.search(saved[2] or "")
+        named = tag[0] if tag else f"global_step{step}"
+        return (Saved(step=step, tag=named, time_unix_s=time_of(line[: saved.start()])),)
     if (loaded := _LOADED.search(line)) is not None and (step := whole(loaded[1])) is not None:
         return (ProgramStarted(facts={"resumed_from": step or None}, time_unix_s=time_of(line[: loaded.start()])),)
     return None
 
 
-_HEADER = re.compile(r"-{3,} (end of )?arguments -{3,}\s*$")
-_STATUS = re.compile(r"(?:\.{2,}(?:updated|default))?\s*$")
-_MOST_LINES = 5_000
-"""Megatron prints about 300."""
-
-_LONGEST_ARGUMENT = 4_000
-"""Characters of one of them; only lists of data files are longer."""
-
-_REPORTED: Mapping[str, str] = {
-    "seed": "seed",
-    "seq-length": "full_seqlen",
-    "train-iters": "total_steps",
-    "save-interval": "checkpoint_interval_steps",
-    "world-size": "world_size",
-}
-_MEASURED: Mapping[str, str] = {
-    "clip-grad": "gradient_clipping",
-    "gradient-clipping": "gradient_clipping",
-    "adam-beta1": "adam_beta1",
-    "adam-beta2": "adam_beta2",
-    "weight-decay": "weight_decay",
-}
-_KEPT = ("global-batch-size", "micro-batch-size", "log-interval", "train-samples", "train-tokens", "load", "save")
+_OF_NEMO = re.compile(r"\biteration:?\s*(\d[\d,]*)\s*/\s*(\d[\d,.]*[KMBG]?)", re.IGNORECASE)
+_VAL_LOSS = re.compile(r"\|\s*val(?:idation)?_loss:\s*([^\s|]+)")
 
 
-class _Arguments:
-    """Collects the list while it is printed."""
+class NeMo(Decoder):
+    """`Training epoch 0, iteration 1/19 | … | global_step: 1 | reduced_train_loss: … | consumed_samples: …`.
+
+    NeMo counts from 0 (at global_step 1 the samples of two steps are consumed): one is added.
+    """
+
+    note = "NeMo counts steps from 0: its step N is update N + 1 here"
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self.interval: int | None = None
-        """`--log-interval` of the last list."""
+        self._validated: float | None = None
 
-    @property
-    def open(self) -> bool:
-        """Whether the list has begun and not ended."""
-        return bool(self._lines)
-
-    def take(self, line: str) -> Sequence[ProgramStarted] | None:
-        """None for a line that is not of the list. The end of the list is a start of the program."""
-        found = _HEADER.search(line)
-        if found is None:
-            if not self.open or " .." not in line or len(line) > _LONGEST_ARGUMENT:
-                return None
-            if len(self._lines) < _MOST_LINES:
-                self._lines.append(_STATUS.sub("", line, count=1))
-            return ()
-        if found[1] is None:
-            self._lines = [line]
-            return ()
-        if not self.open:
-            return ()
-        self._lines.append(line)
-        return self.close()
-
-    def close(self) -> Sequence[ProgramStarted]:
-        """The start of the program, also where the end of the list was lost among other lines."""
-        facts, self._lines = _facts(_options(self._lines)), []
-        self.interval = whole(str(facts["settings"].get("log-interval", ""))) or None
-        return (ProgramStarted(facts=facts, certain=True, interval=self.interval),)
-
-
-def _options(lines: Sequence[str]) -> dict[str, str]:
-    """Option -> its value; switches that are on are "True"; what is None or False is left out."""
-    given = given_by_log("\n".join(lines))
-    return {option.flag.removeprefix("--"): " ".join(option.values) or "True" for option in given.options}
-
-
-def _facts(options: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {field: whole(options[name]) for name, field in _REPORTED.items() if name in options}
-    facts |= {field: number(options[name]) for name, field in _MEASURED.items() if name in options}
-    facts["precision"] = _precision(options)
-    facts["lr_schedule"] = _schedule(options)
-    facts["settings"] = {name: options[name] for name in _KEPT if name in options}
-    found = {name: value for name, value in facts.items() if value is not None}
-    brought_back = tuple(name for name in ("lr_schedule", *dict.fromkeys(_MEASURED.values())) if name in found)
-    return found | ({"from_arguments": brought_back} if brought_back else {})
-
-
-def _precision(options: Mapping[str, str]) -> str | None:
-    found = options.get("params-dtype", "") + options.get("precision", "")
-    for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp16", "half")):
-        if name in options or dtype in found or name in found:
-            return name
-    return "fp32" if "float32" in found else None
-
-
-def _schedule(options: Mapping[str, str]) -> dict[str, Any] | None:
-    """The LR schedule where it is counted in iterations: linear warmup, then a cosine or nothing."""
-    peak, total = number(options.get("lr", "")), whole(options.get("train-iters", ""))
-    style = options.get("lr-decay-style", "cosine")
-    by_samples = "train-samples" in options or any(
-        whole(options.get(name, "")) for name in ("lr-warmup-samples", "lr-warmup-tokens", "lr-decay-tokens")
-    )
-    if peak is None or total is None or by_samples or style not in ("cosine", "constant"):
-        return None
-    decay_end = whole(options.get("lr-decay-iters", "")) or total
-    fraction = number(options.get("lr-warmup-fraction", ""))
-    warmup = whole(options.get("lr-warmup-iters", "")) or 0
-    if fraction is not None and 0 <= fraction <= 1:
-        warmup = round(fraction * decay_end)
-    minimum = number(options.get("min-lr", "")) or 0.0
-    try:
-        return LrSchedule(
-            peak=peak,
-            warmup=warmup,
-            decay_start=warmup,
-            decay_end=decay_end if style == "cosine" else 0,
-            minimum=minimum,
-        ).to_json()
-    except ConfigError:
-        return None
+    def decode(self, line: str) -> Sequence[Event] | None:
+        if ("train_loss" not in line and "val_loss" not in line) or "|" not in line:
+            return checkpoint_events(line)
+        value = _VAL_LOSS.search(line)
+        validated = None if value is None else number(value[1])
+        if "reduced_train_loss" not in line:
+            return None if validated is None else (Evaluated(loss=validated, time_unix_s=time_of(line)),)
+        found = _OF_NEMO.search(line)
+        fields = fields_between_bars(line.replace(", ", "|").replace("]", "|").split("|"))
+        step, loss = fields.get("step"), fields.get("loss")
+        if step is None and found is not None:
+            step = whole(found[1])
+        if step is None or loss is None:
+            raise LineError("an iteration without its step or its loss")
+        for name in ("loss", "skipped", "epoch"):
+            fields.pop(name, None)
+        head = line[: found.start()] if found else ""
+        fields["time_unix_s"] = time_of(head)
+        total = whole(found[2]) if found else None
+        events: list[Event] = [Reading(step + 1, loss, rank_of(head), fields, total and total + 1)]
+        if validated is not None and validated != self._validated:  # the newest is repeated on every line
+            self._validated = validated
+            events.append(Evaluated(loss=validated, time_unix_s=fields["time_unix_s"]))
+        return events

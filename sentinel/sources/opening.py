@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sentinel.judge.readings import Readings
+from sentinel.sources.arrow_tables import open_csv, open_parquet
 from sentinel.sources.column_source import ColumnSource, Tally
-from sentinel.sources.csv_table import open_csv
 from sentinel.sources.journals import open_journal
 from sentinel.sources.json_table import open_json_lines, open_trainer_state
 from sentinel.sources.log_file import LogFile, read_log
-from sentinel.sources.parquet_table import open_parquet
 from sentinel.sources.tensorboard_scalars import open_tensorboard
 from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
@@ -22,8 +21,7 @@ from sentinel.vocabulary.sample import Record, Sample
 
 __all__ = ["in_columns", "one_source", "open_columns", "open_log", "open_sources", "open_table"]
 
-_CHUNK_SAMPLES = 1 << 12
-"""Samples of a log that are in memory at a time."""
+_CHUNK_SAMPLES = 1 << 12  # samples of a log that are in memory at a time
 
 
 def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:

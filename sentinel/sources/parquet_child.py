@@ -1,9 +1,8 @@
 """Reads a Parquet file in a process of its own, under limits: `python parquet_child.py PATH [COLUMN ...]`.
 
-What a page unpacks to is said by the page, and by nobody that can be trusted: a few kilobytes may become gigabytes
-within one call of the library. So the process that unpacks them may hold so much, and work so long, and no more. It
-writes the columns asked for as an Arrow stream, flat and without dictionaries; without a column, the names that there
-are. It imports nothing of ours, to start quickly.
+What a page unpacks to is said by the page, and cannot be trusted: a few kilobytes may become gigabytes within one call
+of the library. So this process has a limit of memory and of time. It writes the columns as an Arrow stream, flat and
+without dictionaries; without a column, the names that there are. It imports nothing of ours, to start quickly.
 """
 
 from __future__ import annotations
@@ -18,21 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-HELD_BYTES = 256 << 20
-"""Beside what the interpreter holds with its libraries. Writers make pages of 1 MiB; 65536 rows are a few of them."""
-
-BATCH_BYTES = 64 << 20
-"""Of the rows that are handed on at a time: 65536 rows with 1 KiB each."""
-
+HELD_BYTES = 256 << 20  # beside the interpreter and its libraries. Pages are of 1 MiB; 65536 rows are a few of them
+BATCH_BYTES = 64 << 20  # of the rows that are handed on at a time: 65536 rows with 1 KiB each
 _CPU_S, _BYTES_PER_CPU_S = 60, 1 << 20
-_UNPACKED_FREELY, _UNPACKED_RATIO = 64 << 20, 200
-"""As in sentinel.bounded; a row of a number is 8 bytes."""
-
-DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""What is said of a file that is not whole. A MemoryError is an ArrowException: of a length that is nonsense, too."""
-
+_UNPACKED_FREELY, _UNPACKED_RATIO = 64 << 20, 200  # as in sentinel.bounded; a row of a number is 8 bytes
 _CHUNK_ROWS = 1 << 16
 _READ_BYTES = 1 << 20
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
+"""Raised for a file that is not whole. A MemoryError is an ArrowException: of a length that is nonsense, too."""
 
 
 def batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
@@ -42,7 +35,12 @@ def batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
     """
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as table:
         names = [str(table.schema.column(number).path) for number in range(len(table.schema))]
-        _insist_on_size(table.metadata, path, [number for number, name in enumerate(names) if name in columns])
+        groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+        wanted = [number for number, name in enumerate(names) if name in columns]
+        declared = sum(group.column(number).total_uncompressed_size for group in groups for number in wanted)
+        limit = _UNPACKED_FREELY + _UNPACKED_RATIO * Path(path).stat().st_size
+        if max(declared, 8 * table.metadata.num_rows) > limit:
+            raise ValueError(f"it unpacks to more than {_UNPACKED_RATIO} times its size")
         if not columns:
             yield pa.record_batch({"name": pa.array(names, pa.string())})
             return
@@ -51,14 +49,6 @@ def batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
             if flat.nbytes > BATCH_BYTES:
                 raise ValueError(f"{len(flat)} of its rows have more than {BATCH_BYTES >> 20} MiB")
             yield flat
-
-
-def _insist_on_size(metadata: Any, path: str, columns: Sequence[int]) -> None:
-    limit = _UNPACKED_FREELY + _UNPACKED_RATIO * Path(path).stat().st_size
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    declared = sum(group.column(number).total_uncompressed_size for group in groups for number in columns)
-    if max(declared, 8 * metadata.num_rows) > limit:
-        raise ValueError(f"it unpacks to more than {_UNPACKED_RATIO} times its size")
 
 
 def _column(batch: Any, name: str) -> Any:
@@ -76,16 +66,15 @@ def _column(batch: Any, name: str) -> Any:
 
 def _limit(path: str) -> None:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    seconds = _CPU_S + Path(path).stat().st_size // _BYTES_PER_CPU_S
     limits = {
         resource.RLIMIT_AS: pages * resource.getpagesize() + HELD_BYTES,
-        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_CPU: _CPU_S + Path(path).stat().st_size // _BYTES_PER_CPU_S,
         resource.RLIMIT_CORE: 0,
     }
     for kind, limit in limits.items():
         _, hardest = resource.getrlimit(kind)
-        held = limit if hardest == resource.RLIM_INFINITY else min(limit, hardest)
-        resource.setrlimit(kind, (held, held))
+        lowered = limit if hardest == resource.RLIM_INFINITY else min(limit, hardest)
+        resource.setrlimit(kind, (lowered, lowered))
 
 
 def main(path: str, *columns: str) -> str | None:

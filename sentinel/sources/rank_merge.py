@@ -18,22 +18,12 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, Validation
 
-__all__ = ["AttemptMerge", "RankMerge"]
+_MOST_RANKS = 1 << 17  # readings of one step that are merged; a log may repeat a step without end
+_LATE_STEPS = 4  # logged steps by which a rank's line may be behind the others without being a restart
+_MOST_AHEAD = 64  # logged steps that the fastest file may be ahead; then the slower files are not waited for any more
+_PRINTED = 6e-4  # largest relative difference between an LR and its print with four digits
 
-_MOST_RANKS = 1 << 17
-"""Readings of one step that are merged; a log that repeats a step without end has no more of it."""
-
-_LATE_STEPS = 4
-"""Logged steps by which a rank's line may be behind the others without being a restart."""
-
-_MOST_AHEAD = 64
-"""Logged steps that the fastest file may be ahead; then the slower files are not waited for any more."""
-
-_PRINTED = 6e-4
-"""Largest relative difference between an LR and its print with four digits."""
-
-Place = tuple[int, int]
-"""attempt, global_step"""
+Place = tuple[int, int]  # attempt, global_step
 
 
 class AttemptMerge:
@@ -42,15 +32,13 @@ class AttemptMerge:
     def __init__(self, *, one_writer: bool) -> None:
         self._one_writer = one_writer
         self._attempt = 0
-        self._open: Reading | None = None
-        """The step that other ranks may still report."""
+        self._open: Reading | None = None  # the step that other ranks may still report
         self._losses: list[float] = []
         self._ranks: set[str | None] = set()
         self._newest: dict[str | None, int] = {}
         self._past: deque[tuple[int, float]] = deque(maxlen=_LATE_STEPS)
         self._gap: int | None = None
-        self._start: ProgramStarted | None = None
-        """A start that was reported and has no step yet."""
+        self._start: ProgramStarted | None = None  # a start that was reported and has no step yet
         self._saved: deque[int] = deque(maxlen=64)
 
     @property
@@ -75,7 +63,7 @@ class AttemptMerge:
             of = step if event.step is None else event.step
             records.append(Validation(attempt=attempt, global_step=of, time_unix_s=at, loss=event.loss))
         elif isinstance(event, ProgramEnded) and self._attempt:
-            records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason=event.reason))
+            records.append(RunFinished(attempt=attempt, global_step=step, time_unix_s=at, reason="finished"))
         return records
 
     def complete(self) -> list[Record]:
@@ -85,24 +73,19 @@ class AttemptMerge:
             return []
         loss, spread = _mean_and_spread(self._losses)
         self._past.append((reading.step, reading.loss))
-        return [
-            Sample(attempt=self._attempt, global_step=reading.step, loss=loss, loss_spread=spread, **reading.fields),
-        ]
+        at, step = self._attempt, reading.step
+        return [Sample(attempt=at, global_step=step, loss=loss, loss_spread=spread, **reading.fields)]
 
     def _reading(self, reading: Reading) -> list[Record]:
         current = self.last_step
-        if self._attempt and self._start is None and reading.step <= current:
-            if self._is_repeated(reading) or self._is_late(reading):
-                return []
-            records = [*self.complete(), *self._begin(reading, went_back=True)]
-        elif self._attempt and not self._starts_attempt(reading, current):
-            records = self.complete()
-            gap = reading.step - current
-            if current and gap > 0 and (self._gap is None or gap < self._gap):
-                self._gap = gap
-        else:
-            went_back = self._attempt > 0 and reading.step <= current
-            records = [*self.complete(), *self._begin(reading, went_back=went_back)]
+        went_back = self._attempt > 0 and reading.step <= current
+        if went_back and self._start is None and (self._is_repeated(reading) or self._is_late(reading)):
+            return []
+        records = self.complete()
+        if not self._attempt or self._starts_attempt(reading, current) or went_back:
+            records += self._begin(reading, went_back=went_back)
+        elif current and (self._gap is None or reading.step - current < self._gap):
+            self._gap = reading.step - current
         self._open, self._losses, self._ranks = reading, [reading.loss], {reading.rank}
         self._newest[reading.rank] = reading.step
         if self._one_writer and reading.rank is None:  # no other rank will report it
@@ -135,17 +118,11 @@ class AttemptMerge:
         return is_last or is_same if reading.rank is None and not self._one_writer else is_last and is_same
 
     def _started(self, event: ProgramStarted) -> list[Record]:
-        before = self._start
-        if before is None or (event.certain and before.certain and before.facts.keys() & event.facts.keys()):
-            facts: Mapping[str, Any] = event.facts
-        else:  # the arguments, then what was loaded
-            facts = {**before.facts, **event.facts}
-        self._start = ProgramStarted(
-            facts=facts,
-            certain=event.certain or (before is not None and before.certain),
-            time_unix_s=event.time_unix_s,
-            interval=event.interval or (before.interval if before else None),
-        )
+        if (before := self._start) is not None:
+            if not (event.certain and before.certain and before.facts.keys() & event.facts.keys()):
+                event.facts = {**before.facts, **event.facts}  # the arguments, then what was loaded
+            event.certain, event.interval = event.certain or before.certain, event.interval or before.interval
+        self._start = event
         return self.complete()
 
     def _starts_attempt(self, reading: Reading, current: int) -> bool:
@@ -163,8 +140,7 @@ class AttemptMerge:
         start, self._start = self._start or ProgramStarted(), None
         parent = self._attempt or None
         self._attempt += 1
-        facts = dict(start.facts)
-        interval = start.interval or self._gap or 1
+        facts, interval = dict(start.facts), start.interval or self._gap or 1
         if "resumed_from" not in facts and (went_back or start.interval is not None):
             facts["resumed_from"] = self._resumed_from(reading.step, interval)
         if facts.get("resumed_from") is None:
@@ -198,8 +174,7 @@ class RankMerge:
         given: list[Record] = []
         for record in records:
             if isinstance(record, Sample):
-                place = (record.attempt, record.global_step)
-                self._reached[file] = place
+                place = self._reached[file] = (record.attempt, record.global_step)
                 if place > self._given:
                     self._open.setdefault(place, []).append(record)
                 continue
@@ -216,14 +191,11 @@ class RankMerge:
         ready = [p for i, p in enumerate(places) if quiet or p <= slowest or i < len(places) - _MOST_AHEAD]
         if ready:
             self._given = ready[-1]
-        return [_joined(self._open.pop(place)) for place in ready]
-
-
-def _joined(samples: list[Sample]) -> Sample:
-    if len(samples) == 1:
-        return samples[0]
-    loss, spread = _mean_and_spread([sample.loss for sample in samples])
-    return replace(samples[0], loss=loss, loss_spread=spread)
+        joined: list[Record] = []
+        for samples in (self._open.pop(place) for place in ready):
+            loss, spread = _mean_and_spread([sample.loss for sample in samples])
+            joined.append(replace(samples[0], loss=loss, loss_spread=spread) if len(samples) > 1 else samples[0])
+        return joined
 
 
 def _mean_and_spread(losses: list[float]) -> tuple[float, float | None]:

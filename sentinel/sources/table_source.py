@@ -15,24 +15,12 @@ import numpy as np
 from sentinel.judge.readings import CARRIED, Readings
 from sentinel.sources.column_names import FIELDS, SPLITS, no_loss, resolve
 from sentinel.sources.column_source import ColumnSource, Tally
-from sentinel.sources.row_merge import Stream
+from sentinel.sources.row_merge import RowMerge
 from sentinel.sources.table_rows import Cells, Flags, Floats, Rows, Whole, cells_of_values, split_losses
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = [
-    "Batch",
-    "Object",
-    "ObjectBatches",
-    "find_more",
-    "keys_of",
-    "object_source",
-    "searched_source",
-    "table_source",
-]
-
 _LARGEST_STEP = 2**53
-_MOST_KEYS = 200_000
-"""Each is searched for a loss; trainers log about ten thousand, one for each layer and head."""
+_MOST_KEYS = 200_000  # each is searched for a loss; trainers log about ten thousand, one for each layer and head
 
 Batch = tuple[dict[str, Cells], int, Callable[[int], int]]
 """The cells of each field, the number of rows, and for a row the number that a person finds it by."""
@@ -40,7 +28,7 @@ Batch = tuple[dict[str, Cells], int, Callable[[int], int]]
 Object = dict[str, Any]
 """Flat: an object in it is not a number. An absent key or null is "not logged"."""
 
-ObjectBatches = Callable[[Tally], Iterator[tuple[Sequence[Object], Sequence[int]]]]
+Objects = Iterator[tuple[Sequence[Object], Sequence[int]]]
 """The objects of a table, some thousands at a time, and the number of each, from 1."""
 
 
@@ -50,19 +38,19 @@ def table_source(
     """The samples of a table whose columns are known."""
 
     def chunks(tally: Tally) -> Iterator[Readings]:
-        stream, given = Stream(tally), 0
+        merge, given = RowMerge(tally), 0
         for note in notes:
             tally.note(note)
         for cells, count, number_of in batches(tally):
-            yield from stream.push(_rows_of(cells, count, given + 1, tally, number_of))
+            yield from merge.push(_rows_of(cells, count, given + 1, tally, number_of))
             given += count
-        yield from stream.finish()
+        yield from merge.finish()
 
     return ColumnSource(path, kind, chunks)
 
 
 def object_source(
-    path: Path, kind: str, batches: ObjectBatches, columns: Mapping[str, str], notes: Iterable[str] = ()
+    path: Path, kind: str, batches: Callable[[Tally], Objects], columns: Mapping[str, str], notes: Iterable[str] = ()
 ) -> ColumnSource:
     """The samples of a table of objects. Keys of fields that have no column yet are taken as they come."""
 
@@ -71,15 +59,17 @@ def object_source(
         for objects, numbers in batches(tally):
             find_more(keys_of(objects), known)
             found = {ours: cells_of_values([one.get(theirs) for one in objects]) for ours, theirs in known.items()}
-            ends = (objects[0], objects[-1]) if objects else ()
-            if (split := next((key for key in SPLITS if any(key in one for one in ends)), None)) is not None:
+            split = next((key for key in SPLITS if objects and (key in objects[0] or key in objects[-1])), None)
+            if split is not None:
                 split_losses(found, [one.get(split) for one in objects])
             yield found, len(objects), numbers.__getitem__
 
     return table_source(path, kind, cells, notes)
 
 
-def searched_source(path: Path, kind: str, batches: ObjectBatches, asked: Mapping[str, str]) -> ColumnSource:
+def searched_source(
+    path: Path, kind: str, batches: Callable[[Tally], Objects], asked: Mapping[str, str]
+) -> ColumnSource:
     """The same; the columns are found among the keys of the objects up to the first loss.
 
     ConfigError where no key is a loss, or a column of `asked` is not a key.
@@ -91,10 +81,10 @@ def searched_source(path: Path, kind: str, batches: ObjectBatches, asked: Mappin
             raise ConfigError(f"{path} can't be read: its objects have more than {_MOST_KEYS:,} different keys")
         if "loss" in resolve(names, {}, "").columns and set(asked.values()) <= names.keys():
             break
-    naming = resolve(names, asked, str(path))
-    if "loss" not in naming.columns:
+    columns = resolve(names, asked, str(path)).columns
+    if "loss" not in columns:
         raise no_loss(str(path), names)
-    return object_source(path, kind, batches, naming.columns)
+    return object_source(path, kind, batches, columns)
 
 
 def keys_of(objects: Sequence[Object]) -> list[str]:
@@ -118,34 +108,25 @@ def _rows_of(columns: Mapping[str, Cells], count: int, first: int, tally: Tally,
     """
     wrong: dict[int, str] = {}
     for name, cells in columns.items():
-        for row, what in (cells.bad or {}).items() if name not in CARRIED else ():  # no sample is lost for these
+        for row, what in cells.bad.items() if name not in CARRIED else ():  # no sample is lost for these
             wrong.setdefault(row, f"{name} should be a number, not {what}")
-    step = columns.get("step")
     readings = {name: cells for name, cells in columns.items() if name not in ("step", "rank", "attempt")}
-    something = np.zeros(count, np.bool_)
-    for cells in readings.values():
-        something |= True if cells.there is None else cells.there
-    if step is None:
-        usable, steps = something, np.arange(first, first + count)
-    else:
-        usable, steps = _whole(step.values, something, "step", wrong)
-    others = {}
-    for name, otherwise in (("attempt", 1), ("rank", 0)):
+    usable = something = np.logical_or.reduce([cells.there for cells in readings.values()])
+    places = {"step": np.arange(first, first + count)}
+    for name, otherwise in (("step", math.nan), ("attempt", 1), ("rank", 0)):
         if name in columns:
-            cells = columns[name]
-            filled = cells.values if cells.there is None else np.where(cells.there, cells.values, otherwise)
-            fine, others[name] = _whole(filled, something, name, wrong)
+            filled = np.where(columns[name].there, columns[name].values, otherwise)
+            fine, places[name] = _whole(filled, something, name, wrong)
             usable = usable & fine
     for row in sorted(wrong):
         tally.cannot_read(line(row) if tally.shows_more else 0, wrong[row])
-    if wrong:
-        usable[list(wrong)] = False
+    usable[list(wrong)] = False
     rows = Rows(
-        steps=steps,
+        steps=places["step"],
         values={name: cells.values for name, cells in readings.items()},
-        there={name: cells.there for name, cells in readings.items() if cells.there is not None},
-        lanes=others.get("rank"),
-        attempts=others.get("attempt"),
+        there={name: cells.there for name, cells in readings.items()},
+        lanes=places.get("rank"),
+        attempts=places.get("attempt"),
     )
     return rows if usable.all() else rows.taken(usable)
 
@@ -157,4 +138,4 @@ def _whole(values: Floats, something: Flags, name: str, wrong: dict[int, str]) -
     for row in np.flatnonzero(~fine & something).tolist():
         why = "is not there" if math.isnan(values[row]) else f"should be a whole number, not {values[row]:.15g}"
         wrong.setdefault(row, f"the {name} {why}")
-    return fine & something, np.where(fine, values, 0).astype(np.int64)
+    return fine, np.where(fine, values, 0).astype(np.int64)

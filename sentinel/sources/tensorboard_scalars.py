@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,10 @@ from sentinel.bounded import open_regular
 from sentinel.judge.readings import Readings
 from sentinel.sources.column_names import FIELDS, no_loss, resolve
 from sentinel.sources.column_source import ColumnSource, Tally
-from sentinel.sources.row_merge import Lanes, Stream
+from sentinel.sources.row_merge import RowMerge
 from sentinel.sources.table_rows import Rows
 from sentinel.sources.table_source import find_more
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["open_tensorboard"]
 
 _LOADED = "tfevents"
 _BEGUN = re.compile(r"tfevents\.(\d+)")
@@ -40,23 +39,19 @@ def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[ColumnSource]
     sources, tags_met, refused = [], dict[str, int](), None
     for folder, files in _runs(path).items():
         tags: dict[str, int] = {}
-        columns: dict[str, str] = {}
         try:
-            _look(files, asked, tags, columns)
+            columns = _columns(files, asked, tags)
+            if "loss" in columns:
+                chunks = partial(_chunks, files, columns)
+                sources.append(ColumnSource(folder, "tensorboard", chunks))
         except ConfigError as error:
             refused = error
         tags_met |= tags
-        if "loss" in columns and set(asked) <= set(columns):
-            sources.append(_source(folder, files, columns))
     if not sources and refused is not None:
         raise refused
     if not sources and tags_met:
         raise no_loss(str(path), tags_met)
     return sources
-
-
-def _source(folder: Path, files: list[Path], columns: Mapping[str, str]) -> ColumnSource:
-    return ColumnSource(folder, "tensorboard", lambda tally: _chunks(files, dict(columns), tally))
 
 
 def _runs(path: Path) -> dict[Path, list[Path]]:
@@ -80,26 +75,22 @@ def _begun(path: Path) -> tuple[int, str]:
     return int(found[1]) if found else 0, path.name
 
 
-def _look(files: list[Path], asked: Mapping[str, str], tags: dict[str, int], columns: dict[str, str]) -> None:
-    """Collects the tags up to a loss, and the columns among them. ConfigError when a tag of `asked` is not there."""
+def _columns(files: list[Path], asked: Mapping[str, str], tags: dict[str, int]) -> dict[str, str]:
+    """Adds the tags up to a loss, and gives the columns among them. ConfigError when a tag of `asked` is not there."""
     for path in files:
         with open_regular(path) as file:
-            reader = ScalarFile(file, tags)
             known = -1
-            for _ in reader.stretches():
+            for _ in ScalarFile(file, tags).stretches():
                 if len(tags) == known:
                     continue
                 known = len(tags)
                 if "loss" in resolve(tags, {}, "").columns and set(asked.values()) <= set(tags):
-                    columns |= resolve(tags, asked, str(path)).columns
-                    return
-    if tags:
-        columns |= resolve(tags, asked, str(files[0].parent)).columns
+                    return resolve(tags, asked, str(path)).columns
+    return resolve(tags, asked, str(files[0].parent)).columns if tags else {}
 
 
-def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterator[Readings]:
-    lanes = Lanes(tally, one_writer=True)
-    stream = Stream(tally, lanes)
+def _chunks(files: list[Path], found: Mapping[str, str], tally: Tally) -> Iterator[Readings]:
+    merge, columns = RowMerge(tally, one_writer=True), dict(found)
     for path in files:
         tags: dict[str, int] = {}
         try:
@@ -110,24 +101,24 @@ def _chunks(files: list[Path], columns: dict[str, str], tally: Tally) -> Iterato
                         tally.cannot_read(number, f"{path.name}: {why}")
                     reader.bad.clear()
                     find_more(tags, columns)
-                    yield from stream.push(_rows(scalars, tags, columns))
+                    yield from merge.push(_rows(scalars, tags, columns))
                 if reader.problem is not None:
                     tally.cannot_read(reader.records + 1, f"{path.name}: {reader.problem.what}")
         except OSError as error:
             tally.cannot_read(1, f"{path.name} can't be read: {error.strerror or error}")
-        lanes.attempt_ended()
-    yield from stream.finish()
+        merge.writer_ended()
+    yield from merge.finish()
 
 
 def _rows(scalars: Scalars, tags: Mapping[str, int], columns: Mapping[str, str]) -> Rows:
     """A row for each scalar whose tag is a column."""
     numbers = {ours: tags[theirs] for ours, theirs in columns.items() if theirs in tags and ours in _TAKEN}
     taken = np.isin(scalars.tags, list(numbers.values())) & (scalars.steps >= 0)
-    found, values = scalars.tags[taken], scalars.values[taken]
+    found = scalars.tags[taken]
     there = {ours: found == number for ours, number in numbers.items()}
     return Rows(
         steps=scalars.steps[taken],
-        values=dict.fromkeys(there, values) | {"time_unix_s": scalars.times_unix_s[taken]},
-        there=there,
+        values=dict.fromkeys(there, scalars.values[taken]) | {"time_unix_s": scalars.times_unix_s[taken]},
+        there=there | {"time_unix_s": np.ones(len(found), np.bool_)},
         lanes=found,
     )

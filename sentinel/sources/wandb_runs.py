@@ -12,22 +12,22 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.paging.secret import Secret
-from sentinel.adapters.wandb.settings import WandbRun
+from sentinel.adapters.wandb import WandbRun
 from sentinel.bounded import LINE_BYTES
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
-from sentinel.sources.table_source import Object, searched_source
+from sentinel.sources.table_source import Object, Objects, searched_source
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:  # its library is not in every installation
-    from sentinel.adapters.wandb.api import Wandb
+    from sentinel.adapters.wandb import Wandb
 
 __all__ = ["PREFIX", "open_wandb", "project_of", "source_in_wandb"]
 
@@ -61,7 +61,7 @@ def open_wandb(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     return searched_source(path, "wandb", lambda tally: _batches(path, tally), asked)
 
 
-def _batches(path: Path, tally: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
+def _batches(path: Path, tally: Tally) -> Objects:
     objects: list[Object] = []
     numbers: list[int] = []
     size = 0
@@ -170,7 +170,7 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
     entity, project, run_id = parts
     there = project_of(WandbRun(entity=entity, project=project, run_id=run_id))
 
-    def batches(_: Tally) -> Iterator[tuple[Sequence[Object], Sequence[int]]]:
+    def batches(_: Tally) -> Objects:
         rows, given = there.rows(run_id), 0
         while batch := [dict(row) for row in islice(rows, _AT_ONCE)]:
             yield batch, range(given + 1, given + len(batch) + 1)
@@ -182,7 +182,7 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
 def project_of(of: WandbRun) -> Wandb:
     """The project that the table names, with the key of its file or of the environment."""
     try:
-        from sentinel.adapters.wandb.api import Wandb
+        from sentinel.adapters.wandb import Wandb
 
         env = None if of.api_key_file is not None else _KEY_VARIABLE
         key = Secret(what="api_key", env=env, file=of.api_key_file, environ=os.environ).read()

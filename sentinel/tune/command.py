@@ -9,12 +9,10 @@ from pathlib import Path
 from sentinel.jobscript import SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
-from sentinel.lint.new_scripts import new_scripts
-from sentinel.tune.task import Task
+from sentinel.lint import new_scripts
+from sentinel.tune.search import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
-
-__all__ = ["OWN_TRAINER", "Folders", "command_of", "options_for_own_trainer", "script_of"]
 
 OWN_TRAINER = "trainer_hooks.gpt"
 
@@ -23,11 +21,8 @@ OWN_TRAINER = "trainer_hooks.gpt"
 class Folders:
     """Where the run keeps its things, and where a probe keeps its own."""
 
-    working_directory: Path
-    """What the run's relative paths count from."""
-
-    moved: Mapping[Path, Path]
-    """The run's folder -> the probe's. The first is the checkpoints'."""
+    working_directory: Path  # What the run's relative paths count from
+    moved: Mapping[Path, Path]  # The run's folder -> the probe's. The first is the checkpoints'.
 
     @property
     def checkpoints(self) -> str:
@@ -44,33 +39,22 @@ class Folders:
 
 def options_for_own_trainer(task: Task, facts: Facts, folder: Path, *, tensorboard: bool) -> tuple[str, ...]:
     """The reference trainer's options: it ends by itself at the horizon, and keeps its learning rate's decay."""
-    options = [
-        f"--state-dir={folder}",
-        f"--save={folder / 'checkpoints'}",
-        "--save-interval=0",
-        f"--validate-every={task.validate_every}",
-        f"--steps={task.space.horizon_steps}",
-        "--metrics-port=0",
-    ]
+    options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--save-interval=0", "--metrics-port=0"]
+    options += [f"--validate-every={task.validate_every}", f"--steps={task.space.horizon_steps}"]
     decay = facts.lr_decay_iters or facts.train_iters
     if facts.lr_warmup_iters is not None and decay is not None:
         options.append(f"--lr-decay={decay}")
-    return (*options, f"--tensorboard={folder / 'tensorboard'}") if tensorboard else tuple(options)
+    return (*options, *[f"--tensorboard={folder / 'tensorboard'}"] * tensorboard)
 
 
 def command_of(words: Sequence[str], folders: Folders, options: Sequence[str]) -> tuple[str, ...]:
     """The probe's command: the options are added, and win. ConfigError where the checkpoints would be the run's."""
-    made = (*(_replaced(word, folders) for word in words), *_filled(options, folders))
+    parts = [word.partition("=") if word.startswith("--") and "=" in word else ("", "", word) for word in words]
+    own = (f"{flag}{equals}{folders.stand_in(value) or value}" for flag, equals, value in parts)
+    made = (*own, *_filled(options, folders))
     if OWN_TRAINER not in words and not any(word.endswith(folders.checkpoints) for word in made):
         raise _not_named("[launcher] command", folders)
     return made
-
-
-def _replaced(word: str, folders: Folders) -> str:
-    flag, equals, value = word.partition("=")
-    if flag.startswith("--") and equals:
-        return f"{flag}={folders.stand_in(value) or value}"
-    return folders.stand_in(word) or word
 
 
 def script_of(text: str, folders: Folders, options: Sequence[str], overrides: Overrides | None) -> str:
@@ -103,15 +87,11 @@ def _refuse_the_runs_own(found: Given, changes: Sequence[SetOption], folders: Fo
         raise _not_named("the job script", folders)
     changed = {change.flag for change in changes}
     for option in found.options:
-        if option.flag in _CHECKPOINT_OPTIONS and option.unread is not None and option.flag not in changed:
+        if option.flag in ("--save", "--load") and option.unread is not None and option.flag not in changed:
             raise ConfigError(
                 f"line {option.unread.line} of the job script: {option.flag}: {option.unread.why}; "
                 f'[tune] options can say "{option.flag}={{checkpoints}}", which is the probe\'s own folder'
             )
-
-
-_CHECKPOINT_OPTIONS = ("--save", "--load")
-"""Megatron's."""
 
 
 def _not_named(where: str, folders: Folders) -> ConfigError:

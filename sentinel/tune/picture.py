@@ -11,18 +11,15 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from sentinel.tune.fluctuation import Curve, perplexity
+from sentinel.tune.reading import Curve, perplexity
 from sentinel.tune.report import ProbeRow, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
-
 _INK = "#2b2b2b"
 _CHOSEN, _ILL, _CALM, _OTHER = "#2e8b57", "#c1443c", "#4c8fbf", "#9a9a9a"
-_STYLES = ("-", "--", "-.", ":")
-"""One for each start, in the order of the starts that were tried."""
+_STYLES = ("-", "--", "-.", ":")  # One for each start, in the order of the starts that were tried
 
 
 def draw(report: Report) -> None:

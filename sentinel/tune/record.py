@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.tune.reading import Reading
-from sentinel.tune.search import Pacing
-from sentinel.tune.task import Task
+from sentinel.tune.search import Pacing, Task
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Life", "Record", "Why"]
-
+# Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the
+# search was stopped or killed, and its trainer with it (lost); its trainer ended by itself, early (failed).
 Why = Literal["fluctuates", "calm", "not needed", "lost", "failed"]
-"""Why a life has ended: its answer is known (fluctuates, calm); another probe's answer makes it idle (not needed); the
-search was stopped or killed, and its trainer with it (lost); its trainer ended by itself, early (failed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +21,11 @@ class Life:
     """One training of one probe."""
 
     pacing: Pacing
-    number: int
-    """1 is the probe's first life; a probe whose trainer was lost begins anew, in a folder of its own."""
-
+    number: int  # 1 is the probe's first life; a probe whose trainer was lost begins anew, in a folder of its own
     began_unix_s: float
-    ended_unix_s: float | None = None
-    """None while it runs, and where a killed search could not say."""
-
-    why: Why | None = None
-    """None while it runs."""
-
-    reading: Reading | None = None
-    """What it has shown, once it has ended."""
+    ended_unix_s: float | None = None  # None while it runs, and where a killed search could not say
+    why: Why | None = None  # None while it runs
+    reading: Reading | None = None  # What it has shown, once it has ended
 
     @property
     def name(self) -> str:
@@ -63,14 +53,14 @@ class Record:
     def begin(self, pacing: Pacing, *, now: float) -> Life:
         """Notes that a life begins; returns when that is on the disk."""
         number = 1 + sum(life.pacing == pacing for life in self.lives)
-        life = Life(pacing=pacing, number=number, began_unix_s=now)
-        self._write({"event": "began", **_named(life), "time_unix_s": now})
+        self._write({"event": "began", **_named(pacing, number), "time_unix_s": now})
         return self.lives[-1]
 
     def end(self, life: Life, why: Why, reading: Reading, *, now: float | None) -> Life:
         """Notes how a life has ended."""
-        told = {"event": "ended", **_named(life), "time_unix_s": now, "why": why, **reading.to_json()}
-        self._write(told)
+        self._write(
+            {"event": "ended", **_named(life.pacing, life.number), "time_unix_s": now, "why": why, **reading.to_json()}
+        )
         return next(known for known in self.lives if known.name == life.name)
 
     def running(self) -> list[Life]:
@@ -94,17 +84,11 @@ class Record:
         if event["event"] == "began":
             self.lives.append(Life(pacing=pacing, number=number, began_unix_s=event["time_unix_s"]))
             return
+        ended = {"ended_unix_s": event["time_unix_s"], "why": event["why"], "reading": Reading.from_json(event)}
         for place, life in enumerate(self.lives):
             if (life.pacing, life.number) == (pacing, number):
-                self.lives[place] = Life(
-                    pacing=pacing,
-                    number=number,
-                    began_unix_s=life.began_unix_s,
-                    ended_unix_s=event["time_unix_s"],
-                    why=event["why"],
-                    reading=Reading.from_json(dict(event)),
-                )
+                self.lives[place] = replace(life, **ended)
 
 
-def _named(life: Life) -> dict[str, Any]:
-    return {"start": life.pacing.start, "total_steps": life.pacing.total_steps, "life": life.number}
+def _named(pacing: Pacing, life: int) -> dict[str, Any]:
+    return {"start": pacing.start, "total_steps": pacing.total_steps, "life": life}

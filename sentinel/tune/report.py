@@ -9,11 +9,8 @@ from typing import Any
 
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life
-from sentinel.tune.search import Decision, Pacing, is_monotone
-from sentinel.tune.task import Task
+from sentinel.tune.search import Decision, Pacing, Task, is_monotone
 from sentinel.vocabulary.numbers import dump_json
-
-__all__ = ["ProbeRow", "Report", "deepspeed_block", "ladder_rung", "report_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,28 +18,15 @@ class ProbeRow:
     """One life of a probe, as the table shows it."""
 
     start: int
-    total_steps: int
-    """T."""
-
+    total_steps: int  # T
     life: int
-    steps: int
-    """Optimizer steps that it took, also those after its answer was known."""
-
+    steps: int  # Optimizer steps that it took, also those after its answer was known
     tokens: int
-    max_perplexity_ratio: float | None
-    """The largest validation perplexity over the best before it, also after the horizon; None: nothing validated."""
-
-    verdict: str
-    """fluctuates, calm, not needed, lost or failed."""
-
-    fluctuated_at: int | None
-    """The step of the first significant fluctuation, or None."""
-
-    seed: int | None
-    """The seed that its trainer has reported; None where it has not."""
-
-    validations: tuple[tuple[int, float], ...]
-    """(global_step, loss in nats at full length)."""
+    max_perplexity_ratio: float | None  # The largest, after the horizon too; None: nothing validated
+    verdict: str  # fluctuates, calm, not needed, lost or failed
+    fluctuated_at: int | None  # The step of the first significant fluctuation, or None
+    seed: int | None  # The seed that its trainer has reported; None where it has not
+    validations: tuple[tuple[int, float], ...]  # (global_step, loss in nats at full length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +37,7 @@ class Report:
     task: Task
     chosen: Pacing | None
     reason: str
-    monotone: bool
-    """False: a longer duration was calm where a shorter one fluctuated, so that the answer depends on the order."""
-
+    monotone: bool  # False: a longer duration was calm where a shorter one fluctuated: the answer depends on the order
     probes: tuple[ProbeRow, ...]
     plot: Path
 

@@ -1,4 +1,4 @@
-"""Which pacing to try next, or which one it is: pure functions of what the probes have shown so far.
+"""What is to be tuned, and which pacing to try next: pure functions of what the probes have shown so far.
 
 (1) Raise the start until the validation perplexity does not fluctuate at the very beginning. (2) At that start, halve
 the interval between the longest duration that is known to be calm and the shortest that fluctuates. A probe serves
@@ -10,24 +10,26 @@ calm at the start that the beginning has led to is not said there: here the star
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
+from sentinel.jobscript.derived import total_steps, warmup_steps
+from sentinel.jobscript.facts import Facts
+from sentinel.plan.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
-
-__all__ = ["Decision", "Pacing", "Seen", "Space", "answer_of_the_grid", "decide", "is_monotone"]
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pacing:
     """One candidate: `fixed_linear` from a start to the full length."""
 
-    start: int
-    """Tokens per sample at the first step."""
-
-    total_steps: int
-    """T, optimizer steps from start to full length."""
+    start: int  # Tokens per sample at the first step
+    total_steps: int  # T, optimizer steps from start to full length
 
     def __str__(self) -> str:
         return f"start {self.start}, T {self.total_steps}"
@@ -37,20 +39,11 @@ class Pacing:
 class Space:
     """Where is searched, and for how long one looks."""
 
-    starts: tuple[int, ...]
-    """Tokens per sample, ascending, all below the full length."""
-
-    durations: tuple[int, ...]
-    """Candidates for T in optimizer steps, ascending."""
-
-    first_duration: int
-    """T of the first probes; one of the durations."""
-
-    beginning_steps: int
-    """A fluctuation up to this step is one at the very beginning: it speaks against the start, not against T."""
-
-    horizon_steps: int
-    """A probe that has not fluctuated by this step is calm."""
+    starts: tuple[int, ...]  # Tokens per sample, ascending, all below the full length
+    durations: tuple[int, ...]  # Candidates for T in optimizer steps, ascending
+    first_duration: int  # T of the first probes; one of the durations
+    beginning_steps: int  # A fluctuation up to this step speaks against the start, not against T
+    horizon_steps: int  # A probe that has not fluctuated by this step is calm
 
     def __post_init__(self) -> None:
         for name, values in (("starts", self.starts), ("durations", self.durations)):
@@ -68,14 +61,9 @@ class Space:
 class Seen:
     """What one probe has shown so far."""
 
-    fluctuated_at: int | None = None
-    """The step of its first significant fluctuation; None for none yet."""
-
-    calm_through: int = 0
-    """The last step that was validated."""
-
-    ended: bool = False
-    """Whether the training is over by itself: nothing more can be seen of it."""
+    fluctuated_at: int | None = None  # The step of its first significant fluctuation; None for none yet
+    calm_through: int = 0  # The last step that was validated
+    ended: bool = False  # Whether the training is over by itself: nothing more can be seen of it
 
     def calm_at_first(self, space: Space) -> bool | None:
         """Whether the beginning is calm; None while that is open."""
@@ -94,17 +82,10 @@ class Seen:
 class Decision:
     """What follows from what was seen."""
 
-    probes: tuple[Pacing, ...] = ()
-    """Those that should run now, the one that tells most first. One that runs and is not among them tells no more."""
-
-    chosen: Pacing | None = None
-    """The answer."""
-
-    over: bool = False
-    """Whether there is nothing left to try; without a chosen one, no pacing of the space is calm."""
-
-    reason: str = ""
-    """A sentence."""
+    probes: tuple[Pacing, ...] = ()  # To run now, the one that tells most first; others tell no more
+    chosen: Pacing | None = None  # The answer
+    over: bool = False  # Whether there is nothing left to try; without a chosen one, no pacing of the space is calm
+    reason: str = ""  # A sentence
 
 
 def decide(space: Space, seen: Mapping[Pacing, Seen], *, room: int = 1) -> Decision:
@@ -173,19 +154,14 @@ def answer_of_the_grid(space: Space, grid: Mapping[Pacing, Seen]) -> Pacing | No
     longest of its calm durations. ConfigError where the grid is not whole.
     """
     for start in space.starts:
-        told = [_whole(space, grid, Pacing(start, duration)) for duration in space.durations]
+        told = {pacing: grid.get(pacing, Seen()).calm(space) for pacing in (Pacing(start, t) for t in space.durations)}
+        if (open_one := next((pacing for pacing, calm in told.items() if calm is None), None)) is not None:
+            raise ConfigError(f"{open_one}: the grid has no answer for it")
         first = grid[Pacing(start, space.first_duration)]
-        calm = [duration for duration, is_calm in zip(space.durations, told, strict=True) if is_calm]
+        calm = [pacing.total_steps for pacing, is_calm in told.items() if is_calm]
         if first.calm_at_first(space) and calm:
             return Pacing(start, calm[-1])
     return None
-
-
-def _whole(space: Space, grid: Mapping[Pacing, Seen], pacing: Pacing) -> bool:
-    calm = grid.get(pacing, Seen()).calm(space)
-    if calm is None:
-        raise ConfigError(f"{pacing}: the grid has no answer for it")
-    return calm
 
 
 def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:
@@ -195,3 +171,91 @@ def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:
         if False in told and True in told[told.index(False) :]:
             return False
     return True
+
+
+_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)  # x LR warmup. The paper tried up to 27, chose 20 for GPT-2 117M
+_FIRST = 4  # A few multiples of the LR warmup
+_HORIZON = 3  # Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One run's search, whole: two of the same task may share their probes."""
+
+    space: Space
+    full: int  # Full length, tokens per sample
+    difficulty_step: int
+    fluctuation: float
+    validate_every: int  # Steps between two validations, which the reference trainer is told
+    lr_warmup_steps: int
+    full_steps: int | None = None  # Optimizer steps of one full run without SLW; None where it is not known
+    full_tokens: int | None = None  # Tokens of one full run; None where that is not known
+
+    def schedule(self, pacing: Pacing) -> SeqlenSchedule:
+        """The pacing as the trainer performs it, from its first step on."""
+        return FixedLinear(
+            start=pacing.start, full=self.full, total_steps=pacing.total_steps, multiple=self.difficulty_step
+        )
+
+    def overrides(self, pacing: Pacing) -> Overrides:
+        """A probe's overrides.json: the pacing from scratch, and nothing else of the run changed, its seed neither."""
+        return Overrides(
+            incident="tune",
+            rollback=f"start{pacing.start}-T{pacing.total_steps}",
+            anchor=Anchor(global_step=0, consumed_samples=0, consumed_tokens=0),
+            standing=TrainingSettings(seqlen=self.schedule(pacing)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What decides about an answer, as the record of a search begins with it."""
+        return {
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.space).items()},
+            "full_seqlen": self.full,
+            "difficulty_step": self.difficulty_step,
+            "fluctuation": self.fluctuation,
+            "validate_every": self.validate_every,
+        }
+
+
+def task_of(tuning: Tuning, facts: Facts) -> Task:
+    """The search that the settings ask for, at the run that the facts describe. ConfigError names what is missing."""
+    warmup = tuning.lr_warmup_steps or _whole(warmup_steps(facts))
+    full = tuning.full_seqlen or facts.seq_length
+    if not warmup:
+        raise ConfigError("the run's LR warmup is not to be seen, or there is none: [tune] lr_warmup_steps can say it")
+    if full is None:
+        raise ConfigError("the run's full length is not to be seen: [tune] full_seqlen can say it")
+    doublings = (tuning.difficulty_step << power for power in range(full.bit_length()))
+    starts = tuning.starts or tuple(start for start in doublings if start < full)
+    if not starts or starts[-1] >= full:
+        raise ConfigError(f"[tune] starts: each should be below the full length {full}, and there should be one")
+    durations = tuning.durations or tuple(factor * warmup for factor in _DURATIONS)
+    few = [duration for duration in durations if duration <= _FIRST * warmup] or [min(durations)]
+    beginning = tuning.beginning_steps or warmup
+    every = tuning.validate_every or max(1, beginning // 4)
+    steps = _whole(total_steps(facts))
+    horizon = math.ceil((tuning.horizon_steps or _HORIZON * warmup) / every) * every
+    if steps is not None and horizon > steps:
+        raise ConfigError(f"[tune] horizon_steps: the run has {steps} steps, and the probes would need {horizon}")
+    space = Space(
+        starts=starts,
+        durations=durations,
+        first_duration=tuning.first_duration or few[-1],
+        beginning_steps=min(beginning, horizon),
+        horizon_steps=horizon,
+    )
+    batch = facts.global_batch_size
+    return Task(
+        space=space,
+        full=full,
+        difficulty_step=tuning.difficulty_step,
+        fluctuation=tuning.fluctuation,
+        validate_every=every,
+        lr_warmup_steps=warmup,
+        full_steps=steps,
+        full_tokens=None if steps is None or batch is None else steps * batch * full,
+    )
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)

@@ -1,28 +1,20 @@
-"""Dataclasses as documents and back: one reader for TOML tables, JSON objects and journal lines, by the fields' types.
-
-A field's type says what may stand under its key, and a `Range` beside it, as in `Annotated[float, SHARE]`, between
-which bounds. A class that has `from_json` and `to_json` of its own reads and writes itself.
-"""
+"""Dataclasses as documents and back: one reader for TOML tables, JSON objects and journal lines, by the fields' types
+and the `Range` beside them. A class that has `from_json` and `to_json` of its own reads and writes itself."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from sentinel.vocabulary.errors import ConfigError, SentinelError
-from sentinel.vocabulary.numbers import NOT_FINITE, shown
-from sentinel.vocabulary.ranges import Range, out_of_range
-
-__all__ = ["JSON", "Described", "Form", "document", "fields_of", "read"]
+from sentinel.vocabulary.numbers import NOT_FINITE, Range, out_of_range, shown
 
 T = TypeVar("T")
-Read = Callable[[Any, str], Any]
-"""(value, key) -> the value as its type has it; the key is for the error."""
-
+Read = Callable[[Any, str], Any]  # (value, key) -> the value as its type has it; the key is for the error
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -31,35 +23,21 @@ class Form:
     """How one kind of document spells its values, and which error names a wrong one."""
 
     error: type[SentinelError]
-
-    name: str = "the document"
-    """What an error calls the whole of it."""
-
-    json: bool = True
-    """Whether null stands for None, and "nan" and "inf" for the floats."""
-
-    prints_whole_as_float: bool = False
-    """Whether a whole number may be printed as 2048.0."""
-
-    ignores_unknown: bool = False
-    """Whether unknown keys are passed over: what a newer version wrote; otherwise they are an error."""
-
-    checks_ranges: bool = True
-    """Whether a number has to lie in the range beside its type; if not, only in one that no measurement can leave."""
-
-    whole: Range | None = None
-    """Of whole numbers that have no range of their own."""
-
+    name: str = "the document"  # What an error calls the whole of it
+    json: bool = True  # Whether null stands for None, and "nan" and "inf" for the floats
+    prints_whole_as_float: bool = False  # Whether a whole number may be printed as 2048.0
+    ignores_unknown: bool = False  # Whether unknown keys (of a newer version) are passed over; otherwise an error
+    checks_ranges: bool = True  # Whether all ranges are checked; if not, only those that no measurement can leave
+    whole: Range | None = None  # Of whole numbers that have no range of their own
+    # Further types that are written as a string -> what an error calls them, and (string, key) -> the value.
     scalars: Mapping[type, tuple[str, Callable[[str, str], Any]]] = field(default_factory=dict)
-    """Further types that are written as a string -> what an error calls them, and (string, key) -> the value."""
 
     def called(self, where: str) -> str:
         """The object at this place, in an error; "" is all of it."""
         return (where if self.json else f"[{where}]") if where else self.name
 
 
-JSON = Form(error=ConfigError, prints_whole_as_float=True)
-"""A JSON object of ours, where an unknown key is an error."""
+JSON = Form(error=ConfigError, prints_whole_as_float=True)  # A JSON object of ours, where an unknown key is an error
 
 
 def read(cls: type[T], data: Any, where: str = "", form: Form = JSON) -> T:
@@ -120,7 +98,6 @@ class Described:
 
 @lru_cache(maxsize=256)
 def _grammar(cls: Any, form: Form) -> dict[str, tuple[Read, bool]]:
-    """Key -> its reader, and whether it has to be there."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {
         f.name: (_reader(hints[f.name], form), f.default is MISSING and f.default_factory is MISSING)
@@ -146,7 +123,7 @@ def _reader(hint: Any, form: Form) -> Read:
         return _by_itself(hint, form)
     if is_dataclass(hint):
         return lambda value, key: read(typing.cast("type[Any]", hint), value, key, form)
-    return _ranged_whole(form) if hint is int and form.whole is not None else _scalar(hint, form)
+    return _ranged(int, form.whole, form) if hint is int and form.whole is not None else _scalar(hint, form)
 
 
 def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:
@@ -165,13 +142,7 @@ def _ranged(hint: Any, wanted: Range | None, form: Form) -> Read:
 
 @lru_cache(maxsize=16)
 def _without_whole(form: Form) -> Form:
-    return Form(
-        error=form.error, name=form.name, json=form.json, ignores_unknown=form.ignores_unknown, scalars=form.scalars
-    )
-
-
-def _ranged_whole(form: Form) -> Read:
-    return _ranged(int, form.whole, form)
+    return replace(form, whole=None, prints_whole_as_float=False, checks_ranges=True)
 
 
 def _either(arms: list[Read], form: Form, *, none: bool) -> Read:
@@ -241,8 +212,7 @@ def _by_itself(cls: Any, form: Form) -> Read:
     return look
 
 
-_BITS = 64
-"""Of a whole number in a configuration: the largest that any key could mean has fewer."""
+_BITS = 64  # Of a whole number in a configuration: the largest that any key could mean has fewer
 
 
 def _scalar(hint: Any, form: Form) -> Read:
@@ -258,7 +228,10 @@ def _scalar(hint: Any, form: Form) -> Read:
         if further is not None and isinstance(value, str) and value:
             return further(value, key)
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            return _float(value, key, form)
+            try:
+                return float(value)
+            except OverflowError:
+                raise form.error(f"{key} is too large for a float") from None
         if hint is float and form.json and isinstance(value, str) and value in NOT_FINITE:
             return NOT_FINITE[value]
         if hint is int and form.prints_whole_as_float and isinstance(value, float) and value.is_integer():
@@ -266,13 +239,6 @@ def _scalar(hint: Any, form: Form) -> Read:
         raise form.error(f"{key} should be {words}, not {shown(value)}")
 
     return look
-
-
-def _float(value: int, key: str, form: Form) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise form.error(f"{key} is too large for a float") from None
 
 
 def _table(form: Form) -> str:

@@ -29,33 +29,6 @@ A line of a journal that can't be read is a `LineError`: it is counted and shown
 
 from __future__ import annotations
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "FilesystemRefused",
-    "FilesystemUnavailable",
-    "GrafanaUnavailable",
-    "IncidentLogError",
-    "JobStillAlive",
-    "LineError",
-    "LockHeld",
-    "NotOurCheckpoints",
-    "NotOurJob",
-    "OverridesError",
-    "PagerError",
-    "PermanentError",
-    "QuarantineError",
-    "ScrapeError",
-    "ScriptRefused",
-    "SentinelError",
-    "SlurmNotReady",
-    "SlurmRefused",
-    "SlurmUnavailable",
-    "TemporaryError",
-    "exit_code_of",
-]
-
 
 class SentinelError(Exception):
     """Anything that sentinel itself says no to. Its text is a sentence for the person who reads it."""
@@ -111,8 +84,7 @@ class PagerError(TemporaryError):
 
     def __init__(self, said: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(said)
-        self.retry_after_s = retry_after_s
-        """Seconds that the pager asks to be left alone for; None where it asks for nothing."""
+        self.retry_after_s = retry_after_s  # Seconds to wait that the pager asks for; None where it asks for nothing
 
 
 class ScrapeError(TemporaryError):
@@ -176,8 +148,7 @@ class ScriptRefused(PermanentError):  # noqa: N818 - reads as what it says
     def __init__(self, line_number: int | None, reason: str) -> None:
         where = "the job script" if line_number is None else f"line {line_number} of the job script"
         super().__init__(f"{where} can't be changed safely: {reason}")
-        self.line_number = line_number
-        """Counted from 1; None where no single line is to blame."""
+        self.line_number = line_number  # Counted from 1; None where no single line is to blame
         self.reason = reason
 
 

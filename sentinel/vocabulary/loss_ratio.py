@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["LossMinimum", "loss_ratio"]
-
 
 def loss_ratio(loss: float, previous_minimum: float | None) -> float:
-    """This step's loss over the smallest loss of all previous steps, dimensionless; below 1 at a new minimum.
-
-    The first step (no previous minimum) is 1.0. Returns inf when the loss is nan or inf: a loss that is not a number is
-    the worst ratio, not a missing one.
-
-    Source: Li, Zhang & He 2022, "The Stability-Efficiency Dilemma", Table 1 (arXiv:2108.06084).
-    """
+    """This step's loss over the smallest loss of all previous steps, dimensionless; below 1 at a new minimum. 1.0 at
+    the first step, inf when the loss is nan or inf: a loss that is not a number is the worst ratio. Source: Li, Zhang &
+    He 2022, "The Stability-Efficiency Dilemma", Table 1 (arXiv:2108.06084)."""
     if not math.isfinite(loss):
         return math.inf
     if previous_minimum is None:
@@ -24,10 +18,8 @@ def loss_ratio(loss: float, previous_minimum: float | None) -> float:
 
 
 class LossMinimum:
-    """The smallest finite loss so far, kept per sequence length, since a loss at length 8 is not one at 1024.
-
-    Travels in the checkpoint's client state (`state`, `load`), so that it survives a restart.
-    """
+    """The smallest finite loss so far, per sequence length, since a loss at length 8 is not one at 1024. It travels in
+    the checkpoint's client state (`state`, `load`), so that it survives a restart."""
 
     def __init__(self, minima: Mapping[int | None, float] | None = None) -> None:
         self._minima: dict[int | None, float] = dict(minima or {})
@@ -41,10 +33,8 @@ class LossMinimum:
         return ratio
 
     def state(self) -> list[tuple[int | None, float]]:
-        """(seqlen, smallest loss in nats) pairs, for a checkpoint's client state."""
         return list(self._minima.items())
 
     @classmethod
     def load(cls, state: list[tuple[int | None, float]]) -> LossMinimum:
-        """The minimum that `state` described."""
         return cls(dict(state))

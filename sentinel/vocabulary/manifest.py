@@ -1,8 +1,5 @@
-"""What a whole checkpoint consists of: names, sizes, digests. The schema of manifests/TAG.json and its codec.
-
-DeepSpeed loads a checkpoint with a flipped bit silently: nobody looks at a checksum. A manifest that was taken when the
-checkpoint was saved is what tells.
-"""
+"""What a whole checkpoint consists of (names, sizes, digests): manifests/TAG.json. DeepSpeed loads a checkpoint with a
+flipped bit silently; a manifest that was taken when the checkpoint was saved shows it."""
 
 from __future__ import annotations
 
@@ -13,36 +10,22 @@ from dataclasses import dataclass
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["SCHEMA", "Digested", "Manifest", "decode_manifest", "encode_manifest", "first_difference"]
-
-SCHEMA = 1
-"""Version of a manifest's file."""
-
+SCHEMA = 1  # Version of a manifest's file
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digested:
-    """One file of a checkpoint."""
-
-    name: str
-    """Its path below the checkpoint's folder, with slashes."""
-
+    name: str  # Its path below the checkpoint's folder, with slashes
     size_bytes: int
-    sha256: str
-    """64 digits of lower-case hexadecimal, over the whole file."""
+    sha256: str  # 64 digits of lower-case hexadecimal, over the whole file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole checkpoint, as it was when this was written."""
-
-    tag: str
-    """The folder's name, e.g. global_step3000."""
-
+    tag: str  # The folder's name, e.g. global_step3000.
     global_step: int
-    files: tuple[Digested, ...]
-    """Ordered by name; every file of the checkpoint."""
+    files: tuple[Digested, ...]  # Ordered by name; every file of the checkpoint
 
 
 def encode_manifest(manifest: Manifest) -> str:
@@ -70,9 +53,7 @@ def decode_manifest(text: str) -> Manifest:
 
 def first_difference(manifest: Manifest, sizes: Mapping[str, int]) -> str | None:
     """The first file that is missing or of another size than the manifest says, as a sentence; None when none is.
-
-    sizes: name -> bytes, of the files that are there. Files beyond the manifest's are the caller's to judge.
-    """
+    sizes: name -> bytes, of the files that are there."""
     for file in manifest.files:
         there = sizes.get(file.name)
         if there is None:

@@ -1,18 +1,10 @@
-"""Names: texts from a person or a file that become one component of a path, a label or a part of a command line.
-
-A run's name, an incident's and a rollback's id, a checkpoint's tag, the label of a submission: each names a file or a
-folder of its own below a folder that sentinel knows, and nothing outside of it.
-"""
+"""Names: texts from a person or a file (a run's name, an incident's id, a tag) that become one component of a path."""
 
 from __future__ import annotations
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["LONGEST_NAME_BYTES", "checked_name", "checked_path_text", "why_not_a_name"]
-
-LONGEST_NAME_BYTES = 128
-"""In UTF-8. A file's name may have 255 bytes, and what is written beside one adds to its name."""
-
+LONGEST_NAME_BYTES = 128  # In UTF-8. A file's name may have 255 bytes, and what is written beside one adds to its name.
 _LONGEST_PATH_BYTES = 4095
 _LONGEST_COMPONENT_BYTES = 255
 _SHOWN = 60

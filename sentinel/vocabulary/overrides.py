@@ -1,9 +1,6 @@
-"""What sentinel decided for a restart: the schema of overrides.json and its codec.
-
-`standing` holds at every later start of the run (schedules, with their anchors; Adam's settings); `once` is applied
-only by an attempt that resumes exactly at the anchor and whose client state does not hold the id yet, so that a requeue
-never repeats it. A trainer refuses to start on a key that it does not know: one that is silently ignored costs weeks.
-"""
+"""What sentinel decided for a restart: the schema of overrides.json and its codec. `standing` holds at every later
+start of the run; `once` is applied only by an attempt that resumes exactly at the anchor and whose client state does
+not hold the id yet, so that a requeue never repeats it. A trainer refuses to start on a key that it does not know."""
 
 from __future__ import annotations
 
@@ -13,78 +10,42 @@ from typing import Annotated
 from sentinel.vocabulary.codec import Form, fields_of, read
 from sentinel.vocabulary.errors import LineError, OverridesError
 from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import dump_json, load_object
-from sentinel.vocabulary.ranges import COUNT, POSITIVE, SIXTY_FOUR_BITS
-from sentinel.vocabulary.training_settings import Free, Setting, TrainingSettings, settings_of
+from sentinel.vocabulary.numbers import COUNT, POSITIVE, SIXTY_FOUR_BITS, dump_json, load_object
+from sentinel.vocabulary.training_settings import Free as Free
+from sentinel.vocabulary.training_settings import Setting, settings_of
+from sentinel.vocabulary.training_settings import TrainingSettings as TrainingSettings
 
-__all__ = [
-    "CHANGES",
-    "SCHEMA",
-    "STANDING",
-    "Anchor",
-    "Free",
-    "Once",
-    "Overrides",
-    "TrainingSettings",
-    "decode_overrides",
-    "encode_overrides",
-    "words_of",
-]
-
+# A trainer that does not know it refuses to start. It is raised when a key changes its meaning; a new key needs none: a
+# trainer that does not know the key refuses it by its name.
 SCHEMA = 1
-"""Version of overrides.json; a trainer that does not know it refuses to start rather than ignore it.
-
-It is raised when a key changes its meaning. A new key needs none: who does not know it refuses it by its name, and a
-file without it is still read by a trainer that was frozen before it was thought of.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """Where the restart resumes: the target's position."""
-
-    global_step: int
-    """0 is from scratch."""
-
-    consumed_samples: int | None = None
-    """None where the daemon does not know it; the checkpoint does."""
-
+    global_step: int  # 0 is from scratch
+    consumed_samples: int | None = None  # None where the daemon does not know it; the checkpoint does
     consumed_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """Changes that are made a single time, at the anchor."""
-
-    id: str
-    """Recorded in the client state once applied."""
-
-    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed", option="--seed")] = None
-    """Permutes the data that is not yet consumed; None leaves the order."""
-
-    skip_samples: Annotated[int | None, POSITIVE, Setting(words="skipping of data")] = None
-    """Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
-    """
-
-    reset_moments: Annotated[bool, Setting(words="reset of Adam's moments")] = False
-    """Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay."""
-
-    loss_scale: Annotated[float | None, POSITIVE, Setting(words="loss scale", option="--initial-loss-scale")] = None
-    """The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it."""
+    id: str  # Recorded in the client state once applied
+    # Permutes the data that is not yet consumed; None leaves the order.
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting("seed", option="--seed")] = None
+    # Leaves this many samples out, from the anchor's position on; a new seed permutes what is left. None skips none.
+    skip_samples: Annotated[int | None, POSITIVE, Setting("skipping of data")] = None
+    # Adam's exp_avg, exp_avg_sq and step count are set to 0; the weights stay.
+    reset_moments: Annotated[bool, Setting("reset of Adam's moments")] = False
+    # The fp16 loss scale that the first step is taken with; a dynamic one goes on from there. None leaves it.
+    loss_scale: Annotated[float | None, POSITIVE, Setting("loss scale", option="--initial-loss-scale")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """One decision, whole."""
-
     incident: str
-    rollback: str
-    """Which restart of the incident this is; unique over the run's life."""
-
+    rollback: str  # Which restart of the incident this is; unique over the run's life
     anchor: Anchor
-    standing: TrainingSettings
-    """Changes that hold from the anchor on, at every start; only fields of `STANDING`."""
-
+    standing: TrainingSettings  # Changes that hold from the anchor on, at every start; only fields of `STANDING`
     once: Once | None = None
 
     def __post_init__(self) -> None:
@@ -92,23 +53,18 @@ class Overrides:
             checked_name(getattr(self, what), what)
 
 
+# The settings that `standing` can change.
 STANDING = tuple(name for name, setting in settings_of().items() if setting.standing)
-"""The settings that `standing` can change."""
-
+# All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists. Not
+# `skipped`: it keeps out what an earlier `skip_samples` left out.
 CHANGES = (*(name for name in STANDING if name != "skipped"), *(f.name for f in fields(Once) if f.name != "id"))
-"""All that overrides.json can change, by its keys of `standing` and `once`: what `applies` of a RunStarted lists.
-
-Not `skipped`: it keeps out what an earlier `skip_samples` left out.
-"""
 
 
 def words_of(key: str) -> str:
-    """What a person calls a key of `standing` or `once`."""
     return (dict(settings_of()) | dict(settings_of(Once)))[key].words
 
 
 def encode_overrides(overrides: Overrides) -> str:
-    """The text of overrides.json."""
     once = {} if overrides.once is None else fields_of(overrides.once, without_none=True)
     if not once.get("reset_moments", True):
         del once["reset_moments"]  # as if it had none: a trainer that was frozen before it refuses it

@@ -1,117 +1,63 @@
-"""The metrics journal's grammar: one JSON object per line, each with a `kind`.
-
-A line is read leniently towards what is newer (unknown kinds are None, unknown keys are passed over) and strictly
-towards what is known: a key of the wrong type is a LineError that names it.
-"""
+"""The metrics journal's grammar: one JSON object per line, each with a `kind`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any
 
 from sentinel.vocabulary.codec import Form, read
-from sentinel.vocabulary.errors import LineError
-from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, whole_problem
-from sentinel.vocabulary.ranges import COUNT, UnixSeconds
-from sentinel.vocabulary.run_started import RunStarted
-
-__all__ = [
-    "CheckpointSaved",
-    "LayerVariance",
-    "Record",
-    "RunFinished",
-    "RunStarted",
-    "Sample",
-    "Validation",
-    "checked",
-    "decode",
-    "encode",
-]
+from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.numbers import COUNT, UnixSeconds, dump_json, load_object, seconds_problem, whole_problem
+from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettings, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One optimizer step, as the trainer reported it. None is "not measured"; nan is "measured, and that bad"."""
 
-    attempt: int
-    """The life of the training process group that took this step; 1 is the first."""
-
-    global_step: int
-    """Completed optimizer updates, this one included (DeepSpeed's counter)."""
-
-    time_unix_s: UnixSeconds
-    """When the step ended, on rank 0's clock; nan where the source has no clock (a log without time stamps)."""
-
-    loss: float
-    """Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf."""
-
-    loss_ratio: float | None = None
-    """loss / the smallest loss of all previous steps at this seqlen; 1.0 at the first, inf when loss is not finite."""
-
-    adam_variance_l1: float | None = None
-    """Sum over all parameters of sqrt(v), v = Adam's exp_avg_sq, each parameter once. nan when any v is nan."""
-
-    adam_variance_max: float | None = None
-    """max over all parameters of sqrt(v); MAX over every rank. nan when any v is nan."""
-
-    grad_norm: float | None = None
-    """Global L2 norm of the gradient before clipping. nan or inf when the gradient is."""
-
-    update_norm: float | None = None
-    """Root mean square over all parameters of the change that this update made, before it is scaled by lr."""
-
-    momentum_l2: float | None = None
-    """L2 norm of Adam's first moment (exp_avg), each parameter once. nan when any of it is."""
-
-    param_norm: float | None = None
-    """L2 norm of the parameters that Adam updates (the fp32 ones where there are two kinds), each once."""
-
-    loss_spread: float | None = None
-    """Largest minus smallest loss over the ranks that reported this step, nats; None where only one did."""
-
+    attempt: int  # The life of the training process group that took this step; 1 is the first
+    global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
+    time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
+    loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
+    loss_ratio: float | None = None  # loss / the smallest previous loss at this seqlen; 1.0 first, inf if not finite
+    adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
+    adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
+    grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
+    update_norm: float | None = None  # RMS over all parameters of the change of this update, before it is scaled by lr
+    momentum_l2: float | None = None  # L2 norm of Adam's first moment (exp_avg). nan when any of it is
+    param_norm: float | None = None  # L2 norm of the parameters that Adam updates (fp32 ones), each once
+    loss_spread: float | None = None  # Largest minus smallest loss over the ranks, nats; None where only one reports
+    # Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
+    # root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains.
     grad_norm_spread: float | None = None
-    """Largest minus smallest over the data-parallel ranks of the gradient's norm before it is averaged over them: the
-    root mean square over the step's micro-batches of each one's global L2 norm. None where only one rank trains."""
+    loss_scale: float | None = None  # The loss scale of fp16 training; None where there is none
+    lr: float | None = None  # Learning rate that this step was taken with
+    seqlen: int | None = None  # Tokens per sample in this step; below the full length while it warms up
+    kept_tokens: int | None = None  # Random-LTD: tokens of a sample that a middle layer sees; None where all
+    curriculum_share: float | None = None  # Share of the samples that the curriculum admits, in (0, 1]; None is all
+    lr_warmup_steps: int | None = None  # Length of the LR warmup that is in force, in steps from its anchor
+    skipped: bool = False  # True when the optimizer skipped the update (overflow): the weights are as they were
+    step_time_s: float | None = None  # Wall time since the previous step ended; None at an attempt's first step
+    tokens_per_s: float | None = None  # Tokens of this step over step_time_s, all ranks; None where either is unknown
+    global_batch_samples: int | None = None  # Samples in this step, over all ranks and micro-batches
+    consumed_samples: int | None = None  # Consumed by the run, this step and the skipped ones included
+    consumed_tokens: int | None = None  # Counted, not global_step * seqlen (seqlen warms up); this step included
+    epoch: float | None = None  # Passes over the data so far, fractions included, as the trainer counts them
 
-    loss_scale: float | None = None
-    """The loss scale of fp16 training; None where there is none."""
 
-    lr: float | None = None
-    """Learning rate that this step was taken with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapedSample(Sample):
+    """The step that a scrape saw, and what the trainer's counters and window maxima say of those since the one before.
+    All counts leave out the step itself."""
 
-    seqlen: int | None = None
-    """Tokens per sample in this step; below the full length while it warms up."""
-
-    kept_tokens: int | None = None
-    """Random-LTD: tokens of a sample that each middle layer sees in this step; None where all layers see all."""
-
-    curriculum_share: float | None = None
-    """Share of the training samples that the curriculum admits to this step, above 0 and at most 1; None is all."""
-
-    lr_warmup_steps: int | None = None
-    """Length of the LR warmup that is in force, in steps from its anchor."""
-
-    skipped: bool = False
-    """True when the optimizer skipped the update (overflow): the weights are as they were."""
-
-    step_time_s: float | None = None
-    """Wall time since the previous step ended; None at an attempt's first step."""
-
-    tokens_per_s: float | None = None
-    """Tokens of this step over step_time_s, all ranks together; None where either is not known."""
-
-    global_batch_samples: int | None = None
-    """Samples in this step, over all ranks and micro-batches."""
-
-    consumed_samples: int | None = None
-    """Where the data order stands: samples consumed by the run, this step and the skipped ones included."""
-
-    consumed_tokens: int | None = None
-    """Tokens consumed by the run, this step included. Counted, not global_step * seqlen: seqlen warms up."""
-
-    epoch: float | None = None
-    """Passes over the data so far, fractions included, as the trainer counts them."""
+    unseen_steps: int = 0  # Optimizer steps between the sample before and this one; for an attempt's first, all before
+    unseen_nonfinite: int = 0  # Of these, the ones whose loss was nan or infinite
+    unseen_skipped: int = 0  # Of these, the ones whose update the optimizer skipped
+    unseen_spikes: int = 0  # Of these, the ones with a loss ratio above 1.2; a loss that is not finite counts
+    # A finite loss, nats, that one of these steps had and none surpassed as far as the window reaches; None where the
+    # window's maximum is this step's own, or may be an older step's.
+    unseen_loss_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +67,9 @@ class LayerVariance:
     attempt: int
     global_step: int
     time_unix_s: UnixSeconds
-    layers: tuple[str, ...]
-    """The embedding, each block by its path in the model, the head; the same ones at every step of an attempt."""
-
-    adam_variance_l1: tuple[float, ...]
-    """Of each layer: sum over its parameters of sqrt(v). nan when any v of it is nan."""
-
-    adam_variance_max: tuple[float, ...]
-    """Of each layer: max over its parameters of sqrt(v). nan when any v of it is nan."""
+    layers: tuple[str, ...]  # The embedding, each block by its path in the model, the head; the same at every step
+    adam_variance_l1: tuple[float, ...]  # Of each layer: sum over its parameters of sqrt(v). nan when any v is
+    adam_variance_max: tuple[float, ...]  # Of each layer: max over its parameters of sqrt(v). nan when any v is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +85,6 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint that the trainer has finished writing."""
-
     attempt: int
     global_step: int
     time_unix_s: UnixSeconds
@@ -164,9 +103,61 @@ class RunFinished:
     reason: str
 
 
-Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
-T = TypeVar("T", bound=Record)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(SharedSettings):
+    """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
 
+    attempt: int
+    time_unix_s: UnixSeconds
+    run: str | None = None  # The name of the run, where the trainer knows it
+    hook_version: str | None = None  # Version of the distribution that the hook came from
+    host: str | None = None
+    pid: int | None = None  # Process id of rank 0 on `host`
+    process_start_unix_s: UnixSeconds | None = None  # Its start: with the pid it names the process for good
+    process_start_ticks: int | None = None  # The same in clock ticks since the boot: no change of the clock moves it
+    boot_id: str | None = None  # The machine's boot, /proc/sys/kernel/random/boot_id: two may have one host name
+    pid_namespace: str | None = None  # The one that `pid` counts in, as pid:[4026531836]: containers have their own
+    job_id: str | None = None  # The scheduler's; Slurm's as squeue shows it: `4711`, `7_2` of an array
+    restart_count: int | None = None  # How often the scheduler has requeued this job
+    parent_attempt: int | None = None  # The attempt whose checkpoint this one continues, or None
+    resumed_from: int | None = None  # global_step of the checkpoint that was loaded; None from scratch
+    incident: str | None = None  # The incident whose overrides are in force, or None
+    rollback: str | None = None  # Which restart of that incident: the `rollback` of overrides.json, or None
+    applied_once: tuple[str, ...] = ()  # Ids of the one-shot overrides so far, this start's included
+    # Position in the data order of the first sample that will be trained on: consumed_samples before the first step,
+    # and past what is skipped there.
+    first_sample_index: int | None = None
+    skipped_samples: int | None = None  # Left out of the data by mitigations over the run's life, each once
+    skipped_ranges: tuple[dict[str, Any], ...] | None = None  # Which: SkippedRanges, as to_json gives them
+    consumed_tokens: int | None = None  # consumed_tokens before the first step
+    # The same less what random-LTD has dropped, averaged over the layers and rounded down: what the LR goes by where it
+    # counts tokens. None is consumed_tokens.
+    effective_tokens: int | None = None
+    lr: float | None = None  # Learning rate that the first step will be taken with
+    # Schedules in force, as their to_json gives them; where one is off, it does not warm up, has no ramp, drops
+    # nothing, or has no metrics.
+    lr_schedule: dict[str, Any] | None = None
+    seqlen: int | None = None  # Tokens per sample of the first step
+    seqlen_schedule: dict[str, Any] | None = None
+    seqlen_shortening: str | None = None  # How a batch gets shorter while the length warms up: a Shortening
+    batch_size_schedule: dict[str, Any] | None = None
+    random_ltd_schedule: dict[str, Any] | None = None
+    curriculum_schedule: dict[str, Any] | None = None
+    gradient_clipping: float | None = None  # Largest global L2 norm of the gradient; 0 does not clip
+    free: dict[str, Any] | None = None  # The free-form changes that the trainer has made, as overrides.json gave them
+    checkpoint_interval_steps: int | None = None
+    world_size: int | None = None
+    trainer: str | None = None  # What reports, for a person: "Hugging Face's Trainer". None where unknown
+    # Keys of overrides.json (`standing` and `once`) that this trainer applies; empty where it only observes. None is
+    # unknown: a hook that did not declare it, an older journal, a log.
+    applies: tuple[str, ...] | None = None
+    # Fields of this record that were read from the trainer's arguments and not from what it runs with: a checkpoint
+    # that is loaded may have brought older values back. None is none of them.
+    from_arguments: tuple[str, ...] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)  # What else the trainer wants on record (its arguments)
+
+
+Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
 _KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
@@ -180,7 +171,6 @@ _JOURNAL = Form(error=LineError, name="the line", ignores_unknown=True, checks_r
 
 
 def encode(record: Record) -> str:
-    """The record as one line of JSON, without the newline."""
     return dump_json({"kind": _NAMES[type(record)]} | {f.name: getattr(record, f.name) for f in fields(record)})
 
 
@@ -209,3 +199,18 @@ def checked(sample: Sample) -> Sample:
 
 _COUNTS = tuple(f.name for f in fields(Sample) if str(f.type).removesuffix(" | None") == "int")
 _counts_of = attrgetter(*_COUNTS)
+
+
+# Settings as a run has them, not as a person may ask for them: any number counts.
+AS_REPORTED = Form(
+    error=ConfigError, name="run_started", prints_whole_as_float=True, ignores_unknown=True, checks_ranges=False
+)
+
+
+def reported_settings(started: RunStarted) -> TrainingSettings:
+    """What the attempt reports that it trains with. ConfigError where a schedule is of no known kind."""
+    renamed = {name: setting.reported_as for name, setting in settings_of().items() if setting.reported_as}
+    same = {name: name for name in ("free", *(f.name for f in fields(SharedSettings)))}
+    told = {name: getattr(started, reported_as) for name, reported_as in (renamed | same).items()}
+    empty = [name for name in ("lr", "seqlen") if told[name] == {}]
+    return read(TrainingSettings, told | dict.fromkeys(empty), form=AS_REPORTED)

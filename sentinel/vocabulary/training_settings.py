@@ -1,19 +1,16 @@
-"""What a run trains with: reported by an attempt, changed by a rung and by overrides.json, compared by a proof.
-
-Each field says beside its type how it is called, reported, compared and, where it can be changed, encoded. A new
-setting of the optimizer is one entry in `OptimizerSettings`: with it come the key of `[[policy.ladder]]`, of
-overrides.json, of the journal's `run_started`, its difference, its proof and its option in a job script.
-"""
+"""What a run trains with: reported by an attempt, changed by a rung and by overrides.json, compared by a proof."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from sentinel.vocabulary.codec import Described, fields_of
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
 from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
@@ -22,39 +19,49 @@ from sentinel.vocabulary.pacing import (
     SeqlenSchedule,
     Shortening,
 )
-from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, SHARE, SIXTY_FOUR_BITS
-from sentinel.vocabulary.skipping import SkippedRange
-
-__all__ = ["Free", "OptimizerSettings", "Setting", "SharedSettings", "TrainingSettings", "difference", "settings_of"]
-
-T = TypeVar("T", bound="TrainingSettings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRange(Described):
+    """The samples at the positions from `begin` up to, not including, `end` of the order that held when it was made. A
+    later reseed, or a rollback, changes which samples stand there: meant are those of the order that `reseeds`
+    gives."""
+
+    begin: int  # Position in the run's data order: consumed_samples before the first sample that is left out
+    end: int  # Position after the last one
+    # (position, seed) pairs that make the order; () for a trainer whose order never changes.
+    reseeds: tuple[tuple[int, Annotated[int, SIXTY_FOUR_BITS]], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end:
+            raise ConfigError(f"a skipped range should begin at 0 or later and hold a sample: {self.begin}-{self.end}")
+
+
+Proof = Literal["number", "exact", "schedule"]
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """How a field of the training settings is called, reported, proved and encoded."""
 
-    words: str
-    """What a person calls it."""
+    words: str  # What a person calls it
+    reported_as: str = ""  # The field of `run_started`, where it has another name
+    # How a restart's value is compared with what the attempt shows. number: to 1 part in 10^9, by what was measured;
+    # exact: the same JSON; schedule: the same JSON, and its values at the steps that were made; None: not by itself.
+    proof: Proof | None = None
+    _: KW_ONLY
+    standing: bool = False  # Whether `standing` of overrides.json can change it
+    restored: bool = False  # Whether loading a checkpoint brings an older value back, whatever was passed
+    option: str = ""  # Megatron's option for it, where its value can be written as it is
+    default: float | None = None  # Megatron's own value, where its job script gives none
 
-    reported_as: str = ""
-    """The field of `run_started`, where it has another name."""
 
-    proof: Literal["number", "exact", "schedule"] | None = None
-    """How a restart's value is compared with what the attempt shows. number: to 1 part in 10^9, by what was measured;
-    exact: the same JSON; schedule: the same JSON, and its values at the steps that were made; None: not by itself."""
+def _standing(words: str, reported_as: str, proof: Proof | None = None, *, restored: bool = False) -> Setting:
+    return Setting(words, reported_as, proof, standing=True, restored=restored)
 
-    standing: bool = False
-    """Whether `standing` of overrides.json can change it."""
 
-    restored: bool = False
-    """Whether loading a checkpoint brings an older value back: that it was passed does not show that it is in force."""
-
-    option: str = ""
-    """Megatron's option for it, where its value can be written as it is."""
-
-    default: float | None = None
-    """Megatron's own value, where its job script gives none."""
+def _number(words: str, option: str, default: float, *, reported_as: str = "") -> Setting:
+    return Setting(words, reported_as, "number", standing=True, restored=True, option=option, default=default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,38 +69,16 @@ class OptimizerSettings:
     """Numbers of Adam that are reported, changed by a rung and decided under the same name. None is not reported, or
     left as it is."""
 
-    adam_beta1: Annotated[
-        float | None,
-        SHARE,
-        Setting(words="Adam's beta1", proof="number", standing=True, restored=True, option="--adam-beta1", default=0.9),
-    ] = None
+    adam_beta1: Annotated[float | None, SHARE, _number("Adam's beta1", "--adam-beta1", 0.9)] = None
     """Decay of Adam's first moment, dimensionless, for all parameters."""
 
-    adam_beta2: Annotated[
-        float | None,
-        SHARE,
-        Setting(
-            words="Adam's beta2", proof="number", standing=True, restored=True, option="--adam-beta2", default=0.999
-        ),
-    ] = None
+    adam_beta2: Annotated[float | None, SHARE, _number("Adam's beta2", "--adam-beta2", 0.999)] = None
     """Decay of Adam's second moment, dimensionless, for all parameters, e.g. 0.95 for 0.999."""
 
-    adam_eps: Annotated[
-        float | None,
-        POSITIVE,
-        Setting(
-            words="Adam's epsilon", proof="number", standing=True, restored=True, option="--adam-eps", default=1e-8
-        ),
-    ] = None
+    adam_eps: Annotated[float | None, POSITIVE, _number("Adam's epsilon", "--adam-eps", 1e-8)] = None
     """Adam's epsilon, which is added to sqrt(v), for all parameters; in the units of the gradient, e.g. 1e-8."""
 
-    weight_decay: Annotated[
-        float | None,
-        AT_LEAST_0,
-        Setting(
-            words="weight decay", proof="number", standing=True, restored=True, option="--weight-decay", default=0.01
-        ),
-    ] = None
+    weight_decay: Annotated[float | None, AT_LEAST_0, _number("weight decay", "--weight-decay", 0.01)] = None
     """Weight decay of the parameters that are decayed at all, the largest of the optimizer's groups; those at 0 stay
     there."""
 
@@ -102,29 +87,16 @@ class OptimizerSettings:
 class SharedSettings(OptimizerSettings):
     """What `run_started` reports under the same name as it is known here."""
 
-    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting(words="seed")] = None
-    """The seed that orders the data."""
-
-    full_seqlen: int | None = None
-    """Full sequence length, tokens per sample: what a validation loss is measured at."""
-
-    total_steps: int | None = None
-    """The step at which the run ends by itself."""
-
-    total_tokens: Annotated[int | None, Setting(words="end by tokens", standing=True)] = None
-    """The effective tokens at which the run ends by itself; where steps are given too, at the first of both."""
-
-    precision: str | None = None
-    """What the model computes in: fp32, bf16 or fp16."""
-
-    parameters: float | None = None
-    """Parameters of the whole model."""
-
-    loss_scale: Annotated[float | None, Setting(words="loss scale", restored=True)] = None
-    """fp16: the loss scale that the first step is taken with."""
-
-    moments_reset_steps: tuple[int, ...] | None = None
-    """The steps after which Adam's moments and step count were set to 0, over the run's life."""
+    seed: Annotated[int | None, SIXTY_FOUR_BITS, Setting("seed")] = None  # The seed that orders the data
+    full_seqlen: int | None = None  # Full sequence length, tokens per sample: what a validation loss is measured at
+    total_steps: int | None = None  # The step at which the run ends by itself
+    # The effective tokens at which the run ends by itself; where steps are given too, at the first of both.
+    total_tokens: Annotated[int | None, Setting("end by tokens", standing=True)] = None
+    precision: str | None = None  # What the model computes in: fp32, bf16 or fp16
+    parameters: float | None = None  # Parameters of the whole model
+    # fp16: the loss scale that the first step is taken with.
+    loss_scale: Annotated[float | None, Setting("loss scale", restored=True)] = None
+    moments_reset_steps: tuple[int, ...] | None = None  # After which Adam's moments and step count were set to 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +113,6 @@ class Free(Described):
     """Options that the trainer no longer gets, each as `--flag`; left out of JSON where there are none."""
 
     def to_json(self) -> dict[str, Any]:
-        """As overrides.json holds it, and as run_started echoes it."""
         found = fields_of(self)
         return found if self.removed else {key: found[key] for key in ("environment", "options")}
 
@@ -150,65 +121,23 @@ class Free(Described):
 class TrainingSettings(SharedSettings):
     """What a run trains with, or a change of it. None is what nobody has reported, or what is left as it is."""
 
-    lr: Annotated[
-        LrSchedule | None,
-        Setting(words="LR schedule", reported_as="lr_schedule", proof="schedule", standing=True, restored=True),
-    ] = None
-
-    seqlen: Annotated[
-        SeqlenSchedule | None,
-        Setting(words="sequence length", reported_as="seqlen_schedule", proof="schedule", standing=True),
-    ] = None
-    """Of any pacing; one that does not warm up where SLW is off."""
-
-    shorten: Annotated[
-        Shortening | None,
-        Setting(words="batch shortening", reported_as="seqlen_shortening", proof="exact", standing=True),
-    ] = None
-    """How a batch gets shorter while the sequence length warms up."""
-
-    batch_size: Annotated[
-        BatchSizeSchedule | None,
-        Setting(words="global batch", reported_as="batch_size_schedule", proof="exact", standing=True),
-    ] = None
-
-    random_ltd: Annotated[
-        RandomLtdSchedule | None,
-        Setting(words="random-LTD", reported_as="random_ltd_schedule", proof="exact", standing=True),
-    ] = None
-
-    curriculum: Annotated[
-        CurriculumSchedule | None,
-        Setting(words="curriculum", reported_as="curriculum_schedule", proof="exact", standing=True),
-    ] = None
-    """The metrics that pace the data; one without metrics ends it, or says that nothing paces the data."""
-
+    lr: Annotated[LrSchedule | None, _standing("LR schedule", "lr_schedule", "schedule", restored=True)] = None
+    # Of any pacing; one that does not warm up where SLW is off.
+    seqlen: Annotated[SeqlenSchedule | None, _standing("sequence length", "seqlen_schedule", "schedule")] = None
+    # How a batch gets shorter while the sequence length warms up.
+    shorten: Annotated[Shortening | None, _standing("batch shortening", "seqlen_shortening", "exact")] = None
+    batch_size: Annotated[BatchSizeSchedule | None, _standing("global batch", "batch_size_schedule", "exact")] = None
+    random_ltd: Annotated[RandomLtdSchedule | None, _standing("random-LTD", "random_ltd_schedule", "exact")] = None
+    # The metrics that pace the data; one without metrics ends it, or says that nothing paces the data.
+    curriculum: Annotated[CurriculumSchedule | None, _standing("curriculum", "curriculum_schedule", "exact")] = None
+    # Largest global L2 norm of the gradient; above it, it is scaled down. 0 does not clip.
     clip_grad: Annotated[
-        float | None,
-        AT_LEAST_0,
-        Setting(
-            words="gradient clipping",
-            reported_as="gradient_clipping",
-            proof="number",
-            standing=True,
-            restored=True,
-            option="--clip-grad",
-            default=1.0,
-        ),
+        float | None, AT_LEAST_0, _number("gradient clipping", "--clip-grad", 1.0, reported_as="gradient_clipping")
     ] = None
-    """Largest global L2 norm of the gradient; above it, it is scaled down. 0 does not clip."""
-
-    total_samples: int | None = None
-    """Samples at which the run ends by itself."""
-
-    skipped: Annotated[
-        tuple[SkippedRange, ...] | None,
-        Setting(words="ranges skipped earlier", reported_as="skipped_ranges", standing=True),
-    ] = None
-    """Samples that were left out of the data; they stay out, also when the run is rolled back to before them."""
-
-    free: Annotated[Free | None, Setting(words="free-form changes", standing=True)] = None
-    """Changes that have no field here."""
+    total_samples: int | None = None  # Samples at which the run ends by itself
+    # Samples that were left out of the data; they stay out, also when the run is rolled back to before them.
+    skipped: Annotated[tuple[SkippedRange, ...] | None, _standing("ranges skipped earlier", "skipped_ranges")] = None
+    free: Annotated[Free | None, Setting("free-form changes", standing=True)] = None
 
 
 @lru_cache(maxsize=8)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from benchmarks.recorded.curves import read_curve
 from sentinel.adapters.prometheus.api import Point, Series
-from sentinel.adapters.prometheus.scrapes import scrapes_of
-from sentinel.adapters.prometheus.steps import Steps
+from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of
 from sentinel.vocabulary.loss_ratio import loss_ratio
-from sentinel.vocabulary.sample import Record, Sample
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Record, Sample, ScrapedSample
 from trainer_hooks.export.step_collector import StepCollector
 
 CURVES = Path(__file__).parents[2] / "benchmarks" / "recorded" / "curves"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.act.observe import Observer
-from sentinel.adapters.announced import Announced
+from sentinel.adapters.witnesses import Announced
 from sentinel.daemon import wiring
 from sentinel.vocabulary.errors import JobStillAlive
 from tests.adapters.test_one_sentinel_acts import diverged_run

@@ -318,14 +318,14 @@ def test_a_checkpoint_without_its_manifest_readable_is_complete_and_not_verified
     assert found.problem is not None
 
 
-def test_a_checkpoint_that_is_not_there_has_no_size_and_the_last_five_are_named(folder: Path) -> None:
+def test_a_checkpoint_that_is_not_there_is_refused_and_the_last_five_are_named(folder: Path) -> None:
     for step in (200, 300, 400):
         checkpoint(folder, step)
     near = ", ".join(f"global_step{step}" for step in (20, 100, 200, 300, 400))
     with pytest.raises(CheckpointError, match=f"has no checkpoint 'global_step30'; the last ones are {near}$"):
-        Checkpoints(folder).size_of("global_step30")
+        Checkpoints(folder).verify("global_step30")
     with pytest.raises(CheckpointError, match=r"the last ones are none$"):
-        Checkpoints(folder / "nowhere").size_of("global_step30")
+        Checkpoints(folder / "nowhere").verify("global_step30")
 
 
 def test_a_manifest_is_of_every_file_and_only_of_a_whole_checkpoint(folder: Path) -> None:

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from sentinel.adapters.event_files import frames
 from sentinel.adapters.event_files.events import Axis, axis_of, fields_of, read_events
 from sentinel.adapters.event_files.frames import EventFile, Problem, Stretch
-from sentinel.adapters.event_files.parting import part
 from sentinel.adapters.event_files.scalars import ScalarFile, is_event_file
-from sentinel.adapters.event_files.spans import Index, Side, Spans
+from sentinel.adapters.event_files.spans import Index, Side, Spans, part
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.vocabulary.numbers import load_object
 from sentinel.vocabulary.overrides import Anchor
@@ -854,11 +853,11 @@ def test_ordinary_scalars_are_read_without_walking_through_each(monkeypatch: pyt
     """There are a hundred million of them; of a cut, too."""
     written = [scalar(tag, step, step / 4) for step in (0, 1, 127, 128, 2**40) for tag in ("lm loss", "a vs samples")]
 
-    def walked(_: bytes) -> None:
+    def walked(*_: object) -> None:
         raise AssertionError("walked")
 
-    monkeypatch.setattr("sentinel.adapters.event_files.scalars._walked", walked)
-    monkeypatch.setattr("sentinel.adapters.event_files.events._walked", walked)
+    monkeypatch.setattr("sentinel.adapters.event_files.scalars.walked", walked)
+    monkeypatch.setattr("sentinel.adapters.event_files.events.walked", walked)
     found, file = told(framed(written))
     assert [(step, value) for _, step, _, value in found] == [(e.step, e.step / 4) for e in written]
     assert file.bad == []

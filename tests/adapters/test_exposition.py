@@ -19,14 +19,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.adapters.exposition import server
-from sentinel.adapters.exposition.announcement import reachable_name
-from sentinel.adapters.exposition.collector import DaemonCollector
-from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.collector import DaemonCollector, Textfile
+from sentinel.adapters.exposition.exposition import Exposition, reachable_name
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.exposition.textfile import Textfile
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.exemplar import exemplar
-from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics
+from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics, exemplar
 from tests.adapters.pagers import free_port, until
 from tests.adapters.prometheus_asked import prometheus
 from tests.dashboards.test_rules import promtool

@@ -19,8 +19,7 @@ import pytest
 
 from sentinel.adapters.paging import settings
 from sentinel.adapters.paging.channels import Channel, channel_of
-from sentinel.adapters.paging.delivery import Delivery
-from sentinel.adapters.paging.outbox import Outbox
+from sentinel.adapters.paging.delivery import Delivery, Outbox
 from sentinel.plan.page import Page
 from sentinel.vocabulary.errors import ConfigError, FilesystemUnavailable, PagerError
 from tests.adapters.pagers import (

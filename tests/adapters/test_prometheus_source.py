@@ -18,15 +18,13 @@ from typing import ClassVar
 import pytest
 
 from sentinel.adapters.prometheus.api import Api, Door, Point, Series, TooMuch, series_in
-from sentinel.adapters.prometheus.scrapes import scrapes_of, selector_of
+from sentinel.adapters.prometheus.scrapes import Steps, scrapes_of, selector_of
 from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
-from sentinel.adapters.prometheus.steps import Steps
 from sentinel.judge.events import EventKind
 from sentinel.judge.series import Series as Judged
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.errors import ScrapeError
-from sentinel.vocabulary.sample import Record, RunStarted, Sample
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Record, RunStarted, Sample, ScrapedSample
 from tests.adapters.asking import Asking, Stored
 from tests.adapters.pagers import certificate_for_localhost, environment, free_port, until
 from tests.adapters.prometheus_server import Server

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.slurm.checking import check_script
+from sentinel.adapters.slurm.preparing import check_script
 from sentinel.vocabulary.errors import SlurmRefused
 
 WELL = "#!/bin/bash\necho ok\n"

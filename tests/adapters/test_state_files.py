@@ -27,7 +27,7 @@ from sentinel.adapters import lock as run_lock
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.lock import RunLock
-from sentinel.adapters.overrides_file import OverridesFile
+from sentinel.adapters.state_files import OverridesFile
 from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.sources.journals import open_journal
 from sentinel.vocabulary.errors import (

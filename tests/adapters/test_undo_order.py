@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.observe import Observer
+from sentinel.act.perform import Ledger
 from sentinel.act.undo import quarantine_of, take_back
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of

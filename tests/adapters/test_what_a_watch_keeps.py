@@ -131,7 +131,7 @@ def test_an_incident_is_opened_with_all_that_came_before_it(tmp_path: Path) -> N
     onset = Past().read(look, Policy(), lambda _: None).onset
     assert onset is not None
     assert onset.best_mean == 2.0
-    assert (onset.consumed_samples, onset.consumed_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
+    assert (onset.onset_samples, onset.onset_tokens) == (16 * (STEPS + 1), 2048 * (STEPS + 1) + 1)
 
 
 @pytest.mark.parametrize("away", ["rotated", "cut", "gone"])

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.act.file_activity import Signs
+from sentinel.act.file_activity import FileSilence, Signs, Silence
 from sentinel.act.observe import Observer
-from sentinel.act.silence import FileSilence, Silence
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from sentinel.adapters.exposition.certificate import Certificate
+from sentinel.adapters.exposition.credentials import Certificate, Token
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.server import Server, serve
+from sentinel.adapters.exposition.server import Server
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.exposition.token import Token
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import Shown
@@ -54,7 +53,7 @@ def token_file(tmp_path: Path) -> Path:
 def serving(**settings: Any) -> Iterator[Server]:
     registry = CollectorRegistry()
     Gauge("sentinel_paused", "1 while a person has paused the run, else 0.", registry=registry)
-    server = serve(registry, Metrics(**settings))
+    server = Server(registry, Metrics(**settings))
     try:
         yield server
     finally:

@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.cli import main
-from sentinel.judge.analysis.comparison import compare
-from sentinel.judge.analysis.smoothing import smoothed
 from sentinel.judge.readings import Readings, descent
-from sentinel.judge.reference import Reference
+from sentinel.judge.reference import Reference, compare, smoothed
 from sentinel.vocabulary.sample import Sample, encode
 
 Losses = Callable[[int], float]
@@ -182,7 +180,7 @@ def test_what_can_not_be_compared_is_said(call: Callable[..., str], folder: Path
     assert "named twice" in call("tr8", "tr8", code=2)
     assert "no such file" in call("tr8", "nothing", code=2)
     (folder / "b.csv").write_text("step,loss\n1,2.0\n")
-    assert "b.csv is too short" in call("tr8", "b.csv", code=2)
+    assert "compare needs 8 or more with a loss, and b.csv has 1 sample" in call("tr8", "b.csv", code=2)
 
 
 def test_lines_that_are_taken_for_steps_are_said(

@@ -14,13 +14,11 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
-from sentinel.plan.incident import Incident, Rollback
+from sentinel.plan.incident import Incident, Proof, Rollback
 from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.proof_value import Proof
-from sentinel.vocabulary.exemplar import Exemplar
-from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown
+from sentinel.vocabulary.metrics import DAEMON_METRICS, Exemplar, Shown
 from sentinel.vocabulary.sample import Sample
 from tests.judge.test_series import ALIVE, curve, healthy, sample, spike, tr8
 from tests.plan.test_incident import DECISION

@@ -8,9 +8,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.act.sample_cache import SampleCache
-from sentinel.vocabulary.sample import Record, RunStarted, Sample, Validation
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.act.source import SampleCache
+from sentinel.vocabulary.sample import Record, RunStarted, Sample, ScrapedSample, Validation
 
 NUMBERS = st.none() | st.floats() | st.sampled_from((math.nan, math.inf, -math.inf, -0.0, 5e-324))
 COUNTS = st.none() | st.integers(0, 2**63) | st.just(10**40)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -82,7 +81,7 @@ def served(configuration: Path, *more: str) -> Iterator[str]:
         assert re.match(r"http://[\d.]+:\d+/", address)
         yield address
     finally:
-        server.send_signal(signal.SIGINT)
+        server.terminate()  # what a shell starts in the background ignores SIGINT
         server.wait(60)
         if server.stdout is not None:
             server.stdout.close()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, encode
 
 with warnings.catch_warnings():

@@ -60,6 +60,7 @@ def test_it_ends_cleanly_when_it_is_asked_to(tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "lock").exists()
 
 
+@pytest.mark.full
 def test_it_reads_its_configuration_again_on_sighup_and_keeps_the_old_one_if_that_is_wrong(tmp_path: Path) -> None:
     configure(tmp_path)
     with watch(tmp_path) as process:

@@ -28,9 +28,11 @@ from sentinel.demo import story
 from sentinel.demo.configuration import DEMO, Recipe, trainer_command, write_configuration
 from sentinel.demo.story import tell
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import PermanentError
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+
+pytestmark = pytest.mark.full
 
 SENTINEL = [sys.executable, "-m", "sentinel"]
 

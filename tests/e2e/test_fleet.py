@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.lock import RunLock
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import RunFinished, Sample, encode
 from tests.adapters.pagers import until
 from tests.adapters.servers import prometheus, running
@@ -159,6 +159,7 @@ def test_two_runs_are_watched_by_one_daemon_and_each_line_names_its_own(folder: 
     assert not list(folder.path.glob("s-*/lock"))
 
 
+@pytest.mark.full
 def test_a_run_that_hangs_holds_up_no_other(folder: Folder) -> None:
     """The scheduler of some answers nobody: whoever asks it waits for minutes."""
     names = [f"r{number}" for number in range(10)]
@@ -249,6 +250,7 @@ def test_a_run_that_another_daemon_watches_is_said_and_taken_over_once_that_is_g
             assert watch.said().count("another sentinel watches this run") == 1
 
 
+@pytest.mark.full
 def test_a_lock_that_was_lost_lets_one_run_go_and_it_is_taken_up_again(folder: Folder) -> None:
     for name in "ab":
         folder.run(name)
@@ -308,6 +310,7 @@ def test_all_that_is_wrong_is_said_before_the_first_turn(folder: Folder) -> None
         assert watch.ends() == 2
 
 
+@pytest.mark.full
 def test_one_prometheus_target_has_the_verdict_of_every_run(folder: Folder) -> None:
     names = [f"r{number}" for number in range(20)]
     for name in names:

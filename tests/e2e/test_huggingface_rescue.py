@@ -16,10 +16,9 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import RunFinished, Sample
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,10 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from tests.adapters.pagers import free_port
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "hooks" / "llama.py"

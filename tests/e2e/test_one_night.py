@@ -28,9 +28,8 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.demo.configuration import STEPS, write_configuration
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import Sample
+from sentinel.plan.incident_events import fold
+from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.adapters.pagers import NO_PROXY, Receiver, receiver
 from tests.adapters.servers import RULES, Prometheus, alertmanager, prometheus, quicker_rules, running
 from tests.dashboards.boards import Asked, queries

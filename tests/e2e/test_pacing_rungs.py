@@ -15,16 +15,17 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Rollback
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident import Proof, Rollback
+from sentinel.plan.incident_events import fold
 from sentinel.plan.proof import prove
-from sentinel.plan.proof_value import Proof
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.e2e.kill_points import copy_run
 from tests.e2e.test_watch import SENTINEL
 from tests.hooks.scheduled import Runs, index_of
 from tests.hooks.trainer import SMALL, command
+
+pytestmark = pytest.mark.full
 
 FULL, BATCH, AT, STEPS = 32, 4, 6, 14
 WORDS = (*SMALL, "--steps", str(STEPS), "--save-interval", str(AT), "--validate-every", "2", "--run", "small")

@@ -166,6 +166,7 @@ def test_in_mode_observe_the_page_says_what_would_be_done(tmp_path: Path, web: R
     assert "would have applied 'reseed' from scratch" in shadow["summary"]
 
 
+@pytest.mark.full
 def test_a_pager_that_hangs_delays_no_turn_and_no_other_channel(tmp_path: Path, web: Receiver) -> None:
     """While the first page hangs for good, the watch goes on, sees the run end well and says so through the other."""
     with receiver() as silent:
@@ -205,6 +206,7 @@ def test_a_daemon_that_is_killed_before_its_page_was_delivered_is_made_up_for(
         assert len({d["id"] for d in there.documents}) == 2
 
 
+@pytest.mark.full
 def test_a_network_that_is_away_loses_no_page_even_when_the_watch_ends(tmp_path: Path) -> None:
     port = free_port()
     paging = "[paging]\nretry_up_to_s = 0.5\n" + hook(f"http://localhost:{port}/page")
@@ -284,6 +286,7 @@ def test_a_test_page_says_for_each_channel_whether_it_arrived(tmp_path: Path, we
 SLURM = "kind = 'slurm'\njob_name = 'tr8'\nquery_interval_s = 0.1\nslurm_timeout_s = 5"
 
 
+@pytest.mark.full
 def test_slurm_that_does_not_answer_is_told_once_and_its_return_too(tmp_path: Path, web: Receiver) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

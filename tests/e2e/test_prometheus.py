@@ -17,6 +17,8 @@ from tests.adapters.servers import prometheus, running
 from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
 from trainer_hooks.export.step_collector import StepCollector
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 CURVE = ROOT / "benchmarks" / "recorded" / "curves" / "attention_growth_c.csv.xz"
 """Of a small GPT that really diverged, at step 1000: its attention was scaled up from there on."""

@@ -14,8 +14,7 @@ import pytest
 from sentinel.adapters.journal import Journals
 from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import encode
+from sentinel.vocabulary.sample import RunStarted, encode
 from tests.e2e.chromium import CHROMIUM, DEADLINE_MS, opened, served, until, view, where, written
 from tests.triage import runs
 
@@ -142,6 +141,7 @@ def test_it_prints_with_every_chart(browser: Browser, report: Path) -> None:
         assert wrong == []
 
 
+@pytest.mark.full
 def test_a_million_steps_load_and_the_only_peak_is_seen_from_afar_and_near(browser: Browser, tmp_path: Path) -> None:
     steps, peak, bad = 1_000_000, 654_321, 700_001
     state = tmp_path / "state"

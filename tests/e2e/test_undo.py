@@ -49,6 +49,7 @@ def test_undo_of_the_newer_says_what_the_older_one_holds_and_how_it_comes_back(r
     assert live(run) == live(built)
 
 
+@pytest.mark.full
 def test_undo_of_all_is_the_newest_first_and_gives_the_run_back_as_it_was(run: Path, built: Path) -> None:
     refused = sentinel(run, "undo", "incident-1", "--yes", expect=2)
     assert "incident-1 can't be undone before incident-2, which is newer; `sentinel undo --all` does both" in refused
@@ -60,6 +61,7 @@ def test_undo_of_all_is_the_newest_first_and_gives_the_run_back_as_it_was(run: P
     assert "no rollback to undo" in sentinel(run, "undo", "--all", "--yes", expect=2)
 
 
+@pytest.mark.full
 def test_undo_tells_the_command_that_starts_the_job_again(run: Path) -> None:
     text = (run / "run.toml").read_text()
     (run / "run.toml").write_text(text.replace('["false"]', '["sh", "-c", "echo in $SENTINEL_STATE_DIR"]'))

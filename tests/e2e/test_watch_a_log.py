@@ -129,6 +129,7 @@ def test_a_divergence_is_seen_in_a_log_while_it_is_written_and_nothing_is_done(r
     ]
 
 
+@pytest.mark.full
 def test_a_log_that_goes_silent_has_stalled_once_a_second_witness_says_so(run: Path) -> None:
     log = run / "logs" / "main_log.txt"
     with training(run, 80):

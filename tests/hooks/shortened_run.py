@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.seqlen_warmup import SeqlenWarmup
 

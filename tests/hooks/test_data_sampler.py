@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.vocabulary.errors import DataError
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from tests.hooks.data_made import index_of
 from trainer_hooks.data import CurriculumOrder, CurriculumSampler, Pace
 from trainer_hooks.data.permutation import Permutation, key

@@ -11,7 +11,7 @@ from deepspeed.runtime.data_pipeline.data_routing.scheduler import RandomLTDSche
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.jobscript.megatron_schedules import discrete_curriculum
+from sentinel.jobscript.megatron_options import discrete_curriculum
 from sentinel.vocabulary.pacing import (
     DifficultySchedule,
     FixedDiscrete,

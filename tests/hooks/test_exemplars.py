@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.samples import Exemplar as Read
 
-from sentinel.vocabulary.exemplar import LONGEST, exemplar
+from sentinel.vocabulary.metrics import LONGEST, exemplar
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.pagers import until
 from tests.adapters.prometheus_asked import Asked, prometheus

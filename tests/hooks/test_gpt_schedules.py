@@ -20,8 +20,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
     SeqlenSchedule,
 )
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import TrainingSettings
 from tests.hooks.torchrun import lines_of
 from tests.hooks.trainer import SMALL, losses, records, starts

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sentinel.vocabulary.errors import DataError
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import encode
+from sentinel.vocabulary.sample import RunStarted, encode
 from trainer_hooks.gpt.data import load_corpus
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.texts import main, texts

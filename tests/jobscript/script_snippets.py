@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-__all__ = ["snippets"]
+__all__ = ["HEADS", "LINES", "SETS", "STARTS", "USES", "VALUES", "snippets"]
 
 
 def _listed(text: str) -> list[str]:
@@ -13,7 +13,7 @@ def _listed(text: str) -> list[str]:
     return [line.replace("⏎", "\n").replace("⇥", "\t") for line in text.split("\n")[1:-1]]
 
 
-_VALUES = _listed(
+VALUES = _listed(
     r"""
 7/2
 -7/2
@@ -98,7 +98,7 @@ $(nproc)
 )
 """What $L is set to, and --lr is given; $B is 4."""
 
-_LINES = _listed(
+LINES = _listed(
     r"""
 OLD="--lr 5"⏎export OLD
 OLD="--lr 5"⏎export OLDER
@@ -217,7 +217,7 @@ cat > d <<J⏎{"a": 1}⏎J⏎rm d
 )
 """What stands before `A="--lr 1"` and the trainer, which gets $A."""
 
-_HEADS = _listed(
+HEADS = _listed(
     r"""
 #SBATCH --time=1
 #SBATCH --time 1
@@ -250,7 +250,7 @@ set -e⏎#SBATCH -t 1
 """What stands below `#!/bin/bash`."""
 
 
-_SETS = _listed(
+SETS = _listed(
     r"""
 A="--lr 1 --seed 2"
 A='--lr 1'
@@ -265,7 +265,7 @@ A="--seed 2"⏎A="$A --lr 1"
 A=(--seed 2)⏎A+=(--lr 1)
 """
 )
-_USES = _listed(
+USES = _listed(
     r"""
 $A
 "$A"
@@ -283,7 +283,7 @@ $A --lr 3
 --fp16 $A
 """
 )
-_STARTS = _listed(
+STARTS = _listed(
     r"""
 python x.py USED
 srun -n 2 bash -c "python x.py USED"
@@ -310,18 +310,18 @@ f() { python x.py USED; }⏎f
 
 def snippets() -> Iterator[tuple[str, str]]:
     """A name and a script for each piece, in each place where it may stand."""
-    for value in (*_VALUES, *(f"$(({'9+' * n}9))" for n in (80, 98, 99, 100, 120))):
+    for value in (*VALUES, *(f"$(({'9+' * n}9))" for n in (80, 98, 99, 100, 120))):
         yield f"value {value}", f"#!/bin/bash\n#SBATCH -N 4 -J x\nB=4\nL={value}\npython x.py --seed 1 --lr $L\n"
         yield f"declared {value}", f"B=4\ndeclare -i L={value}\npython x.py --lr=$L --seed 1 $((L*2)) --iters {value}\n"
-    for line in _LINES:
+    for line in LINES:
         text = f'#!/bin/bash\nB=4\n{line}\nA="--lr 1"\npython x.py $A --seed 2 --deepspeed_config c.json\n'
         yield f"line {line}", text
         yield f"line after {line}", text.replace(f"{line}\n", "") + f"{line}\n"
         yield f"line first {line}", f'{line}\nOLD="--lr 5"\nA="--lr 1"\npython x.py $A --seed 2\n'
-    for head in _HEADS:
+    for head in HEADS:
         yield f"head {head}", f"#!/bin/bash\n{head}\nN=$SLURM_NNODES\npython x.py --lr 1 --nodes $N\n"
         yield f"only head {head}", f"{head}\npython x.py --lr 1 --job $SLURM_JOB_NAME"
-    ways = [(made, used, begun) for made in _SETS for used in _USES for begun in _STARTS]
+    ways = [(made, used, begun) for made in SETS for used in USES for begun in STARTS]
     for made, used, begun in random.Random(0).sample(ways, 250):
         text = f"{made}\n{begun.replace('USED', used)}\n"
         yield f"way {text}", text

@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.jobscript import (
-    Change,
-    RemoveOption,
-    SetDirective,
-    SetJson,
-    SetOption,
-    SetVariable,
-    rewrite,
-)
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.vocabulary.errors import ConfigError, PermanentError, ScriptRefused
 from tests.jobscript import hostile_scripts
 from tests.jobscript.shell_sandbox import SCRIPTS, Run, config, parses, run
@@ -205,6 +197,8 @@ REFUSED: dict[str, tuple[str, Change, int | None, str]] = {
     "no program": ("echo hello\n", LR, None, "starts a Python program"),
     "two programs": ("python a.py --x\npython b.py --y\n", LR, 2, "lines 1 and 2 look alike"),
     "two starts": ("if true; then python x.py --lr 1\nelse python x.py --lr 2; fi\n", LR, 2, "two lists"),
+    "a start that does not show it trains": ("python x.py $A\npython x.py --lr 1\n", LR, 1, "does not get --lr"),
+    "nothing beside in one of two starts": ("python x.py $A\npython x.py --lr 1\n", SEED, 1, "no option beside"),
     "one start without": ("python x.py --lr 1\npython x.py --train-iters 5\n", LR, 2, "does not get --lr"),
     "DOS": ("python x.py \\\n --lr 1\r\n", LR, 2, "DOS"),
     "not bash": ("DATA=<path to data>\npython x.py --lr 1\n", LR, 1, "not bash"),
@@ -362,6 +356,12 @@ TAKEN: dict[str, tuple[str, Change, str, str]] = {
         SetJson(path=("a",), value=3),
         '{"a": 2}',
         '{"a": 3}',
+    ),
+    "a function that is called once its list is set": (
+        'f() { python x.py $A --fp16; }\nA="--lr 1"\nf\n',
+        LR,
+        "--lr 1",
+        "--lr 3e-5",
     ),
     "a key in a line": ('cat <<A > a\n{"a": $X}\nA\npython x.py --lr 1\n', SetJson(path=("a",), value=1), "$X", "1"),
 }

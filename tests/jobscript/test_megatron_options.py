@@ -16,9 +16,9 @@ from sentinel.jobscript.megatron_options import (
     SeqlenWarmup,
     Wanted,
     changes_at,
+    discrete_curriculum,
     megatron_changes,
 )
-from sentinel.jobscript.megatron_schedules import discrete_curriculum
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import Adaptive, FixedLinear, SeqlenSchedule
 from tests.jobscript.shell_sandbox import SCRIPTS, config, run

@@ -12,7 +12,7 @@ import pytest
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
@@ -279,3 +279,22 @@ def test_slw_is_refused_where_the_script_does_not_show_its_warmup_in_tokens() ->
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
     with pytest.raises(ConfigError, match="SLW re-sizes the LR warmup, and the script does not show how long"):
         new_scripts(without, overrides(TrainingSettings(seqlen=seqlen)))
+
+
+def test_a_lower_peak_beside_slw_is_written_with_it() -> None:
+    assert OWN.lr is not None
+    seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
+    lines = {}
+    for peak in (6e-5, 3e-5):
+        standing = TrainingSettings(lr=replace(OWN.lr, peak=peak), seqlen=seqlen)
+        lines[peak] = set(changed(new_scripts(SCRIPT, overrides(standing)).first.diff))
+    assert lines[3e-5] - lines[6e-5] == {"--lr 3e-05"}
+    assert lines[6e-5] - lines[3e-5] == set()
+
+
+def test_slw_without_an_lr_of_its_own_decays_as_the_script_does() -> None:
+    seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
+    standing = TrainingSettings(seqlen=seqlen, total_tokens=300_000_000 * 2048)
+    lines = changed(new_scripts(SCRIPT, overrides(standing)).first.diff)
+    assert f"--lr-decay-tokens {126_953_125 * 2048}" in lines
+    assert f"--train-tokens {300_000_000 * 2048}" in lines

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.jobscript.slurm_jobs import (
+    UNLIMITED,
+    JobProperties,
     Mark,
     SlurmJob,
     Submission,
@@ -18,7 +20,6 @@ from sentinel.jobscript.slurm_jobs import (
     resubmission,
     with_own_head,
 )
-from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
 
 RUNNING_TASK = SlurmJob(id="10", array="7", tasks="1", state="RUNNING")
 WAITING_TASKS = SlurmJob(id="7", array="7", tasks="2-4%1", state="PENDING")

@@ -13,15 +13,9 @@ from pathlib import Path
 from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
-from sentinel.jobscript.megatron_options import (
-    LrWarmup,
-    SeqlenWarmup,
-    Wanted,
-    changes_at,
-    megatron_changes,
-)
+from sentinel.jobscript.megatron_options import LrWarmup, SeqlenWarmup, Wanted, changes_at, megatron_changes
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.lint import new_scripts
 from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor

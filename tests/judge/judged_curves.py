@@ -21,8 +21,7 @@ from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
-from sentinel.vocabulary.sample import Sample, decode
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import Sample, ScrapedSample, decode
 
 __all__ = ["CURVES", "RECORD", "recorded", "said"]
 

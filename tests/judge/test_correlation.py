@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.signal import lfilter
 
-from sentinel.judge.analysis.correlation.axis import Axis
 from sentinel.judge.analysis.correlation.columns import correlate, correlate_readings, ratios
-from sentinel.judge.analysis.correlation.lagged import cross_correlation, n_effective
-from sentinel.judge.analysis.correlation.prewhitening import autoregression
+from sentinel.judge.analysis.correlation.lagged import Axis, autoregression, cross_correlation, n_effective
 from sentinel.judge.analysis.correlation.table import Correlations, LagProfile, correlations, holm
 from sentinel.judge.readings import Readings
 from sentinel.vocabulary.loss_ratio import LossMinimum

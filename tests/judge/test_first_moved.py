@@ -122,3 +122,13 @@ def test_samples_are_read_as_columns() -> None:
     found = first_moved_of_samples(samples, onset_step=ONSET)
     assert [(d.signal, d.first_step) for d in found.departures] == [("grad_norm", 1090)]
     assert (found.stayed, found.unjudged) == (("loss",), ())
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, -1.0, 1e300])
+def test_a_signal_that_was_exactly_0_has_moved_as_far_as_can_be_said(size: float) -> None:
+    """Of one rank, the spread over the ranks; an overflow to inf is no warning on the operator's screen."""
+    values = np.where(STEPS >= 1090, size, 0.0)
+    (only,) = first_moved({"loss_spread": values}, STEPS, onset_step=ONSET).departures
+    assert only.first_step == 1090
+    assert abs(only.deviations) > 1e7
+    assert math.copysign(1, only.deviations) == math.copysign(1, size)

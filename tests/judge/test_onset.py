@@ -16,12 +16,10 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.unhealthy_spans import UnhealthySpan, UnhealthySpans
-from sentinel.plan.decision import decide
+from sentinel.plan.decision import choose_target, decide
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.policy import Policy
-from sentinel.plan.target import choose_target
-from sentinel.vocabulary.sample import CheckpointSaved, Sample, decode
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import CheckpointSaved, Sample, ScrapedSample, decode
 from tests.plan.test_recovery_plan import DIVERGED, POLICY, incident, run
 
 PATIENT = Thresholds(outright_factor=math.inf)

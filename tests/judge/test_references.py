@@ -10,8 +10,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from sentinel.act.pinning import Pinning
-from sentinel.act.references import References
+from sentinel.act.following import References
+from sentinel.act.perform import Pinning
 from sentinel.act.watch import Watch
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.cli.status import show
@@ -22,7 +22,7 @@ from sentinel.daemon.wiring import assemble
 from sentinel.judge.events import EventKind
 from sentinel.judge.reference import Reference
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample, encode
 from tests.sources.reading import megatron

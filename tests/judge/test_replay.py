@@ -57,6 +57,7 @@ def runs(draw: st.DrawFn) -> list[Sample]:
     loss[rng.random(n) < draw(st.sampled_from([0.0, 0.0, 0.02]))] = math.nan
     grad_norm = np.exp(0.2 * rng.standard_normal(n)) * (1 + 50 * (rng.random(n) < 0.01))
     has_grad_norm, has_scale = draw(st.booleans()), draw(st.booleans())
+    l1_from = draw(st.sampled_from([0, 0, 30, 200]))  # a trainer that measures more from some step on
     gaps = rng.random(n) < draw(st.sampled_from([0.0, 0.1]))
     skipped = rng.random(n) < draw(st.sampled_from([0.0, 0.0, 0.05]))
     changes = np.cumsum(rng.random(n) < draw(st.sampled_from([0.0, 0.01])))
@@ -68,7 +69,7 @@ def runs(draw: st.DrawFn) -> list[Sample]:
             time_unix_s=math.nan,
             loss=float(loss[i]),
             grad_norm=float(grad_norm[i]) if has_grad_norm and not gaps[i] else None,
-            adam_variance_l1=float(grad_norm[i] / 2) if has_grad_norm else None,
+            adam_variance_l1=float(grad_norm[i] / 2) if has_grad_norm and i >= l1_from else None,
             loss_scale=float(65536 / 2 ** (changes[i] % 5)) if has_scale else None,
             lr=float(lr[i]),
             seqlen=int(64 * 2 ** (changes[i] % 3)),

@@ -13,10 +13,9 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from sentinel.demo.configuration import trainer_command
-from sentinel.jobscript.facts import BatchRamp, Curriculum
+from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, declared_size, minutes
 from sentinel.jobscript.given import Given, given
-from sentinel.jobscript.gpt_trainer_facts import DEFAULTS, NAMES, PRESETS
-from sentinel.jobscript.numbers_in_words import declared_parameters, declared_size, minutes
+from sentinel.jobscript.option_facts import DEFAULTS, NAMES, PRESETS
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.lint import in_its_words, lint
 from sentinel.vocabulary.errors import ConfigError

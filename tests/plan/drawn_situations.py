@@ -13,9 +13,8 @@ from sentinel.judge.verdict import Context
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WriterSeen
+from sentinel.plan.observation import AttemptSeen, Checkpoint, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Free
 from sentinel.vocabulary.pacing import (
@@ -27,7 +26,7 @@ from sentinel.vocabulary.pacing import (
     MetricSchedule,
     RandomLtdSchedule,
 )
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 __all__ = ["OURS", "Drawn"]
 

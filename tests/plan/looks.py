@@ -9,7 +9,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.incident_events import Event
+from sentinel.plan.incident import Event
 from sentinel.plan.look import Look, Memory
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.plan.test_recovery_plan import incident, run

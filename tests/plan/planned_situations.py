@@ -16,13 +16,12 @@ from sentinel.judge.verdict import Verdict, VerdictKind, judge
 from sentinel.plan.actions import describe
 from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.forecast import coming_saves
+from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, Wait, digest_of
 from sentinel.plan.liveness import life_of
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import JobsSeen, RunState
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import price, unconfirmed
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.restart import plan_hang, plan_restart
 from sentinel.plan.rollback import Plan, plan_rollback

@@ -9,9 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.act.ledger import Ledger
 from sentinel.act.past import evidence
-from sentinel.act.perform import execute
+from sentinel.act.perform import Ledger, execute
 from sentinel.judge.history import History
 from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.series import Series
@@ -19,8 +18,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action, CutTensorBoard, PointLatest, QuarantineCheckpoints, StartJob, WriteOverrides
 from sentinel.plan.incident import Approval
-from sentinel.plan.incident_events import OnsetReadings, closed
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import OnsetReadings, closed, fold
 from sentinel.plan.look import Look, Memory, Outcome, started_for
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
@@ -220,7 +218,7 @@ class World:
             starts_unix_s=tuple(e["time_unix_s"] for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
         )
-        onset = OnsetReadings(best_mean=3.6, consumed_samples=49 * 16, batch_samples=16)
+        onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
         found = Look(
             history=self.history,
             series=_SERIES,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.plan.liveness import hindered, life_of
-from sentinel.plan.observation import JobsSeen, RunState, WriterSeen
-from sentinel.plan.witnesses import AttemptSeen, Fate, Life, Sign
+from sentinel.plan.observation import AttemptSeen, Fate, JobsSeen, Life, RunState, Sign, WriterSeen
 
 ALIVE = Fate(life=Life.ALIVE, sentence="Slurm shows job 7 as RUNNING")
 ENDED = Fate(life=Life.GONE, sentence="Slurm shows job 7 as FAILED")

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sentinel.jobscript.script_changes import CARRIED
-from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.decision import decide
 from sentinel.plan.ladder import Rung
 from sentinel.plan.manual import Wanted, plan_by_hand
-from sentinel.plan.mitigation import plain_overrides
+from sentinel.plan.mitigation import changed_keys, plain_overrides
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Outcome
 from sentinel.plan.policy import Policy

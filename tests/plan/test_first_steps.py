@@ -12,7 +12,7 @@ from sentinel.act.past import Past
 from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.incident_events import Event
+from sentinel.plan.incident import Event
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.policy import Policy

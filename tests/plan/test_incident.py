@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.act.ledger import Ledger
+from sentinel.act.perform import Ledger
 from sentinel.act.undo import undo_incident
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import incident_events as events
 from sentinel.plan.actions import QuarantineCheckpoints, StartJob, to_json
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Incident, Rollback
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident import Incident, Proof, Rollback
+from sentinel.plan.incident_events import fold
 from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.proof_value import Proof
 from sentinel.plan.sentences import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
 from sentinel.vocabulary.numbers import dump_json, load_object

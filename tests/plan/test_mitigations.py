@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.plan.applicability import changed_keys
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Rollback
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
-from sentinel.plan.mitigation import changes, overrides_for, plain_overrides
+from sentinel.plan.mitigation import changed_keys, changes, overrides_for, plain_overrides
 from sentinel.plan.proof import prove
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
@@ -35,8 +34,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted
-from sentinel.vocabulary.skipping import SkippedRange
-from sentinel.vocabulary.training_settings import OptimizerSettings
+from sentinel.vocabulary.training_settings import OptimizerSettings, SkippedRange
 
 EARLIER = SkippedRange(begin=64, end=96, reseeds=((0, 3),))
 BASELINE = Baseline(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.price import price, unconfirmed
+from sentinel.plan.forecast import price, unconfirmed
 from sentinel.vocabulary.overrides import Anchor, Once, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from tests.plan.test_recovery_plan import decision, run

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from sentinel.plan.baseline import Baseline, baseline_of
-from sentinel.plan.evidence import Evidence, find
-from sentinel.plan.incident import Rollback
-from sentinel.plan.known_options import setting_of
+from sentinel.plan.evidence import Evidence, find, setting_of
+from sentinel.plan.incident import Proof, Rollback, failure
 from sentinel.plan.proof import Check, outcome, prove, unreported
-from sentinel.plan.proof_value import Proof, failure
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (
@@ -27,7 +25,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted, Sample, decode, encode
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 ID = "incident-2-r1"
 OLD = SkippedRange(begin=64, end=96, reseeds=((0, 3),))

@@ -23,16 +23,15 @@ from sentinel.plan.actions import (
     describe,
 )
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.decision import decide, plan_recovery
+from sentinel.plan.decision import choose_target, decide, plan_recovery
+from sentinel.plan.forecast import price
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.ladder import Rung
 from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WriterSeen
 from sentinel.plan.policy import Policy
-from sentinel.plan.price import price
 from sentinel.plan.restart import plan_hang, plan_restart
 from sentinel.plan.rollback import plan_rollback
-from sentinel.plan.target import choose_target
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.pacing import LrSchedule

@@ -16,16 +16,14 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, StopJob, VerifyCheckpoint
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
-from sentinel.plan.incident import Approval, Incident, Proposal, Rollback, Wait, digest_of
+from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
 from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Failure, Memory, Outcome
-from sentinel.plan.observation import JobsSeen, WriterSeen
+from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
 from sentinel.plan.policy import Mode, Policy
-from sentinel.plan.proof_value import Proof
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
-from sentinel.plan.witnesses import AttemptSeen, Sign
 from sentinel.vocabulary.sample import RunStarted, Sample
 from tests.plan.looks import DOWN, FINISHED, HEALTHY, STALLED, history, look
 from tests.plan.test_recovery_plan import DIVERGED, checkpoint, decision, incident, run
@@ -381,7 +379,7 @@ def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode
 
 
 def test_an_incident_is_opened_with_the_readings_of_its_onset() -> None:
-    found = look(verdict=DIVERGED, onset=OnsetReadings(best_mean=3.6, consumed_tokens=9, consumed_samples=7))
+    found = look(verdict=DIVERGED, onset=OnsetReadings(best_mean=3.6, onset_tokens=9, onset_samples=7))
     assert opens_incident(found)
     (opened,) = next_turn(found, OBSERVE).records
     assert {

@@ -14,9 +14,8 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan import incident_events as events
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.decision import decide, has_not_healed, onset_past, plan_recovery
-from sentinel.plan.incident import Incident, Wait
-from sentinel.plan.incident_events import Event
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident import Event, Incident, Wait
+from sentinel.plan.incident_events import fold
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.manual import Wanted, plan_by_hand

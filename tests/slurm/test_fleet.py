@@ -17,6 +17,8 @@ from sentinel.daemon.run_files import config_path
 from tests.e2e.test_fleet import Folder, verdict
 from tests.slurm.cluster import Cluster, until
 
+pytestmark = pytest.mark.full
+
 RUNS = 12
 ASKED_EVERY_S = 1.0
 HELD_S = 10.0

@@ -176,6 +176,7 @@ def test_what_can_not_be_changed_safely_is_refused_by_its_line_and_the_run_stays
     assert not run.launcher.look(started(job)).prepared
 
 
+@pytest.mark.full
 def test_watch_carries_a_rung_out_through_the_script(cluster: Cluster, diverged: Path, tmp_path: Path) -> None:
     """From the verdict to what the trainer gets: a run that has diverged, whose job takes options.
 

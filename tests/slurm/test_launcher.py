@@ -428,6 +428,7 @@ def _as_nobody(command: Sequence[str]) -> list[str]:
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
 
 
+@pytest.mark.full
 def test_a_controller_that_is_down_leaves_everything_unknown(run: Run) -> None:
     job = run.submit()
     running(run, job)

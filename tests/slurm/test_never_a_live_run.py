@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.slurm.client import Answer, run_command
-from sentinel.plan.witnesses import Life
+from sentinel.plan.observation import Life
 from sentinel.vocabulary.sample import RunStarted
 from tests.e2e.live_trainer import attempts, build, configure, events, files, sentinel
 from tests.slurm.cluster import Cluster, until

@@ -16,6 +16,8 @@ import pytest
 from tests.hooks.trainer import command, losses, starts, train
 from tests.slurm.cluster import START_SOON, Cluster, until
 
+pytestmark = pytest.mark.full
+
 WORDS = ("--steps", "60", "--save-interval", "10", "--run", "small")
 HELD_AT = 35
 TRAINER = f"""\

@@ -17,7 +17,7 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.demo.configuration import trainer_command, write_configuration
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import RunFinished
 from tests.adapters.servers import running
 from tests.hooks.trainer import records, starts
@@ -143,7 +143,7 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "after", [n if n % 4 == 3 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
+    "after", [n if n % 8 == 3 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
 )
 def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
     cluster: Cluster, ill: Path, after: int
@@ -154,8 +154,9 @@ def test_a_daemon_killed_between_any_two_actions_is_taken_up_by_the_next(
     carried_out(cluster, ill)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "after", [n if n % 8 == 5 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
+    "after", [n if n % 8 == 5 else pytest.param(n, marks=pytest.mark.soak) for n in range(1, RECORDS + 1)]
 )
 def test_a_controller_that_goes_away_between_any_two_actions_is_waited_for(
     cluster: Cluster, ill: Path, after: int
@@ -221,6 +222,7 @@ def test_a_submission_that_slurm_would_refuse_is_found_before_the_watch_begins_a
     assert (ill / "checkpoints" / "latest").read_text() == "global_step240"
 
 
+@pytest.mark.full
 def test_a_head_that_never_reports_its_start_is_not_excused_by_the_tasks_that_wait_behind_it(
     cluster: Cluster, ill: Path
 ) -> None:

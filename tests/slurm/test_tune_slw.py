@@ -6,9 +6,13 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_recovery import job_script
 from tests.tune.runs import SENTINEL, configuration, environment, trainer
+
+pytestmark = pytest.mark.full
 
 
 def test_probes_are_jobs_and_the_run_that_waits_in_the_queue_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:

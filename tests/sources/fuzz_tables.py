@@ -20,7 +20,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["sentinel"]):
-    from sentinel.sources import parquet_table
+    from sentinel.sources import arrow_tables
     from sentinel.sources.opening import open_columns
     from sentinel.vocabulary.errors import SentinelError
     from sentinel.vocabulary.sample import Sample, encode
@@ -86,5 +86,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("ARROW_NUM_THREADS", "1")
-    parquet_table._unpacked = unpacked_here
+    arrow_tables._unpacked = unpacked_here
     main()

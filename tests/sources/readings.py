@@ -9,9 +9,9 @@ from typing import Any
 
 from sentinel.judge.readings import Readings
 from sentinel.sources import parquet_child
+from sentinel.sources.arrow_tables import UnreadableError
 from sentinel.sources.column_source import ColumnSource
 from sentinel.sources.opening import open_columns
-from sentinel.sources.parquet_table import UnreadableError
 
 NAN = "nan"
 """Stands for nan in what is compared, since nan is not equal to itself."""
@@ -47,7 +47,7 @@ def column(samples: list[dict[str, Any]], *names: str) -> list[Any]:
 
 
 def unpacked_here(path: Path, columns: Sequence[str] = ()) -> Iterator[Any]:
-    """Stands for `parquet_table._unpacked` where a test reads a great many tables: without the process of its own."""
+    """Stands for `arrow_tables._unpacked` where a test reads a great many tables: without the process of its own."""
     try:
         yield from parquet_child.batches(str(path), columns)
     except parquet_child.DAMAGE as error:

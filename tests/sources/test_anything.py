@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.sources import parquet_table
+from sentinel.sources import arrow_tables
 from sentinel.sources.opening import open_columns
 from sentinel.vocabulary.errors import SentinelError
 from sentinel.vocabulary.numbers import to_json
@@ -50,7 +50,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module", autouse=True)
 def _without_a_process_for_each_table() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_table, "_unpacked", unpacked_here)
+        patch.setattr(arrow_tables, "_unpacked", unpacked_here)
         yield
 
 

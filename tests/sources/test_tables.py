@@ -202,7 +202,7 @@ def test_ranks_are_joined_over_many_chunks_and_a_rank_that_falls_silent_is_not_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sentinel.sources.row_merge.CHUNK_ROWS", 64)
-    monkeypatch.setattr("sentinel.sources.csv_table._BLOCK_BYTES", 256)
+    monkeypatch.setattr("sentinel.sources.arrow_tables._BLOCK_BYTES", 256)
     assert source_module.CHUNK_ROWS == 1 << 16
     rows = [f"{step},{rank},{rank}" for step in range(1, 1001) for rank in range(2 if step <= 500 else 1)]
     samples = told(only(written(tmp_path / "a.csv", "step,rank,loss", *rows)))
@@ -278,7 +278,7 @@ def test_rows_are_told_apart_wherever_a_block_ends(tmp_path: Path, monkeypatch: 
     path = tmp_path / "a.csv"
     path.write_text("step,loss\n" + "".join(f"# {i}, of no use, {i}\n{i},{2 + i / 8}\n{i},x\n\n" for i in range(50)))
     for block_bytes in (16, 64, 1 << 21):
-        monkeypatch.setattr("sentinel.sources.csv_table._BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr("sentinel.sources.arrow_tables._BLOCK_BYTES", block_bytes)
         source = only(path)
         assert column(told(source), "step", "loss") == [(i, 2 + i / 8) for i in range(50)]
         assert [line for line, _ in source.first_unreadable] == [4 + 4 * i for i in range(20)]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.vocabulary.numbers import dump_json
-from sentinel.vocabulary.run_started import RunStarted
-from sentinel.vocabulary.sample import LayerVariance, Record, RunFinished, Sample, encode
+from sentinel.vocabulary.sample import LayerVariance, Record, RunFinished, RunStarted, Sample, encode
 
 HOSTILE = "</script ></script><script>window.broken=1</script><img src=x onerror='window.broken=1'><!--"
 

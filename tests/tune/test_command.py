@@ -8,10 +8,9 @@ import pytest
 
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import read_command, read_text
-from sentinel.plan.slw_tuning import Tuning
+from sentinel.plan.policy import Tuning
 from sentinel.tune.command import Folders, command_of, options_for_own_trainer, script_of
-from sentinel.tune.search import Pacing
-from sentinel.tune.task import task_of
+from sentinel.tune.search import Pacing, task_of
 from sentinel.vocabulary.errors import ConfigError
 
 RUN = Path("/data/tr8")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.tune.fluctuation import Curve, perplexity, perplexity_ratio
-from sentinel.tune.reading import Reading
+from sentinel.tune.reading import Curve, Reading, perplexity, perplexity_ratio
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import Record, RunFinished, RunStarted, Sample, Validation
 

@@ -13,12 +13,10 @@ from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.jobscript.facts import Facts
 from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.slw_tuning import Tuning
-from sentinel.tune.probe import Probe
+from sentinel.plan.policy import Tuning
 from sentinel.tune.record import Life, Record
-from sentinel.tune.search import Pacing
-from sentinel.tune.task import task_of
-from sentinel.tune.tuner import Tuner
+from sentinel.tune.search import Pacing, task_of
+from sentinel.tune.tuner import Probe, Tuner
 from sentinel.vocabulary.errors import ConfigError, PermanentError, SlurmUnavailable
 from sentinel.vocabulary.overrides import decode_overrides
 from sentinel.vocabulary.sample import Record as Line

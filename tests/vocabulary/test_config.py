@@ -14,7 +14,7 @@ from sentinel.config import Config, load_config, template
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import ranges_of
+from sentinel.vocabulary.numbers import ranges_of
 
 RUN = '[run]\nname = "a"\ncheckpoints = "c"\n'
 

@@ -163,6 +163,7 @@ def answer(*arguments: str) -> str:
 )
 @example(lines=[SAMPLE | {"global_step": 10**400}], events=[], overrides=[OVERRIDES], command=["status"])
 @example(lines=journal(), events=[OPENED | {"time_unix_s": 1e300}], overrides=[OVERRIDES], command=["chronicle"])
+@example(lines=journal(), events=[OPENED, DECIDED | {"changes": [[]]}], overrides=[OVERRIDES], command=["chronicle"])
 @example(
     lines=[*journal(), SAMPLE | {"time_unix_s": 1e12}], events=[], overrides=[OVERRIDES], command=["watch", "--once"]
 )

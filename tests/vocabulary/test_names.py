@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.approvals import Approvals
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.incident_log import IncidentLog
-from sentinel.adapters.overrides_file import OverridesFile
-from sentinel.adapters.slurm.records import JobRecords, Submissions
+from sentinel.adapters.slurm.records import JobRecords
+from sentinel.adapters.slurm.submissions import Submissions
+from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import load_config
 from sentinel.plan.incident import Approval

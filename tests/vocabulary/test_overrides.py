@@ -36,7 +36,7 @@ from sentinel.vocabulary.pacing import (
     RandomLtdSchedule,
 )
 from sentinel.vocabulary.sample import RunStarted, decode, encode
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 WHOLE = st.integers(0, 10**12)
 SHARE = st.floats(0, 1, exclude_max=True)

@@ -34,7 +34,7 @@ AREAS: tuple[Area, ...] = (
     Area(
         name="job script",
         code=("sentinel/jobscript/*.py",),
-        tests=("tests/jobscript", "tests/lint/test_lint_reading.py", "tests/lint/test_lint_command.py"),
+        tests=("tests/jobscript", "tests/lint"),
     ),
     Area(
         name="lock",

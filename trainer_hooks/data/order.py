@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.data.pool import Pace, Progress
 from trainer_hooks.data.sampler import CurriculumSampler, is_in
 

@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from sentinel.vocabulary.exemplar import exemplar
 from sentinel.vocabulary.metrics import (
     COUNTERS,
     HOOK_ERRORS,
@@ -27,6 +26,7 @@ from sentinel.vocabulary.metrics import (
     WINDOW_MAXIMA,
     Exported,
     all_metrics,
+    exemplar,
 )
 from sentinel.vocabulary.sample import LayerVariance, Sample
 

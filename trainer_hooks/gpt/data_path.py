@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import ConfigError, DataError
 from sentinel.vocabulary.pacing import CurriculumSchedule
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.data.deepspeed_format import read_deepspeed
 from trainer_hooks.data.index import MANIFEST, Index
 from trainer_hooks.data.order import CurriculumOrder

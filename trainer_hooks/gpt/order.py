@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 
 __all__ = ["DataOrder", "Draw", "Reseed"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import DataOrder, Reseed
 
 __all__ = ["TrainOrder", "why_not_ordered"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.skipping import SkippedRange
+from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import Reseed
 
 __all__ = ["Fed", "Progress"]

@@ -1,15 +1,14 @@
 """A save folder: what is there, whether it is whole, and moving it aside. Never deletes, never unpickles.
 
-The way of the data: a name (`layouts`) → a cheap look (`looks`: `shards`) → of a target everything (`walk`, `declared`,
-`reading`: `members`, `archive`, `pickled`) → a judgement (`verify`, `manifest_file`) → moves (`trackers`, `quarantine`,
-`pins`, and `claim`: by one state folder alone). `folder` puts them behind one class.
+The data's path: a name (`layouts`) → a cheap look (`looks`) → of a target everything (`walk`, `declared`, `reading`:
+`archive`, `pickled`) → a judgement (`verify`) → moves (`trackers`, `quarantine`, `pins`, and `claim`: by one state
+folder alone). `folder` puts them behind one class.
 """
 
 from sentinel.adapters.checkpoints.claim import Claim
-from sentinel.adapters.checkpoints.folder import Checkpoints, write_manifest
-from sentinel.adapters.checkpoints.manifest_file import MANIFESTS
+from sentinel.adapters.checkpoints.folder import Checkpoints, room_for, write_manifest
 from sentinel.adapters.checkpoints.pins import PINNED
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE
-from sentinel.adapters.checkpoints.room import Room, room_for
+from sentinel.adapters.checkpoints.verify import MANIFESTS
 
-__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Claim", "Room", "room_for", "write_manifest"]
+__all__ = ["MANIFESTS", "PINNED", "QUARANTINE", "Checkpoints", "Claim", "room_for", "write_manifest"]

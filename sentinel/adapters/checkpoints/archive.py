@@ -1,4 +1,5 @@
-"""The parts of a checkpoint's file, found without unpickling: torch's zip archives, safetensors, DCP's pieces."""
+"""The members of a checkpoint's file, found without unpickling (torch's zip archives, safetensors, DCP's pieces) and
+checked while the file's bytes are read, once: CRC-32, and whether floats hold nan."""
 
 from __future__ import annotations
 
@@ -6,24 +7,22 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Persistent, PickleError, read_pickle
-from sentinel.adapters.checkpoints.shown import shown
+import numpy as np
+import numpy.typing as npt
+
+from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Global, Persistent, PickleError, read_pickle
+from sentinel.adapters.checkpoints.walk import shown
 from sentinel.vocabulary.numbers import json_too_large
 
-__all__ = ["Member", "UnsoundError", "Window", "dcp_members", "pickle_of", "safetensors_members", "torch_members"]
-
+# What torch.save began a file with before torch 1.6.
 _LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""What torch.save began a file with before torch 1.6."""
-
-_LARGEST_DIRECTORY = 16 << 20
-"""Of a zip archive: that of 200,000 storages. Each of its entries becomes an object."""
-_LARGEST_HEADER = 100_000_000
-"""The limit of the safetensors library itself."""
-
+_LARGEST_DIRECTORY = 16 << 20  # of a zip archive: that of 200,000 storages; each of its entries becomes an object
+_LARGEST_HEADER = 100_000_000  # the limit of the safetensors library itself
+_LOCAL_HEADER_BYTES = 30
 _STORAGES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
@@ -34,8 +33,16 @@ _STORAGES = {
 }
 _SAFETENSORS = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "C64": "float32"}
 
+# The infinities' bit patterns, and the integers to read them as: what lies beyond is nan (IEEE 754).
+_NAN_BEYOND: dict[str, tuple[type[np.signedinteger], type[np.unsignedinteger], int, int]] = {
+    "float16": (np.int16, np.uint16, 0x7C00, 0xFC00),
+    "bfloat16": (np.int16, np.uint16, 0x7F80, 0xFF80),
+    "float32": (np.int32, np.uint32, 0x7F80_0000, 0xFF80_0000),
+    "float64": (np.int64, np.uint64, 0x7FF0_0000_0000_0000, 0xFFF0_0000_0000_0000),
+}
 
-class UnsoundError(ValueError):
+
+class UnsoundError(Exception):
     """What is wrong with a file, as a sentence that begins after the file's name."""
 
 
@@ -44,44 +51,30 @@ class Member:
     """A run of bytes in a file that can be checked by itself."""
 
     name: str
-    position: int
-    """Where it begins in the file: its local header in a zip archive, its first byte in safetensors."""
-
+    position: int  # where it begins in the file: its local header in a zip archive, its first byte in safetensors
     size_bytes: int
-    crc: int | None
-    """CRC-32 of its bytes; None where the format has none."""
-
-    zipped: bool
-    """Whether a local header of its own length stands before its bytes."""
-
-    floats: str | None
-    """float32, float64, float16 or bfloat16 where it holds such numbers and nothing else."""
+    crc: int | None  # CRC-32 of its bytes; None where the format has none
+    zipped: bool  # a local header of its own length stands before its bytes
+    floats: str | None  # float32, float64, float16 or bfloat16 where it holds such numbers and nothing else
 
 
-class Window(io.RawIOBase):
+class _Window(io.RawIOBase):
     """A part of an open file as a file of its own; a read beyond what any checkpoint needs is refused."""
 
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__()
         self._descriptor, self._start, self._size, self._at = descriptor, start, size, 0
-        self.most = _LARGEST_DIRECTORY
-        """Bytes that a read may ask for."""
+        self.most = _LARGEST_DIRECTORY  # bytes per read
 
     def seekable(self) -> bool:
         return True
 
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(f"a seek to {base + offset}")
-        self._at = base + offset
-        return self._at
+        at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset
+        if at < 0:
+            raise OSError(f"a seek to {at}")
+        self._at = at
+        return at
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._at)
@@ -96,12 +89,11 @@ class Window(io.RawIOBase):
 def torch_members(descriptor: int, start: int, size: int, *, digested: bool = False) -> Iterator[Member]:
     """The members of what torch.save wrote into this part of a file, by position. UnsoundError.
 
-    digested: whether the whole file is held against a digest: then one of before torch 1.6 can be verified, too.
+    digested: whether the whole file is compared with a digest: only then one of before torch 1.6 can be verified.
     """
-    head = os.pread(descriptor, len(_LEGACY), start)
-    if head == _LEGACY and digested:
-        return
-    if head == _LEGACY:
+    if os.pread(descriptor, len(_LEGACY), start) == _LEGACY:
+        if digested:
+            return
         raise UnsoundError("it has torch's format from before 1.6, which has no checksums: it can't be verified")
     with _zip(descriptor, start, size) as archive:
         infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
@@ -111,18 +103,12 @@ def torch_members(descriptor: int, start: int, size: int, *, digested: bool = Fa
             raise UnsoundError(f"{shown(info.filename)} is compressed or encrypted, which torch.save does not do")
         if info.compress_size != info.file_size:
             raise UnsoundError(f"{shown(info.filename)} has two sizes, {info.compress_size} and {info.file_size} bytes")
-        yield Member(
-            name=info.filename,
-            position=start + info.header_offset,
-            size_bytes=info.file_size,
-            crc=info.CRC,
-            zipped=True,
-            floats=storages.get(info.filename),
-        )
+        where, name, floats = start + info.header_offset, info.filename, storages.get(info.filename)
+        yield Member(name=name, position=where, size_bytes=info.file_size, crc=info.CRC, zipped=True, floats=floats)
 
 
 def pickle_of(descriptor: int, size: int) -> bytes | None:
-    """The pickle that a file of torch.save consists of, unexecuted; None where it can't be got at."""
+    """The pickle that a file of torch.save consists of, unexecuted; None where it can't be read."""
     try:
         with _zip(descriptor, 0, size) as archive:
             return _pickle(archive)[1]
@@ -131,7 +117,7 @@ def pickle_of(descriptor: int, size: int) -> bytes | None:
 
 
 def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
-    """The tensors of a safetensors file, by position, after its header was held against its size. UnsoundError."""
+    """The tensors of a safetensors file, by position, after its header was compared with its size. UnsoundError."""
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     if size < 8 or length > min(size - 8, _LARGEST_HEADER):
         raise UnsoundError(f"its header would have {length} bytes, and the file has {size}")
@@ -139,14 +125,17 @@ def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
         text = os.pread(descriptor, length, 8)
         if (why := json_too_large(text)) is not None:
             raise UnsoundError(f"its header {why}")
-        header = json.loads(text)
-        tensors = sorted(_tensor(name, entry) for name, entry in header.items() if name != "__metadata__")
-    except UnsoundError:
-        raise
+        tensors = []
+        for name, entry in json.loads(text).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                if (type(begin), type(end)) != (int, int):
+                    raise TypeError
+                tensors.append((begin, end, name, str(entry["dtype"])))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UnsoundError(f"its header is not safetensors': {type(error).__name__}") from error
     at = 0
-    for begin, end, name, kind in tensors:
+    for begin, end, name, kind in sorted(tensors):
         if begin != at or end < begin:
             raise UnsoundError(f"{shown(name)} should begin at {at}, and its header says {begin} to {end}")
         at = end
@@ -165,7 +154,7 @@ def dcp_members(descriptor: int, pieces: Sequence[tuple[int, int]]) -> Iterator[
 
 
 def _zip(descriptor: int, start: int, size: int) -> zipfile.ZipFile:
-    window = Window(descriptor, start, size)
+    window = _Window(descriptor, start, size)
     try:
         archive = zipfile.ZipFile(window)
         window.most = LARGEST_BYTES  # its pickle is read whole
@@ -182,11 +171,9 @@ def _storages(archive: zipfile.ZipFile) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         for seen in read_pickle(data):
-            if not isinstance(seen, Persistent) or not isinstance(seen.id, tuple) or len(seen.id) < 3:
-                continue
-            kind, key = _STORAGES.get(getattr(seen.id[1], "name", "")), seen.id[2]
-            if kind is not None and isinstance(key, str):
-                found[f"{prefix}data/{key}"] = kind
+            match seen:
+                case Persistent((_, Global(_, kind), str(key), *_)) if kind in _STORAGES:
+                    found[f"{prefix}data/{key}"] = _STORAGES[kind]
     except PickleError:
         return {}  # its CRC is checked all the same; only the search for nan is not possible
     return found if _little_endian(archive, prefix) else {}
@@ -200,9 +187,8 @@ def _pickle(archive: zipfile.ZipFile) -> tuple[str, bytes | None]:
 
 
 def _little_endian(archive: zipfile.ZipFile, prefix: str) -> bool:
-    try:
-        info = archive.getinfo(f"{prefix}byteorder")
-    except KeyError:
+    info = next((i for i in archive.infolist() if i.filename == f"{prefix}byteorder"), None)
+    if info is None:
         return True  # written before torch 2.1
     return info.compress_type == 0 and info.file_size < 16 and _content(archive, info) == b"little"
 
@@ -214,8 +200,80 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         raise UnsoundError(f"{shown(info.filename)} can't be read: {error}") from error
 
 
-def _tensor(name: str, entry: dict[str, Any]) -> tuple[int, int, str, str]:
-    begin, end = entry["data_offsets"]
-    if type(begin) is not int or type(end) is not int:
-        raise TypeError
-    return begin, end, name, str(entry["dtype"])
+def holds_nan(data: memoryview, floats: str) -> bool:
+    """Whether any of the little-endian numbers is nan. Infinities are none: masks are made of them.
+
+    Read as signed integers every positive nan is larger than +inf, and read as unsigned ones every negative nan is
+    larger than -inf: two maxima, without a temporary, at memory speed, and for bfloat16 too, which numpy does not know.
+    """
+    signed, unsigned, beyond, beyond_negative = _NAN_BEYOND[floats]
+    numbers: npt.NDArray[np.signedinteger] = np.frombuffer(data, dtype=np.dtype(signed).newbyteorder("<"))
+    if not numbers.size:
+        return False
+    negative = numbers.view(np.dtype(unsigned).newbyteorder("<"))
+    return int(numbers.max()) > beyond or int(negative.max()) > beyond_negative
+
+
+class MemberChecks:
+    """The checks of one file's members; `feed` takes its bytes from the first to the last."""
+
+    def __init__(self, descriptor: int, size: int, members: Iterator[Member], *, crcs: bool) -> None:
+        self._descriptor, self._size, self._members, self._crcs = descriptor, size, members, crcs
+        self._member: Member | None = None
+        self._start: int | None = None  # of the member's data; None until it is known
+        self._ended_at = self._crc = 0
+        self._rest = b""  # a number that the last piece broke off in
+        self._advance()
+
+    def feed(self, position: int, view: memoryview) -> None:
+        """The next bytes, which begin at this position of the file. UnsoundError when a member is not whole."""
+        end = position + len(view)
+        while (member := self._member) is not None and member.position < end:
+            if self._start is None:
+                self._start = self._data_start(member)
+            stop = self._start + member.size_bytes
+            low, high = max(self._start, position), min(stop, end)
+            piece = view[low - position : high - position]
+            if self._crcs and member.crc is not None:
+                self._crc = zlib.crc32(piece, self._crc)
+            if member.floats is not None and self._holds_nan(piece, member.floats):
+                raise UnsoundError(f"{shown(member.name)} ({member.floats}) holds nan")
+            if stop > end:
+                return
+            if self._crcs and member.crc is not None and self._crc != member.crc:
+                raise UnsoundError(f"{shown(member.name)} has a CRC that does not match: a bit was flipped")
+            self._ended_at = stop
+            self._advance()
+
+    def _advance(self) -> None:
+        self._member = next(self._members, None)
+        self._start, self._crc, self._rest = None, 0, b""
+        if self._member is not None and self._member.position < self._ended_at:
+            raise UnsoundError(f"{shown(self._member.name)} overlaps the member before it")
+
+    def _data_start(self, member: Member) -> int:
+        start = member.position
+        if member.zipped:
+            header = os.pread(self._descriptor, _LOCAL_HEADER_BYTES, start)
+            if len(header) < _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04":
+                raise UnsoundError(f"{shown(member.name)} is not where the archive's directory says")
+            start += _LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little")
+            start += int.from_bytes(header[28:30], "little")
+        if start + member.size_bytes > self._size:
+            raise UnsoundError(f"{shown(member.name)} ends beyond the end of the file")
+        return start
+
+    def _holds_nan(self, piece: memoryview, floats: str) -> bool:
+        """The numbers that lie whole in the piece, and the one that the last piece broke off in."""
+        width = np.dtype(_NAN_BEYOND[floats][0]).itemsize
+        found = False
+        if self._rest:
+            lacks = width - len(self._rest)
+            whole = self._rest + bytes(piece[:lacks])
+            piece = piece[lacks:]
+            found = len(whole) == width and holds_nan(memoryview(whole), floats)
+            self._rest = whole if len(whole) < width else b""
+        if tail := len(piece) % width:
+            self._rest = bytes(piece[len(piece) - tail :])
+            piece = piece[: len(piece) - tail]
+        return found or holds_nan(piece, floats)

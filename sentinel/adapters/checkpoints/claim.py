@@ -14,35 +14,31 @@ from sentinel.durable import make_folders, os_errors_named, sync_folder, write_a
 from sentinel.vocabulary.errors import LineError, NotOurCheckpoints, QuarantineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["Claim"]
-
 
 class Claim:
     """SAVE_FOLDER/.sentinel-quarantine/state-folder.json against STATE_DIR/identity.json.
 
-    The lock is of one state folder; two of them, with one save folder, would each act on the other's checkpoints. A
-    copied state folder carries the same identity: it is told by its inode, which a rename and another mount point keep.
+    The lock is of one state folder; two of them with one save folder would each act on the other's checkpoints. A
+    copied state folder has the same identity but another inode, which a rename and another mount point keep.
     """
 
     def __init__(self, checkpoints: Path, state_dir: Path) -> None:
-        self._folder = checkpoints
-        self._path = checkpoints / QUARANTINE / "state-folder.json"
-        self._state_dir = state_dir
-        self._identity = state_dir / "identity.json"
+        self._folder, self._path = checkpoints, checkpoints / QUARANTINE / "state-folder.json"
+        self._state_dir, self._identity = state_dir, state_dir / "identity.json"
         self._mine: dict[str, Any] | None = None
 
     def problem(self) -> str | None:
         """Why this state folder may not act on these checkpoints, as a sentence; None where it may. Looks only."""
         with os_errors_named(self._path):
             there = _read(self._path)
-            if there is None or _is_same(there, self._facts((_read(self._identity) or {}).get("id"))):
+            if there is None or _is_same(there, self._facts()):
                 return None
         return str(self._refusal(there))
 
     def keep(self) -> None:
         """Records this state folder where no other is on record, under the run's lock; else NotOurCheckpoints.
 
-        Asked before each action. A save folder that is not there yet is recorded once it is.
+        Called before each action. A save folder that does not exist yet is recorded once it does.
         """
         if not self._folder.is_dir():
             return
@@ -67,13 +63,12 @@ class Claim:
         if _read(self._identity) is None:
             with contextlib.suppress(FileExistsError):
                 _write_first(self._identity, {"id": secrets.token_hex(16)})
-        return self._facts((_read(self._identity) or {}).get("id"))
+        return self._facts()
 
-    def _facts(self, identity: object) -> dict[str, Any]:
-        try:
+    def _facts(self) -> dict[str, Any]:
+        identity, inode = (_read(self._identity) or {}).get("id"), 0
+        with contextlib.suppress(OSError):
             inode = self._state_dir.stat().st_ino
-        except OSError:
-            inode = 0
         where = {"state_dir": str(self._state_dir.resolve()), "host": socket.gethostname(), "inode": inode}
         return {"id": identity, **where}
 
@@ -92,7 +87,7 @@ def _is_same(there: dict[str, Any], mine: dict[str, Any]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """None where it is not there; empty where it is no record of sentinel's."""
+    """None where it is not there; empty where it is not a JSON object."""
     try:
         return load_object(bounded.read_text(path, bounded.SECRET_BYTES, errors="replace"))
     except (FileNotFoundError, NotADirectoryError):

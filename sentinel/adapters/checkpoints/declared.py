@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sentinel.adapters.checkpoints.archive import UnsoundError, pickle_of
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, Layout
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, Layout, optimizer_shards
 from sentinel.adapters.checkpoints.pickled import LARGEST_BYTES, Entry, PickleError, read_pickle
 from sentinel.adapters.checkpoints.reading import Pieces, open_plain
-from sentinel.adapters.checkpoints.shards import OPTIMIZER_SHARD
-from sentinel.adapters.checkpoints.shown import shown
-from sentinel.adapters.checkpoints.walk import Contents
+from sentinel.adapters.checkpoints.walk import Contents, shown
 from sentinel.vocabulary.numbers import json_too_large
 
-__all__ = ["Declared", "declared", "lacks_optimizer_shards"]
-
-_DATA_RANKS = "dp_world_size"
-_TENSOR_RANKS = "tensor_model_parallel_size"
 _PIPELINE_RANKS = ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size")
 _LARGEST_METADATA_BYTES = 8 * LARGEST_BYTES
 _MOST_RANKS = 1_000_000
@@ -31,21 +25,16 @@ _MOST_RANKS = 1_000_000
 class Declared:
     """What was found in the checkpoint about the checkpoint."""
 
-    problem: str | None = None
-    """What it says is there, and is not; as a sentence."""
-
-    ranks_known: bool = False
-    """Whether it says of how many ranks it is: then siblings need not be asked."""
-
+    problem: str | None = None  # what it declares and lacks, as a sentence
+    ranks_known: bool = False  # it declares of how many ranks it is: no comparison with siblings is needed
     pieces: Pieces = field(default_factory=dict)
 
 
 def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
-    """Holds the files that are there against what the checkpoint says of itself."""
+    """Compares the files that are there with what the checkpoint declares about itself."""
     try:
         if layout is DEEPSPEED:
-            problem, known = lacks_optimizer_shards(folder, contents.names)
-            return Declared(problem=problem, ranks_known=known)
+            return deepspeed_ranks(folder, contents.names)
         if layout is MEGATRON_LM:
             return _torch_dist(folder, contents) if ".metadata" in contents.names else _megatron_ranks(folder, contents)
         if layout is HUGGING_FACE:
@@ -54,40 +43,37 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
     except (UnsoundError, PickleError) as error:
         return Declared(problem=str(error))
     except OSError as error:
-        return Declared(problem=f"it can't be read: {error.strerror}")
+        return Declared(problem=f"{shown(Path(error.filename or 'it').name)} can't be read: {error.strerror}")
     return Declared()
 
 
-def lacks_optimizer_shards(folder: Path, names: frozenset[str]) -> tuple[str | None, bool]:
-    """(what is missing, whether the checkpoint says of how many ranks it is), of DeepSpeed's, by its model states.
-
-    They hold dp_world_size, and under ZeRO an `optimizer` of None, because the shards hold it.
-    """
+def deepspeed_ranks(folder: Path, names: frozenset[str]) -> Declared:
+    """DeepSpeed's model states hold dp_world_size, and under ZeRO an `optimizer` of None: the shards hold it."""
     models = sorted(name for name in names if name.endswith("mp_rank_00_model_states.pt") and "layer" not in name)
-    said = _said(folder / models[0]) if models else {}
-    ranks = said.get(_DATA_RANKS)
+    values = _values(folder / models[0]) if models else {}
+    ranks = values.get("dp_world_size")
     if not isinstance(ranks, int) or not 0 < ranks <= _MOST_RANKS:
-        return None, False
-    shards = [m for name in names if (m := OPTIMIZER_SHARD.fullmatch(name))]
+        return Declared()
+    shards = optimizer_shards(names)
     if not shards:
-        gone = said.get("optimizer", "inside") is None
-        return ("its optimizer shards are missing, all of them" if gone else None), True
+        gone = values.get("optimizer", "inside") is None
+        return Declared(problem="its optimizer shards are missing, all of them" if gone else None, ranks_known=True)
     there = {(int(m[1]), int(m[2])) for m in shards}
     prefix = "bf16_" if shards[0][0].startswith("bf16_") else ""
-    for model in sorted({m for _, m in there}):
-        for data in range(ranks):
-            if (data, model) not in there:
-                name = f"{prefix}zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
-                return f"it has {len(shards)} optimizer shards for {ranks} data-parallel ranks: {name} is missing", True
-    return None, True
+    for data, model in ((d, m) for m in sorted({m for _, m in there}) for d in range(ranks)):
+        if (data, model) not in there:
+            name = f"{prefix}zero_pp_rank_{data}_mp_rank_{model:02d}_optim_states.pt"
+            lacks = f"it has {len(shards)} optimizer shards for {ranks} data-parallel ranks: {name} is missing"
+            return Declared(problem=lacks, ranks_known=True)
+    return Declared(ranks_known=True)
 
 
 def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
     """Megatron-LM keeps its arguments in every rank's file: tensor and pipeline ranks make the folders."""
     first = next((item.name for item in contents.files if item.name.endswith("/model_optim_rng.pt")), None)
-    said = _said(folder / first, anywhere=True) if first else {}
-    tensor = said.get(_TENSOR_RANKS)
-    pipeline = next((said[key] for key in _PIPELINE_RANKS if isinstance(said.get(key), int)), None)
+    values = _values(folder / first, anywhere=True) if first else {}
+    tensor = values.get("tensor_model_parallel_size")
+    pipeline = next((values[key] for key in _PIPELINE_RANKS if isinstance(values.get(key), int)), None)
     if not isinstance(tensor, int) or not isinstance(pipeline, int) or not 0 < tensor * pipeline <= _MOST_RANKS:
         return Declared()
     for t, p in ((t, p) for t in range(tensor) for p in range(pipeline)):
@@ -134,13 +120,10 @@ def _pieces(data: bytes) -> dict[str, list[tuple[int, int]]]:
 
 
 def _torn_json(folder: Path, name: str) -> str | None:
-    try:
-        whole = isinstance(_json(folder / name), dict)
-    except UnsoundError:
-        raise
-    except (ValueError, RecursionError):
-        whole = False
-    return None if whole else f"{name} is not a JSON object: writing it was cut short"
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(_json(folder / name), dict):
+            return None
+    return f"{name} is not a JSON object: writing it was cut short"
 
 
 def _unindexed(folder: Path, contents: Contents) -> str | None:
@@ -149,8 +132,6 @@ def _unindexed(folder: Path, contents: Contents) -> str | None:
         try:
             weights = _json(folder / index)["weight_map"]
             named = sorted({str(name) for name in weights.values()})
-        except UnsoundError:
-            raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return f"{shown(index)} is not an index of weights"
         for name in named:
@@ -159,21 +140,18 @@ def _unindexed(folder: Path, contents: Contents) -> str | None:
     return None
 
 
-def _said(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
+def _values(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
     """Plain keys and values of a torch file's dictionary, or of any dictionary in it; {} where it can't be read."""
     descriptor = open_plain(path)
     try:
         data = pickle_of(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
-    said: dict[str, Any] = {}
+    entries = (entry for entry in read_pickle(data or b"") if isinstance(entry, Entry) and isinstance(entry.key, str))
     try:
-        for entry in read_pickle(data or b""):
-            if isinstance(entry, Entry) and isinstance(entry.key, str) and (anywhere or entry.top):
-                said[entry.key] = entry.value
+        return {entry.key: entry.value for entry in entries if anywhere or entry.top}
     except PickleError:
         return {}
-    return said
 
 
 def _json(path: Path) -> Any:
@@ -184,15 +162,7 @@ def _json(path: Path) -> Any:
 
 
 def _content(path: Path, limit: int) -> bytes:
-    return b"".join(_read(path, limit))
-
-
-def _read(path: Path, limit: int) -> Iterator[bytes]:
-    descriptor = open_plain(path)
-    try:
-        if os.fstat(descriptor).st_size > limit:
+    with os.fdopen(open_plain(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > limit:
             raise UnsoundError(f"{shown(path.name)} has more than {limit} bytes")
-        while data := os.read(descriptor, 1 << 20):
-            yield data
-    finally:
-        os.close(descriptor)
+        return file.read()

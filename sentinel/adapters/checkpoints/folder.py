@@ -3,67 +3,80 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
 from sentinel.adapters.checkpoints.looks import Looks
-from sentinel.adapters.checkpoints.manifest_file import MANIFESTS, ManifestFiles
 from sentinel.adapters.checkpoints.pins import Pins
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
-from sentinel.adapters.checkpoints.room import Room, room_for
-from sentinel.adapters.checkpoints.trackers import Trackers
-from sentinel.adapters.checkpoints.verify import Examined, Sibling, examine
+from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers
+from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, Sibling, examine, read_manifest
 from sentinel.adapters.checkpoints.walk import walk
+from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
-from sentinel.vocabulary.manifest import Manifest
+from sentinel.vocabulary.manifest import Manifest, encode_manifest
 
-__all__ = ["Checkpoints", "write_manifest"]
+_QUOTACTL_FD = 443  # the system call's number in Linux 5.14 and newer, on every architecture but alpha
+_GET_USER_QUOTA = 0x800007 << 8
+_QUOTA_BYTES = 72  # struct if_dqblk of <linux/quota.h>: two limits in blocks, the use in bytes, and files and times
+_QUOTA_BLOCK_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a filesystem has left, and whether that is enough."""
+
+    needed_bytes: int
+    needed_files: int
+    free_bytes: int  # what an ordinary user may still write
+    quota_bytes: int | None  # what the user's own quota leaves; None where there is none or only root can read it
+    problem: str | None  # what there is too little of, as a sentence
 
 
 class Checkpoints:
-    """The folder that the trainer saves to. With its run's manifests, a flipped bit is found wherever it is."""
+    """The folder that the trainer saves to. With the run's manifests, a flipped bit is found wherever it is."""
 
     def __init__(self, folder: Path, *, manifests: Path | None = None) -> None:
         """manifests: STATE_DIR/manifests; None is without."""
         self.folder = folder
         self.pins = Pins(folder)
-        self._looks = Looks(folder)
+        self._looks, self._manifests = Looks(folder), manifests
         self._trackers = Trackers(folder, self._named)
-        self._manifests = ManifestFiles(manifests) if manifests else None
+        self.latest, self.disagreement = self._trackers.latest, self._trackers.disagreement
         self._quarantine = Quarantine(folder, manifests)
+        self.quarantine, self.restore = self._quarantine.take, self._quarantine.bring_back
+        self.quarantined, self.quarantined_incidents = self._quarantine.tags, self._quarantine.incidents
 
     def list(self) -> tuple[Checkpoint, ...]:
         """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
         found = self._named()
         problems = self._looks.problems(found)
-        by_universal = any(named.layout is UNIVERSAL for named in found) and self._resumes_from_universal()
-        for named in found:
-            if named.layout is UNIVERSAL and not by_universal:
-                problems[named.tag] = (
-                    "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-                )
+        universal = [named.tag for named in found if named.layout is UNIVERSAL]
+        if universal:
+            latest = recognise(self._trackers.read("latest") or "")
+            if latest is None or latest.layout is not UNIVERSAL:
+                why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
+                problems |= dict.fromkeys(universal, why)
         return tuple(
-            Checkpoint(
-                tag=named.tag,
-                global_step=named.global_step,
-                complete=problems[named.tag] is None,
-                problem=problems[named.tag],
-            )
-            for named in found
+            Checkpoint(tag=n.tag, global_step=n.global_step, complete=problems[n.tag] is None, problem=problems[n.tag])
+            for n in found
         )
 
-    def verify(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Checkpoint:
+    def verify(self, tag: str, *, progress: Progress | None = None) -> Checkpoint:
         """The checkpoint after walking it whole and reading every byte. CheckpointError if it is not there.
 
-        By its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
+        Checked by its manifest where there is one, else by the CRCs in its files, and always for nan in its floats.
         """
         named = self._find(tag)
         try:
-            examined = self._examine(named, progress=progress, threads=threads)
+            examined = self._examine(named, progress=progress)
         except CheckpointError as error:  # a manifest that can't be read
             examined = Examined(complete=True, problem=str(error))
         return Checkpoint(
@@ -74,42 +87,30 @@ class Checkpoints:
             problem=examined.problem,
         )
 
-    def digest(self, tag: str, *, progress: Progress | None = None, threads: int | None = None) -> Manifest:
+    def digest(self, tag: str, *, progress: Progress | None = None) -> Manifest:
         """The manifest of a checkpoint, read whole. CheckpointError when it is not there, or not whole."""
         named = self._find(tag)
-        examined = self._examine(named, digests=True, progress=progress, threads=threads)
+        examined = self._examine(named, digests=True, progress=progress)
         if examined.problem is not None:
             raise CheckpointError(f"{tag} gets no manifest, because it is not whole: {examined.problem}")
         return Manifest(tag=tag, global_step=named.global_step, files=examined.files)
 
     def room_for_saves(self, saves: int) -> Room | None:
-        """Whether so many more checkpoints of the newest one's size would fit; None while there is none to go by."""
+        """Whether so many more checkpoints of the newest one's size would fit; None while there is no checkpoint."""
         found = self._named()
         if not found:
             return None
         contents = walk(self.folder / found[-1].tag)
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
-    def size_of(self, tag: str) -> int:
-        """Bytes of all files of a checkpoint: what the next save will take. CheckpointError if it is not there."""
-        return walk(self.folder / self._find(tag).tag).size_bytes
-
-    def latest(self) -> str | None:
-        """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing says."""
-        return self._trackers.latest()
-
-    def disagreement(self) -> str | None:
-        """How `latest` and its kin contradict one another or the folder, as a sentence; None when they do not."""
-        return self._trackers.disagreement()
-
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
-        """Makes a restart resume from the tag; the first time in a rollback, keeps what the trackers said.
+        """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.
 
-        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: there the
-        newest folder is resumed from, and what is newer than the tag goes into the quarantine.
+        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: the newest
+        folder is resumed from, and what is newer than the tag goes into the quarantine.
         """
         room = self._quarantine.room(incident, rollback)
-        self._quarantine.keep_trackers(room)
+        keep_trackers(self.folder, room)
         target = recognise(tag) if tag is not None else None
         if tag is not None and target is None:
             raise CheckpointError(f"`latest` can't name {tag!r}: it is not the name of a checkpoint")
@@ -118,40 +119,10 @@ class Checkpoints:
             self.quarantine(newer, incident=incident, rollback=rollback)
         self._trackers.point(target, global_step, room)
 
-    def quarantine(self, tags: Sequence[str], *, incident: str, rollback: str) -> None:
-        """Moves checkpoints into the quarantine by rename; what is there already counts as moved.
-
-        QuarantineError when something of that name is in both places, or the quarantine is on another filesystem.
-        """
-        self._quarantine.take(tags, incident, rollback)
-
-    def quarantined_incidents(self) -> frozenset[str]:
-        """Names of the folders in the quarantine, one for each incident."""
-        return self._quarantine.incidents()
-
-    def quarantined(self, incident: str, rollback: str) -> tuple[str, ...]:
-        """Tags that this rollback has moved away, by step."""
-        return self._quarantine.tags(incident, rollback)
-
-    def restore(self, incident: str, rollback: str) -> None:
-        """Brings back what `quarantine` and `point_latest` of a rollback changed. Overwrites no checkpoint."""
-        self._quarantine.bring_back(incident, rollback)
-
-    def _examine(
-        self, named: Named, *, digests: bool = False, progress: Progress | None = None, threads: int | None = None
-    ) -> Examined:
-        known = self._manifests.read(named.tag) if self._manifests else None
-        manifest, written_ns = known or (None, 0)
-        return examine(
-            self.folder,
-            named,
-            sibling=self._sibling(named),
-            manifest=manifest,
-            manifest_mtime_ns=written_ns,
-            digests=digests,
-            progress=progress,
-            threads=threads,
-        )
+    def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
+        manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
+        sibling = self._sibling(named)
+        return examine(self.folder, named, sibling=sibling, manifest=manifest, digests=digests, progress=progress)
 
     def _named(self) -> builtins.list[Named]:
         """Every checkpoint's folder, by step; reads nothing but their names."""
@@ -175,22 +146,65 @@ class Checkpoints:
         alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
-        for other in (*earlier[-1:], *later[:1]):
-            contents = walk(self.folder / other.tag)
-            if contents.refusal is None:
-                return Sibling(tag=other.tag, contents=contents)
-        return None
-
-    def _resumes_from_universal(self) -> bool:
-        said = recognise(self._trackers.read("latest") or "")
-        return said is not None and said.layout is UNIVERSAL
+        walked = (Sibling(tag=n.tag, contents=walk(self.folder / n.tag)) for n in (*earlier[-1:], *later[:1]))
+        return next((sibling for sibling in walked if sibling.contents.refusal is None), None)
 
 
 def write_manifest(folder: Path, tag: str, state_dir: Path, *, progress: Progress | None = None) -> Path:
     """Reads a checkpoint whole and writes STATE_DIR/manifests/TAG.json; returns where. CheckpointError.
 
-    A checkpoint that disagrees with the manifest it has is not whole: a new one never hides what the old one tells.
+    A checkpoint that disagrees with the manifest it has is not whole: a new one never hides what the old one shows.
     """
     manifests = state_dir / MANIFESTS
     manifest = Checkpoints(folder, manifests=manifests).digest(tag, progress=progress)
-    return ManifestFiles(manifests).write(manifest)
+    make_folders(manifests)
+    write_atomically(path := manifests / f"{manifest.tag}.json", encode_manifest(manifest))
+    return path
+
+
+def quota_left(folder: Path) -> int | None:
+    """Bytes that the user's quota leaves, from the kernel; None where there is none.
+
+    Network filesystems keep their quotas on the server (Lustre's `lfs quota`, NFS's rquotad): None there. A project's
+    quota shows in the free bytes themselves, on ext4 and XFS.
+    """
+    quota = ctypes.create_string_buffer(_QUOTA_BYTES)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.syscall(_QUOTACTL_FD, descriptor, _GET_USER_QUOTA, os.geteuid(), quota)
+    finally:
+        os.close(descriptor)
+    hard_limit_blocks, soft_limit_blocks, used_bytes = struct.unpack_from("=3Q", quota)
+    limit = min((blocks for blocks in (hard_limit_blocks, soft_limit_blocks) if blocks), default=0) * _QUOTA_BLOCK_BYTES
+    return None if failed or not limit else max(0, limit - used_bytes)
+
+
+def room_for(
+    folder: Path,
+    needed_bytes: int,
+    needed_files: int = 0,
+    *,
+    statvfs: Callable[[Path], os.statvfs_result] = os.statvfs,
+    quota: Callable[[Path], int | None] = quota_left,
+) -> Room:
+    """Whether so much can still be written below this folder, now. OSError when it can't be looked at."""
+    status = statvfs(folder)
+    free_bytes, quota_bytes, problem = status.f_bavail * status.f_frsize, quota(folder), None
+    if free_bytes < needed_bytes:
+        problem = f"{folder} has {_gb(free_bytes)} free, and {_gb(needed_bytes)} are needed"
+    elif quota_bytes is not None and quota_bytes < needed_bytes:
+        problem = f"the quota leaves {_gb(quota_bytes)} on {folder}, and {_gb(needed_bytes)} are needed"
+    elif status.f_files and status.f_favail < needed_files:  # a filesystem without inodes counts no files
+        problem = f"{folder} has room for {status.f_favail} more files, and {needed_files} are needed"
+    return Room(
+        needed_bytes=needed_bytes,
+        needed_files=needed_files,
+        free_bytes=free_bytes,
+        quota_bytes=quota_bytes,
+        problem=problem,
+    )
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

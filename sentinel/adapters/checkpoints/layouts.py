@@ -1,44 +1,39 @@
-"""Which trainer wrote a checkpoint, told by its folder's name; one small recogniser per layout."""
+"""Which trainer wrote a checkpoint, by its folder's name, and which files a whole one of each layout has.
+
+A grid of ranks has no holes: where the shard of rank 3 is, those of 0, 1 and 2 have to be. Names can't tell that the
+last ranks' shards are all missing; the siblings can (`looks`), and what the checkpoint declares itself (`declared`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
-from sentinel.adapters.checkpoints import shards
+from sentinel.adapters.checkpoints.walk import shown
 
-__all__ = [
-    "DEEPSPEED",
-    "HUGGING_FACE",
-    "LAYOUTS",
-    "MEGATRON_LM",
-    "RELEASE",
-    "UNIVERSAL",
-    "Layout",
-    "Named",
-    "recognise",
-]
+RELEASE = "release"  # Megatron-LM's name for weights converted from elsewhere: the state before the first update
+_OPTIMIZER_SHARD = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_([0-9]{1,6})_optim_states\.pt")
+_MODEL_SHARD = re.compile(r"mp_rank_([0-9]{1,6})_model_states\.pt")
+_PARTITIONED_MODEL_SHARD = re.compile(r"zero_pp_rank_([0-9]{1,6})_mp_rank_([0-9]{1,6})_model_states\.pt")
+_LAYER = re.compile(r"layer_([0-9]{1,6})-model_([0-9]{1,6})-model_states\.pt")
+_MEGATRON_RANK = re.compile(r"mp_rank_([0-9]{2,6})(?:_([0-9]{3,6}))?(?:_([0-9]{3,6}))?")
+_NUMBERED = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.(safetensors|bin)")
+_RNG = re.compile(r"rng_state_([0-9]{1,6})\.pth")
+_WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:-[0-9]{5}-of-[0-9]{5})?\.(?:safetensors|bin)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How one kind of trainer names its checkpoints, and what it puts into them."""
 
-    name: str
-    """As a person calls it."""
-
-    tag: re.Pattern[str]
-    """Of the folder's name; its first group is the step, and the step is 0 where there is none."""
-
+    tag: re.Pattern[str]  # of the folder's name; its first group is the step, none is step 0
+    # (paths of files and folders below the checkpoint, whether those below its top are among them) -> what a whole
+    # checkpoint would have and this one lacks, as a sentence, or None.
     missing: Callable[[frozenset[str], bool], str | None]
-    """(names, deep) -> what a whole checkpoint would have and this one lacks, as a sentence.
-
-    names are paths of files and folders below the checkpoint; deep is whether those below its top are among them.
-    """
-
-    shard: re.Pattern[str]
-    """Of the files that each save writes, as relative paths: these are compared with the siblings'."""
+    shard: re.Pattern[str]  # of the files that each save writes, as relative paths: compared with the siblings'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,41 +50,140 @@ class Named:
         return (self.global_step, self.layout is not UNIVERSAL, self.tag)
 
 
-RELEASE = "release"
-"""Megatron-LM's name for weights that were converted from elsewhere: the state before the first update."""
+def recognise(tag: str) -> Named | None:
+    """The checkpoint that a folder of this name is; None for any other folder, which is never moved."""
+    for layout in (UNIVERSAL, DEEPSPEED, MEGATRON_LM, HUGGING_FACE):
+        if match := layout.tag.fullmatch(tag):
+            return Named(tag=tag, global_step=int(match[1] or 0), layout=layout)
+    return None
+
+
+def missing_of_deepspeed(names: frozenset[str], deep: bool) -> str | None:  # noqa: ARG001 - it has no folders
+    """DeepSpeed's ZeRO stages 0 to 3, and Megatron-DeepSpeed's tensor x pipeline x data shards."""
+    if not any(_MODEL_SHARD.fullmatch(name) or _PARTITIONED_MODEL_SHARD.fullmatch(name) for name in names):
+        return "it has no *model_states.pt"
+    return _first_missing(_deepspeed_grid(names), names)
+
+
+def _deepspeed_grid(names: frozenset[str]) -> Iterator[str]:
+    """What the highest ranks that are there ask for. Lazy: a name with a rank of 999999 must cost nothing."""
+    models = {int(m[1]) for m in _matches(_MODEL_SHARD, names)}
+    partitioned = {(int(m[1]), int(m[2])) for m in _matches(_PARTITIONED_MODEL_SHARD, names)}
+    optimizer = {(int(m[1]), int(m[2])): m[0] for m in optimizer_shards(names)}
+    layers = {(int(m[1]), int(m[2])) for m in _matches(_LAYER, names)}
+    prefix = "bf16_" if any(name.startswith("bf16_") for name in optimizer.values()) else ""
+    model_ranks = range(_end(models | {m for _, m in partitioned} | {m for _, m in optimizer}))
+    if models:
+        yield from (f"mp_rank_{m:02d}_model_states.pt" for m in model_ranks)
+    for data in range(_end({d for d, _ in optimizer} | {d for d, _ in partitioned})):
+        for model in model_ranks:
+            where = f"zero_pp_rank_{data}_mp_rank_{model:02d}"
+            if partitioned:
+                yield f"{where}_model_states.pt"
+            if optimizer:
+                yield f"{prefix}{where}_optim_states.pt"
+    for layer in sorted({number for number, _ in layers}):
+        yield from (f"layer_{layer:02d}-model_{m:02d}-model_states.pt" for m in range(_end({m for _, m in layers})))
+
+
+def missing_of_universal(names: frozenset[str], deep: bool) -> str | None:
+    """DeepSpeed's conversion for other numbers of ranks: zero/PARAMETER/fp32.pt, exp_avg.pt, …"""
+    if "zero" not in names:
+        return "the folder zero is missing"
+    if not deep:
+        return None
+    folders: dict[str, set[str]] = {}
+    for name in names:
+        parts = name.split("/")
+        if parts[0] == "zero" and len(parts) == 3:
+            folders.setdefault(parts[1], set()).add(parts[2])
+    if not folders:
+        return "the folder zero holds no parameter"
+    often = Counter(kind for kinds in folders.values() for kind in kinds)
+    asked = {"fp32.pt"} | {kind for kind, count in often.items() if 2 * count >= len(folders)}
+    return _first_missing((f"zero/{folder}/{kind}" for folder in sorted(folders) for kind in sorted(asked)), names)
+
+
+def missing_of_megatron_lm(names: frozenset[str], deep: bool) -> str | None:
+    """Megatron-LM's two formats: a folder per model-parallel rank, or torch's distributed checkpoint (torch_dist)."""
+    pieces = [name for name in names if name.endswith(".distcp")]
+    if pieces or ".metadata" in names:
+        asked = [".metadata", "metadata.json", "common.pt"]
+        return _first_missing(asked if pieces else [*asked, "__0_0.distcp"], names)
+    ranks = {m[0]: tuple(int(part) for part in m.groups() if part) for m in _matches(_MEGATRON_RANK, names)}
+    if not ranks:
+        return "it has neither mp_rank_* folders nor a .metadata"
+    sizes = [_end(numbers) for numbers in zip(*ranks.values(), strict=False)]
+    there, widths = set(ranks.values()), (2, 3, 3)
+    for rank in product(*(range(size) for size in sizes)):
+        if rank not in there:
+            return f"mp_rank_{'_'.join(f'{part:0{w}d}' for part, w in zip(rank, widths, strict=False))} is missing"
+    if not deep:
+        return None
+    kinds = {"model_optim_rng.pt"} | {name.partition("/")[2] for name in names if name.partition("/")[0] in ranks}
+    asked_of_each = sorted(kind for kind in kinds if kind.endswith(".pt") and "/" not in kind)
+    return _first_missing((f"{rank}/{kind}" for rank in sorted(ranks) for kind in asked_of_each), names)
+
+
+def missing_of_hugging_face(names: frozenset[str], deep: bool) -> str | None:
+    """transformers' Trainer: weights, trainer_state.json, an optimizer, and the generators' states of every rank."""
+    inner = sorted(name for name in names if re.fullmatch("global_step[0-9]{1,15}", name))  # saved by DeepSpeed
+    if not inner and not any(_WEIGHTS.fullmatch(name) for name in names):
+        return "it has no model*.safetensors or pytorch_model*.bin"
+    if (lacks := _first_missing(_hugging_face_files(names, bool(inner)), names)) is not None:
+        return lacks
+    if not deep or not inner:
+        return None
+    below = frozenset(name.removeprefix(f"{inner[-1]}/") for name in names if name.startswith(f"{inner[-1]}/"))
+    lacks = missing_of_deepspeed(below, deep)
+    return None if lacks is None else f"in {inner[-1]}: {lacks}"
+
+
+def _hugging_face_files(names: frozenset[str], optimizer_elsewhere: bool) -> Iterator[str]:
+    for stem, count, suffix in sorted({(m[1], m[3], m[4]) for m in _matches(_NUMBERED, names)}):
+        yield from (f"{stem}-{number:05d}-of-{count}.{suffix}" for number in range(1, int(count) + 1))
+    yield "trainer_state.json"
+    if not optimizer_elsewhere and "optimizer.bin" not in names and not any(n.startswith("optimizer_") for n in names):
+        yield "optimizer.pt"
+    yield from (f"rng_state_{rank}.pth" for rank in range(_end(int(m[1]) for m in _matches(_RNG, names))))
+
+
+def optimizer_shards(names: Iterable[str]) -> list[re.Match[str]]:
+    """DeepSpeed's optimizer shards among the names; the groups are the data-parallel and the model-parallel rank."""
+    return list(_matches(_OPTIMIZER_SHARD, names))
+
+
+def _matches(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Match[str]]:
+    return (match for name in names if (match := pattern.fullmatch(name)))
+
+
+def _end(numbers: Iterable[int]) -> int:
+    return max(numbers, default=-1) + 1
+
+
+def _first_missing(expected: Iterable[str], names: frozenset[str]) -> str | None:
+    return next((f"{shown(name)} is missing" for name in expected if name not in names), None)
+
 
 _STEP = "([0-9]{1,15})"
 
 UNIVERSAL = Layout(
-    name="DeepSpeed universal",
     tag=re.compile(f"global_step{_STEP}_universal"),
-    missing=shards.missing_of_universal,
+    missing=missing_of_universal,
     shard=re.compile(r".*\.pt", re.DOTALL),
 )
 DEEPSPEED = Layout(
-    name="DeepSpeed",
     tag=re.compile(f"global_step{_STEP}"),
-    missing=shards.missing_of_deepspeed,
+    missing=missing_of_deepspeed,
     shard=re.compile(r"[^/]*(?:model|optim)_states\.pt", re.DOTALL),
 )
 MEGATRON_LM = Layout(
-    name="Megatron-LM",
     tag=re.compile(f"iter_{_STEP}|{RELEASE}"),
-    missing=shards.missing_of_megatron_lm,
+    missing=missing_of_megatron_lm,
     shard=re.compile(r"mp_rank_[0-9_]+/[^/]*\.pt|[^/]*\.distcp|common\.pt", re.DOTALL),
 )
 HUGGING_FACE = Layout(
-    name="Hugging Face",
     tag=re.compile(f"checkpoint-{_STEP}"),
-    missing=shards.missing_of_hugging_face,
+    missing=missing_of_hugging_face,
     shard=re.compile(r"(?:model|pytorch_model|optimizer|adapter_model)[^/]*\.(?:safetensors|bin|pt)", re.DOTALL),
 )
-LAYOUTS = (UNIVERSAL, DEEPSPEED, MEGATRON_LM, HUGGING_FACE)
-
-
-def recognise(tag: str) -> Named | None:
-    """The checkpoint that a folder of this name is, or None: then it is none of ours, and nobody moves it."""
-    for layout in LAYOUTS:
-        if match := layout.tag.fullmatch(tag):
-            return Named(tag=tag, global_step=int(match[1] or 0), layout=layout)
-    return None

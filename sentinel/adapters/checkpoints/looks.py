@@ -1,12 +1,13 @@
 """A cheap look at every checkpoint: complete by its names, or not. With 4,000 files each, listing all would take long.
 
-The newest ones are listed, as many as a budget allows; of the older ones only a few files are asked for, by the names
-that a listed sibling has. A target is walked and read whole before it is trusted (`verify`), so that a look that was
-wrong about an old one costs nothing but time.
+The newest ones are listed, as many as a budget allows; of the older ones only a few files are looked for, by the names
+that a listed sibling has. A target is walked and read whole before it is trusted (`verify`), so that a wrong answer
+about an old one costs only time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -15,34 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.archive import UnsoundError
-from sentinel.adapters.checkpoints.declared import lacks_optimizer_shards
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named
-from sentinel.adapters.checkpoints.shards import OPTIMIZER_SHARD
-from sentinel.adapters.checkpoints.shown import shown
+from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named, optimizer_shards
+from sentinel.adapters.checkpoints.walk import shown
 
-__all__ = ["Looks"]
-
-_ENTRIES_PER_LOOK = 20_000
-"""Names that one call lists: some 50 ms on a local disk."""
-
-_SIZES_UP_TO = 512
-"""Files of a checkpoint up to which their sizes are looked at, too: on a network filesystem each is a question."""
-
-_ASKED_FOR = 3
-"""Files that an old checkpoint is asked for."""
-
+_ENTRIES_PER_LOOK = 20_000  # names that one call lists: some 50 ms on a local disk
+_SIZES_UP_TO = 512  # files of a checkpoint whose sizes are looked at: each is a request on a network filesystem
+_SPOT_CHECKS = 3  # files that are looked for in an old checkpoint
 _DIGITS = re.compile("[0-9]{1,15}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Seen:
     """What listing the top of a checkpoint has shown."""
 
     names: frozenset[str]
     problem: str | None
-
-    def optimizer_shards(self) -> int:
-        return sum(1 for name in self.names if OPTIMIZER_SHARD.fullmatch(name))
+    declared: Declared | None = None  # None until it is read
 
 
 class Looks:
@@ -50,17 +40,16 @@ class Looks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, tuple[tuple[int, int], _Seen]] = {}
-        self._said: dict[str, tuple[frozenset[str], tuple[str | None, bool]]] = {}
+        self._seen: dict[str, tuple[tuple[int, int], _Seen]] = {}  # by tag, with the folder's inode and mtime
 
     def problems(self, found: Sequence[Named]) -> dict[str, str | None]:
         """Tag -> why it is not complete, as a sentence; None where nothing speaks against it."""
         budget = _ENTRIES_PER_LOOK
         listed: dict[str, _Seen] = {}
-        likeness: dict[str, tuple[str, ...]] = {}
+        likeness: dict[Layout, tuple[str, ...]] = {}
         problems: dict[str, str | None] = {}
         for named in sorted(found, key=lambda n: n.order, reverse=True):
-            alike = likeness.get(named.layout.name)
+            alike = likeness.get(named.layout)
             if budget <= 0 and alike is not None and self._has(named.tag, alike):
                 problems[named.tag] = None
                 continue
@@ -68,9 +57,8 @@ class Looks:
             problems[named.tag] = seen.problem
             budget -= len(seen.names)
             if seen.problem is None:
-                likeness[named.layout.name] = _ends(seen.names, named.layout)
+                likeness[named.layout] = _ends(seen.names, named.layout)
         self._seen = {tag: seen for tag, seen in self._seen.items() if tag in listed}
-        self._said = {tag: said for tag, said in self._said.items() if tag in listed}
         return problems | self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
 
     def _look(self, named: Named) -> _Seen:
@@ -78,70 +66,54 @@ class Looks:
         try:
             status = path.lstat()
             identity = (status.st_ino, status.st_mtime_ns)
-            known = self._seen.get(named.tag)
-            if known is not None and known[0] == identity:
+            if (known := self._seen.get(named.tag)) is not None and known[0] == identity:
                 return known[1]
             seen = _listed(path, status, named.layout)
         except OSError as error:
-            return _Seen(names=frozenset(), problem=f"{named.tag} can't be looked at: {error.strerror}")
+            return _Seen(frozenset(), f"{named.tag} can't be looked at: {error.strerror}")
         if seen.problem is None:
             self._seen[named.tag] = (identity, seen)
         return seen
 
     def _has(self, tag: str, names: tuple[str, ...]) -> bool:
-        path = self._folder / tag
         try:
-            if not stat.S_ISDIR(path.lstat().st_mode):
-                return False
-            return all(_there((path / name).lstat()) for name in names)
+            top, *rest = [(self._folder / tag / name).lstat() for name in ("", *names)]
         except OSError:
             return False
+        there = (stat.S_ISDIR(s.st_mode) or (stat.S_ISREG(s.st_mode) and s.st_size > 0) for s in rest)
+        return stat.S_ISDIR(top.st_mode) and all(there)
 
     def _fewer_shards(self, found: Sequence[Named], listed: dict[str, _Seen]) -> dict[str, str | None]:
-        """Of those listed that have fewer optimizer shards than a sibling: what they say themselves about it."""
-        counts = {n.tag: listed[n.tag].optimizer_shards() for n in found if n.tag in listed}
+        """Of those listed that have fewer optimizer shards than a sibling: what they declare themselves about it."""
+        counts = {n.tag: len(optimizer_shards(listed[n.tag].names)) for n in found if n.tag in listed}
         most = max(counts.values(), default=0)
         problems: dict[str, str | None] = {}
         for tag, count in counts.items():
-            if count >= most or listed[tag].problem is not None:
+            seen = listed[tag]
+            if count >= most or seen.problem is not None:
                 continue
-            lacks, known = self._by_itself(tag, listed[tag].names)
-            if lacks is None and not known:
-                lacks = f"it has {count} optimizer shards, and its siblings have {most}"
-            problems[tag] = lacks
+            if seen.declared is None:
+                with contextlib.suppress(OSError, UnsoundError):
+                    seen.declared = deepspeed_ranks(self._folder / tag, seen.names)
+            itself = seen.declared or Declared()
+            fewer = None if itself.ranks_known else f"it has {count} optimizer shards, and its siblings have {most}"
+            problems[tag] = itself.problem or fewer
         return problems
-
-    def _by_itself(self, tag: str, names: frozenset[str]) -> tuple[str | None, bool]:
-        if (before := self._said.get(tag)) is not None and before[0] == names:
-            return before[1]
-        try:
-            said = lacks_optimizer_shards(self._folder / tag, names)
-        except (OSError, UnsoundError):
-            return None, False
-        self._said[tag] = (names, said)
-        return said
 
 
 def _listed(path: Path, status: os.stat_result, layout: Layout) -> _Seen:
     if not stat.S_ISDIR(status.st_mode):
-        return _Seen(names=frozenset(), problem=f"{path.name} is not a folder of its own")
+        return _Seen(frozenset(), f"{path.name} is not a folder of its own")
     with os.scandir(path) as entries:
         there = list(entries)
     names = frozenset(entry.name for entry in there)
     for entry in sorted(there, key=lambda e: e.name):
         if entry.is_symlink() or not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
-            return _Seen(names=names, problem=f"{shown(entry.name)} is neither a file nor a folder")
-        if (
-            len(there) <= _SIZES_UP_TO
-            and layout.shard.fullmatch(entry.name)
-            and not entry.stat(follow_symlinks=False).st_size
-        ):
-            return _Seen(names=names, problem=f"{shown(entry.name)} is empty")
-    return _Seen(names=names, problem=layout.missing(names, False))
-
-
-def _there(status: os.stat_result) -> bool:
-    return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
+            return _Seen(names, f"{shown(entry.name)} is neither a file nor a folder")
+        is_checked = len(there) <= _SIZES_UP_TO and layout.shard.fullmatch(entry.name)
+        if is_checked and not entry.stat(follow_symlinks=False).st_size:
+            return _Seen(names, f"{shown(entry.name)} is empty")
+    return _Seen(names, layout.missing(names, False))
 
 
 def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:
@@ -149,5 +121,5 @@ def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:
     kinds: dict[str, list[str]] = {}
     for name in frozenset(filter(layout.shard.fullmatch, names)) or names:
         kinds.setdefault(_DIGITS.sub("", name), []).append(name)
-    commonest = sorted(kinds.values(), key=len, reverse=True)[:_ASKED_FOR]
+    commonest = sorted(kinds.values(), key=len, reverse=True)[:_SPOT_CHECKS]
     return tuple(max(alike, key=lambda name: [int(n) for n in _DIGITS.findall(name)]) for alike in commonest)

@@ -1,38 +1,32 @@
-"""What a pickle says, without executing it: the opcodes are read (`pickletools.genops`), never performed.
+"""What a pickle holds, without executing it: the opcodes are read (`pickletools.genops`), never performed.
 
-A checkpoint is untrusted input, and unpickling runs whatever its author wanted to be run. Two things are worth knowing
-from it nevertheless: which storages a torch file holds and of what type (its persistent ids), and a few plain keys and
-values of its dictionaries. So the stack machine is followed with names in the place of objects: what is not a string, a
-whole number, None, a global's name or a short tuple of these is an unknown, and nothing is ever imported or called.
+A checkpoint is untrusted input, and unpickling runs whatever its author wanted to run. Needed are the storages of a
+torch file and their types (its persistent ids), and a few plain keys and values of its dictionaries. So the stack
+machine is followed with names in the place of objects: what is not a string, a whole number, None, a global's name or a
+short tuple of these is unknown, and nothing is ever imported or called.
 """
 
 from __future__ import annotations
 
-import io
 import pickletools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LARGEST_BYTES", "Entry", "Global", "Persistent", "PickleError", "read_pickle"]
+LARGEST_BYTES = 64 << 20  # a rank's own pickle has some hundred kilobytes; what is larger than this is not followed
+_MOST_OPCODES = 20_000_000  # half a minute of reading
+_LONGEST_TUPLE = 8
+_UNKNOWN = object()  # anything that is not followed
+_MARK = object()  # where a tuple's, a list's or a dictionary's items begin
+_PLAIN = frozenset(
+    {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"}
+    | {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "NONE"}
+)
+_TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 
-LARGEST_BYTES = 64 << 20
-"""A rank's own pickle has some hundred kilobytes; what is larger than this is not followed."""
 
-_MOST_OPCODES = 20_000_000
-"""Half a minute of reading."""
-
-
-class PickleError(ValueError):
+class PickleError(Exception):
     """A pickle that breaks off, or is not one."""
-
-
-class _Unknown:
-    """Anything that is not followed."""
-
-
-class _Mark:
-    """Where a tuple, a list's or a dictionary's items begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,81 +50,56 @@ class Entry:
 
     key: Any
     value: Any
-    top: bool
-    """Whether the dictionary is the pickled object itself."""
-
-
-_UNKNOWN, _MARK = _Unknown(), _Mark()
-_STRINGS = frozenset(
-    {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"}
-)
-_NUMBERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"})
-_TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
-_LONGEST_TUPLE = 8
+    top: bool  # the dictionary is the pickled object itself
 
 
 def read_pickle(data: bytes) -> Iterator[Persistent | Entry]:
     """Persistent ids and dictionary entries, in the order in which they are made. PickleError where it is broken."""
-    machine = _Machine()
-    stream = io.BytesIO(data)
+    stack: list[Any] = []  # pickle's stack, with names for objects
+    memo: dict[int, Any] = {}
+    operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(data)
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        for count, (opcode, argument, _) in enumerate(operations):
             if count > _MOST_OPCODES:
                 raise PickleError("it has more opcodes than a checkpoint's pickle has")
-            yield from machine.step(opcode, argument)
+            name = opcode.name
+            if name in ("PUT", "BINPUT", "LONG_BINPUT"):
+                memo[int(argument)] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[int(argument)])
+            elif name == "MARK":
+                stack.append(_MARK)
+            elif name in _PLAIN:
+                stack.append(argument)
+            elif name == "GLOBAL":
+                stack.append(Global(*argument.split(" ", 1)) if " " in argument else _UNKNOWN)
+            else:
+                yield from _reduced(stack, opcode)
     except (ValueError, IndexError, KeyError, OverflowError, EOFError) as error:
-        raise error if isinstance(error, PickleError) else PickleError(str(error)) from error
+        raise PickleError(str(error)) from error
 
 
-class _Machine:
-    """Pickle's stack, with names for objects."""
-
-    def __init__(self) -> None:
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-
-    def step(self, opcode: Any, argument: Any) -> Iterator[Persistent | Entry]:
-        name = opcode.name
-        if name in ("PUT", "BINPUT", "LONG_BINPUT"):
-            self._memo[int(argument)] = self._stack[-1]
-        elif name == "MEMOIZE":
-            self._memo[len(self._memo)] = self._stack[-1]
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            self._stack.append(self._memo[int(argument)])
-        elif name == "MARK":
-            self._stack.append(_MARK)
-        elif name in _STRINGS or name in _NUMBERS:
-            self._stack.append(argument)
-        elif name == "NONE":
-            self._stack.append(None)
-        elif name == "GLOBAL":
-            self._stack.append(Global(*argument.split(" ", 1)) if " " in argument else _UNKNOWN)
-        else:
-            yield from self._reduce(opcode)
-
-    def _reduce(self, opcode: Any) -> Iterator[Persistent | Entry]:
-        """The opcodes that take something from the stack, as their own description says."""
-        before, name = opcode.stack_before, opcode.name
-        marked = pickletools.markobject in before
-        items = self._to_mark() if marked else []
-        below = before.index(pickletools.markobject) if marked else len(before)
-        taken = [self._stack.pop() for _ in range(below)][::-1]
-        if name in ("SETITEM", "SETITEMS"):
-            pairs = taken[1:] if name == "SETITEM" else items
-            top = not self._stack
-            for key, value in zip(pairs[::2], pairs[1::2], strict=False):
-                yield Entry(key, value, top)
-        elif name == "BINPERSID":
-            yield Persistent(taken[0])
-        made: Any = _UNKNOWN
-        if name in _TUPLES:
-            made = tuple(items or taken) if len(items or taken) <= _LONGEST_TUPLE else _UNKNOWN
-        elif name == "STACK_GLOBAL" and all(isinstance(part, str) for part in taken):
-            made = Global(*taken)
-        self._stack.extend([made] * len(opcode.stack_after))
-
-    def _to_mark(self) -> list[Any]:
-        items: list[Any] = []
-        while (item := self._stack.pop()) is not _MARK:
+def _reduced(stack: list[Any], opcode: Any) -> Iterator[Persistent | Entry]:
+    """The opcodes that take something from the stack, as their own description says."""
+    before, name, items = opcode.stack_before, opcode.name, list[Any]()
+    if pickletools.markobject in before:
+        while (item := stack.pop()) is not _MARK:
             items.append(item)
-        return items[::-1]
+        items.reverse()
+        before = before[: before.index(pickletools.markobject)]
+    taken = [stack.pop() for _ in before][::-1]
+    if name in ("SETITEM", "SETITEMS"):
+        pairs = taken[1:] if name == "SETITEM" else items
+        top = not stack
+        for key, value in zip(pairs[::2], pairs[1::2], strict=False):
+            yield Entry(key, value, top)
+    elif name == "BINPERSID":
+        yield Persistent(taken[0])
+    made: Any = _UNKNOWN
+    if name in _TUPLES:
+        made = tuple(items or taken) if len(items or taken) <= _LONGEST_TUPLE else _UNKNOWN
+    elif name == "STACK_GLOBAL" and all(isinstance(part, str) for part in taken):
+        made = Global(*taken)
+    stack.extend([made] * len(opcode.stack_after))

@@ -7,17 +7,16 @@ trainer writes into the same files again; the manifest tells.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import recognise
-from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename
+from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, walk
 from sentinel.durable import make_folders, sync_folder
 from sentinel.vocabulary.errors import QuarantineError
-
-__all__ = ["PINNED", "Pins"]
 
 PINNED = ".sentinel-pinned"
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
@@ -31,45 +30,31 @@ class Pins:
 
     def tags(self) -> tuple[str, ...]:
         """What is pinned, by step."""
-        if not self._pinned.is_dir():
-            return ()
-        found = [named for path in self._pinned.iterdir() if (named := recognise(path.name))]
-        return tuple(named.tag for named in sorted(found, key=lambda n: n.order))
+        return tags_in(self._pinned)
 
     def pin(self, tag: str) -> None:
-        """Links every file of a checkpoint; whole or not at all, and again from where it was cut short.
+        """Links every file of a checkpoint, whole or not at all; resumes one that was cut short.
 
-        QuarantineError where the filesystem knows no hard links, or what is pinned already is another checkpoint.
+        QuarantineError where the filesystem has no hard links, or another checkpoint is pinned under this tag.
         """
-        source, pinned = self._folder / _checked(tag), self._pinned / tag
-        contents = _walked(source)
-        if os.path.lexists(pinned):
-            if not _same(contents, _walked(pinned)):
-                raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
-            return
-        self._link_whole(source, contents, pinned)
+        pinned = self._pinned / _checked(tag).tag
+        if not self._linked(self._folder / tag, pinned):
+            raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
 
     def step_of(self, tag: str) -> int:
         """The optimizer step that a pinned tag stands for. QuarantineError for what is no checkpoint's name."""
-        named = recognise(_checked(tag))
-        return named.global_step if named else 0
+        return _checked(tag).global_step
 
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
-        pinned, destination = self._pinned / _checked(tag), self._folder / tag
-        if not pinned.is_dir():
-            raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
-        contents = _walked(pinned)
-        if os.path.lexists(destination):
-            if _same(contents, _walked(destination)):
-                return
+        destination = self._folder / tag
+        if not self._linked(self._found(tag), destination):
             raise QuarantineError(f"{destination} is there already: the pinned {tag} would overwrite it")
-        self._link_whole(pinned, contents, destination)
 
     def let_go(self, tag: str) -> bool:
-        """Takes a pin's names away, if every file of it has another name still: then nothing is lost. Else False."""
-        pinned, going = self._pinned / _checked(tag), self._pinned / f".{tag}.going"
-        for folder in (going, pinned):  # the first is there when letting go was cut short
+        """Removes a pin if every file of it still has another name, so that nothing is lost; else False."""
+        pinned, going = self._pinned / _checked(tag).tag, self._pinned / f".{tag}.going"
+        for folder in (going, pinned):  # the first is there when the removal was cut short
             if folder.is_dir():
                 if any((folder / item.name).stat().st_nlink < 2 for item in _walked(folder).files):
                     return False
@@ -80,22 +65,27 @@ class Pins:
         return True
 
     def unpin(self, tag: str) -> Path:
-        """Moves a pin into the quarantine, where `purge` deletes it; for a person to ask for. Returns where it is."""
-        pinned, room = self._pinned / _checked(tag), self._folder / QUARANTINE / "unpinned"
-        if not pinned.is_dir():
-            raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
-        number = 1
-        while os.path.lexists(room / f"r{number}" / tag):
-            number += 1
-        destination = room / f"r{number}" / tag
+        """Moves a pin into the quarantine, where `purge` deletes it; on a person's command. Returns where it is."""
+        pinned, room = self._found(tag), self._folder / QUARANTINE / "unpinned"
+        places = (room / f"r{number}" / tag for number in itertools.count(1))
+        destination = next(place for place in places if not os.path.lexists(place))
         make_folders(destination.parent)
         rename(pinned, destination)
         sync_folder(destination.parent)
         sync_folder(self._pinned)
         return destination
 
-    def _link_whole(self, source: Path, contents: Contents, destination: Path) -> None:
-        """Links under a name that is no checkpoint's, then renames: nobody ever sees half of one."""
+    def _found(self, tag: str) -> Path:
+        pinned = self._pinned / _checked(tag).tag
+        if not pinned.is_dir():
+            raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
+        return pinned
+
+    def _linked(self, source: Path, destination: Path) -> bool:
+        """Links under a name that is no checkpoint's, then renames: half of one is never seen. False for a conflict."""
+        contents = _walked(source)
+        if os.path.lexists(destination):
+            return _same(contents, _walked(destination))
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
         make_folders(unfinished)
         for folder in sorted(contents.folders):
@@ -109,18 +99,18 @@ class Pins:
         rename(unfinished, destination)
         sync_folder(destination.parent)
         sync_folder(self._pinned)
+        return True
 
 
 def _link(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination, follow_symlinks=False)
     except FileExistsError:
-        return  # a pin that was cut short; whether it is the same file is looked at afterwards
+        return  # a pin that was cut short; `_same` compares the files afterwards
     except OSError as error:
         if error.errno in _NO_LINKS:
-            raise QuarantineError(
-                f"{source} can't be pinned: its filesystem makes no hard link ({error.strerror})"
-            ) from error
+            why = error.strerror
+            raise QuarantineError(f"{source} can't be pinned: its filesystem makes no hard link ({why})") from error
         raise QuarantineError(f"{source} can't be linked to {destination}: {error.strerror}") from error
 
 
@@ -133,10 +123,11 @@ def _walked(folder: Path) -> Contents:
 
 def _same(one: Contents, other: Contents) -> bool:
     """Whether both are names of the very same files."""
-    return {(i.name, i.device, i.inode) for i in one.files} == {(i.name, i.device, i.inode) for i in other.files}
+    return {(i.name, i.identity) for i in one.files} == {(i.name, i.identity) for i in other.files}
 
 
-def _checked(tag: str) -> str:
-    if recognise(tag) is None:
+def _checked(tag: str) -> Named:
+    named = recognise(tag)
+    if named is None:
         raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
-    return tag
+    return named

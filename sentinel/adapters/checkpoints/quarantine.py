@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import Named, recognise
-from sentinel.adapters.checkpoints.trackers import TRACKERS
-from sentinel.bounded import open_regular, read_document
+from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.adapters.checkpoints.trackers import bring_trackers_back
+from sentinel.bounded import read_document
 from sentinel.durable import make_folders, sync_folder, write_atomically
 from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
-__all__ = ["QUARANTINE", "Quarantine", "rename"]
-
 QUARANTINE = ".sentinel-quarantine"
-
-_LONGEST_TRACKER_BYTES = 4096
 
 
 class Quarantine:
-    """The place beside the checkpoints where a rollback's ones go; one room for each rollback of an incident."""
+    """The folder beside the checkpoints for what rollbacks move aside; one room for each rollback of an incident."""
 
     def __init__(self, folder: Path, manifests: Path | None) -> None:
         self._folder, self._manifests = folder, manifests
@@ -39,29 +34,31 @@ class Quarantine:
                 if os.path.lexists(destination):
                     raise QuarantineError(f"{destination} is there already: {tag} would overwrite it")
                 rename(source, destination)
-            self._manifest_in(tag, room)
+            if self._manifests is not None and (manifest := self._manifests / f"{tag}.json").is_file():
+                (room / "manifests").mkdir(exist_ok=True)  # another checkpoint will be saved under the same name
+                _carry(manifest, room / "manifests" / manifest.name)
         sync_folder(room)
         sync_folder(self._folder)
 
     def tags(self, incident: str, rollback: str) -> tuple[str, ...]:
         """What this rollback has moved away, by step."""
-        room = self._path(incident, rollback)
-        if not room.is_dir():
-            return ()
-        found = [named for path in room.iterdir() if (named := recognise(path.name))]
-        return tuple(named.tag for named in sorted(found, key=_order))
+        return tags_in(self._path(incident, rollback))
 
     def bring_back(self, incident: str, rollback: str) -> None:
         """Everything that a rollback moved, and the trackers as they were. Overwrites no checkpoint."""
         room = self._path(incident, rollback)
         for tag in self.tags(incident, rollback):
-            if os.path.lexists(self._folder / tag):
-                raise QuarantineError(
-                    f"{self._folder / tag} is there again: the {tag} of {rollback} would overwrite it"
-                )
-            self._manifest_out(tag, room)
-            rename(room / tag, self._folder / tag)
-        self._trackers_back(room)
+            destination = self._folder / tag
+            if os.path.lexists(destination):
+                raise QuarantineError(f"{destination} is there again: the {tag} of {rollback} would overwrite it")
+            kept = room / "manifests" / f"{tag}.json"
+            if self._manifests is not None and kept.is_file():
+                there = self._manifests / kept.name
+                if there.exists():  # of the checkpoint saved since under this name, and moved away before this
+                    _carry(there, kept.with_name(f"{tag}.after.json"))
+                _carry(kept, there)
+            rename(room / tag, destination)
+        bring_trackers_back(self._folder, room)
         if room.is_dir():
             sync_folder(room)
             sync_folder(self._folder)
@@ -81,21 +78,6 @@ class Quarantine:
             raise QuarantineError(f"{room} is on another filesystem than {self._folder}: a rename can't get there")
         return room
 
-    def keep_trackers(self, room: Path) -> None:
-        """Copies latest* aside, once: a rollback that is resumed must not take its own change for the original."""
-        kept = room / "latest-before"
-        if kept.is_dir():
-            return
-        unfinished = room / "latest-before.unfinished"
-        if unfinished.exists():
-            shutil.rmtree(unfinished)  # our own copies of a few bytes, left by a crash
-        unfinished.mkdir()
-        for name in TRACKERS:
-            if (self._folder / name).exists():
-                write_atomically(unfinished / name, _content(self._folder / name))
-        unfinished.rename(kept)
-        sync_folder(room)
-
     def _path(self, incident: str, rollback: str) -> Path:
         for name in (incident, rollback):
             if (why := why_not_a_name(name)) is not None:
@@ -106,37 +88,15 @@ class Quarantine:
                 raise QuarantineError(f"{path} is a link: what is moved there could end anywhere")
         return room
 
-    def _trackers_back(self, room: Path) -> None:
-        before = room / "latest-before"
-        if not before.is_dir():
-            return
-        for name in TRACKERS:
-            path = self._folder / name
-            if (before / name).exists():
-                write_atomically(path, _content(before / name))
-            elif path.exists():
-                path.rename(room / f"{name}.after")
 
-    def _manifest_in(self, tag: str, room: Path) -> None:
-        """A manifest goes where its checkpoint goes: another one will be saved under the same name."""
-        if self._manifests is None or not (self._manifests / f"{tag}.json").is_file():
-            return
-        kept = room / "manifests"
-        kept.mkdir(exist_ok=True)
-        _carry(self._manifests / f"{tag}.json", kept / f"{tag}.json")
-
-    def _manifest_out(self, tag: str, room: Path) -> None:
-        kept = room / "manifests" / f"{tag}.json"
-        if self._manifests is None or not kept.is_file():
-            return
-        there = self._manifests / f"{tag}.json"
-        if there.exists():  # of the checkpoint that was saved since under this name, and moved away before this
-            _carry(there, room / "manifests" / f"{tag}.after.json")
-        _carry(kept, there)
+def tags_in(folder: Path) -> tuple[str, ...]:
+    """The checkpoints in the folder, by step; none where it is not there."""
+    found = [named for path in folder.iterdir() if (named := recognise(path.name))] if folder.is_dir() else []
+    return tuple(named.tag for named in sorted(found, key=lambda named: named.order))
 
 
 def rename(source: Path, destination: Path) -> None:
-    """Moves within one filesystem, or says why not. QuarantineError."""
+    """Moves within one filesystem; QuarantineError where the destination is on another one."""
     try:
         source.rename(destination)
     except OSError as error:
@@ -151,15 +111,6 @@ def _carry(source: Path, destination: Path) -> None:
         raise QuarantineError(f"{destination} is there already: another manifest would overwrite it")
     status = source.stat()
     write_atomically(destination, read_document(source))
-    os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # it is of then: see verify
+    os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # `verify` compares the times
     source.unlink()  # it is whole on the disk at its new place
     sync_folder(source.parent)
-
-
-def _content(path: Path) -> bytes:
-    with open_regular(path) as file:
-        return file.read(_LONGEST_TRACKER_BYTES)
-
-
-def _order(named: Named) -> tuple[int, bool, str]:
-    return named.order

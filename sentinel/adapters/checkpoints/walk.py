@@ -8,34 +8,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.shown import shown
+_LONGEST_SHOWN = 200
 
-__all__ = ["Contents", "Item", "walk"]
+
+def shown(name: str) -> str:
+    """The name as it is where it is plain; else quoted and escaped: a newline in a name must not forge a log line."""
+    plain = name.isascii() and name.isprintable() and not set(name) & set("\"'`;|&$<>")
+    text = name if plain and name == name.strip() and name else ascii(name)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One regular file."""
 
-    name: str
-    """Its path below the checkpoint, with slashes."""
-
+    name: str  # its path below the checkpoint, with slashes
     size_bytes: int
     mtime_ns: int
-    device: int
-    inode: int
+    identity: tuple[int, int]  # device and inode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """A checkpoint's folder, walked whole."""
 
-    files: tuple[Item, ...] = ()
-    """Ordered by name."""
-
+    files: tuple[Item, ...] = ()  # ordered by name
     folders: frozenset[str] = frozenset()
-    refusal: str | None = None
-    """What was found that a trainer does not write, as a sentence; then the walk ended there."""
+    refusal: str | None = None  # what was found that a trainer does not write, as a sentence; the walk ended there
 
     @property
     def names(self) -> frozenset[str]:
@@ -52,27 +51,24 @@ def walk(folder: Path) -> Contents:
 
     Refused are links, devices, pipes and sockets (reading them would read elsewhere, or for ever), another filesystem
     mounted inside (a rename can't take it along), and what belongs to neither the owner of the folder that holds the
-    checkpoints nor to us: somebody else could change it at any time.
+    checkpoints nor this process's user: another user could change it at any time.
     """
     owners = frozenset({folder.parent.stat().st_uid, os.geteuid()})
+    files, folders = list[Item](), set[str]()
     try:
         top = folder.lstat()
-    except OSError as error:
-        return Contents(refusal=f"{shown(folder.name)} can't be looked at: {error.strerror}")
-    if not stat.S_ISDIR(top.st_mode):
-        return Contents(refusal=f"{shown(folder.name)} is not a folder of its own")
-    if (refused := _refused(folder.name, top, owners, top.st_dev)) is not None:
-        return Contents(refusal=refused)
-    files: list[Item] = []
-    folders: set[str] = set()
-    try:
+        if not stat.S_ISDIR(top.st_mode):
+            return Contents(refusal=f"{shown(folder.name)} is not a folder of its own")
+        if (refused := _refused(folder.name, top, owners, top.st_dev)) is not None:
+            return Contents(refusal=refused)
         for name, status in _entries(folder):
             if (refused := _refused(name, status, owners, top.st_dev)) is not None:
                 return Contents(refusal=refused)
             if stat.S_ISDIR(status.st_mode):
                 folders.add(name)
             else:
-                files.append(_item(name, status))
+                identity = (status.st_dev, status.st_ino)
+                files.append(Item(name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, identity=identity))
     except OSError as error:
         return Contents(refusal=f"{shown(folder.name)} can't be looked at: {error.strerror}")
     return Contents(files=tuple(sorted(files, key=lambda item: item.name)), folders=frozenset(folders))
@@ -97,19 +93,8 @@ def _refused(name: str, status: os.stat_result, owners: frozenset[int], device: 
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return f"{shown(name)} is neither a file nor a folder"
     if status.st_uid not in owners:
-        return (
-            f"{shown(name)} belongs to user {status.st_uid}, who owns neither the checkpoints' folder nor this process"
-        )
+        owner = f"belongs to user {status.st_uid}"
+        return f"{shown(name)} {owner}, who owns neither the checkpoints' folder nor this process"
     if status.st_dev != device:
         return f"{shown(name)} lies on another filesystem than the checkpoint"
     return None
-
-
-def _item(name: str, status: os.stat_result) -> Item:
-    return Item(
-        name=name,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        device=status.st_dev,
-        inode=status.st_ino,
-    )

@@ -1,8 +1,7 @@
 """TensorBoard's event files, read without TensorBoard."""
 
 from sentinel.adapters.event_files.events import Axis
-from sentinel.adapters.event_files.parting import part
 from sentinel.adapters.event_files.scalars import ScalarFile, Scalars, is_event_file
-from sentinel.adapters.event_files.spans import Index, Side, Spans
+from sentinel.adapters.event_files.spans import Index, Side, Spans, part
 
 __all__ = ["Axis", "Index", "ScalarFile", "Scalars", "Side", "Spans", "is_event_file", "part"]

@@ -1,26 +1,26 @@
 """What a cut needs of each event: its step, the axis that the step is counted on, and its iteration where it says so.
 
-An Event's field 2 is the step (varint), 5 the Summary, 7 the SessionLog; a Summary's repeated field 1 are Values, with
-the tag as field 1 and a scalar as field 2 (float). No copy of the schema is needed for that.
+An Event's field 1 is the time (double), 2 the step (varint), 5 the Summary, 7 the SessionLog; a Summary's repeated
+field 1 are Values, with the tag as field 1 and a scalar as field 2 (float).
 Source: tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
 
-A scalar with a short tag always has the same bytes before its tag, so that all of a stretch are read at once; what
-does not look like one (histograms, images, text, long tags) is walked field by field.
+A scalar with a short tag always has the same bytes before its tag, so all of a stretch are decoded at once; everything
+else (histograms, images, text, long tags) is walked field by field.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sentinel.adapters.event_files.frames import HEADER_BYTES, Problem, Stretch
 
-__all__ = ["VALUE_KEY", "Axis", "Events", "axis_of", "fields_of", "read_events", "short_scalars"]
+VALUE_KEY = 0x15  # the key of a Value's simple_value, a float
 
 
 class Axis(IntEnum):
@@ -29,16 +29,12 @@ class Axis(IntEnum):
     ITERATION = 0
     SAMPLES = 1
     TOKENS = 2
-    OTHER = 3
-    """Something that no checkpoint knows of, such as gigaflos: its events go with the iterations around them."""
-
-    NONE = 4
-    """The event has no tag: file version, graph, metadata."""
-
-    SESSION = 5
-    """The event has no tag and tells TensorBoard to forget what came at its step and later."""
+    OTHER = 3  # something that no checkpoint counts, such as gigaflos: its events go with the iterations around them
+    NONE = 4  # the event has no tag: file version, graph, metadata
+    SESSION = 5  # the event has no tag and makes TensorBoard forget what came at its step and later
 
 
+# As Megatron-DeepSpeed (Microsoft's and BigScience's) names what it does not write over iterations.
 _SUFFIXES = {
     " vs samples": Axis.SAMPLES,
     ",x=samples": Axis.SAMPLES,
@@ -46,11 +42,12 @@ _SUFFIXES = {
     ",x=tokens": Axis.TOKENS,
     " vs gigaflos": Axis.OTHER,
 }
-"""As Megatron-DeepSpeed (Microsoft's and BigScience's) names what it does not write over iterations."""
+# As DeepSpeed's own monitor names what it writes; the step is the engine's global_samples.
 _PREFIXES = {"Train/Samples/": Axis.SAMPLES, "Train/Eigenvalues/": Axis.SAMPLES}
-"""As DeepSpeed's own monitor names what it writes; the step is the engine's global_samples."""
-_SAYS_ITERATION = ("y=steps,x=samples", "y=steps,x=tokens")
-"""Ends of tags whose value is the iteration."""
+_VALUE_IS_ITERATION = ("y=steps,x=samples", "y=steps,x=tokens")  # ends of tags
+# The keys of Summary, Value and tag, each before a length of one byte.
+_SCALAR = np.uint64(int.from_bytes(b"\x2a\x00\x0a\x00\x0a\x00", "little"))
+_SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
 
 
 def axis_of(tag: str) -> Axis:
@@ -66,75 +63,66 @@ class Events:
     """The events of a stretch, one entry for each."""
 
     steps: NDArray[np.int64]
-    axes: NDArray[np.uint8]
-    """Values of Axis."""
-
-    iterations: NDArray[np.int64]
-    """The iteration that the event belongs to, where it says so itself; -1 where it does not."""
+    axes: NDArray[np.uint8]  # values of Axis
+    iterations: NDArray[np.int64]  # the iteration that the event belongs to, where its axis or value is one; else -1
 
 
 def read_events(stretch: Stretch) -> tuple[Events, Problem | None]:
     """The stretch's events; with a problem, those before the first that is no event."""
     count = len(stretch.starts)
-    steps, axes, iterations, unread = _scalars(stretch)
-    problem = None
-    for number in np.flatnonzero(unread).tolist():
-        start, end = int(stretch.starts[number]), int(stretch.ends[number])
+    short = short_scalars(stretch)
+    steps, (axes, iterations), problem = short.steps, _axes_and_iterations(short), None
+    for number in np.flatnonzero(~short.are).tolist():
         try:
-            steps[number], axes[number] = _walked(stretch.data[start + HEADER_BYTES : end - 4])
+            event = walked(stretch, number)
+            steps[number], axes[number] = event.step, _axis_of_event(event)
         except (IndexError, ValueError):
-            at = stretch.at + start
+            at = stretch.at + int(stretch.starts[number])
             problem, count = Problem(at=at, what=f"the record at byte {at} holds no event"), number
             break
     iterations = np.where(axes == Axis.ITERATION, steps, iterations)
     return Events(steps=steps[:count], axes=axes[:count], iterations=iterations[:count]), problem
 
 
-Scalars = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]
+def _axes_and_iterations(short: ShortScalars) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """By the tags of the short scalars, compared eight bytes at a time; ITERATION and -1 for all other events."""
+    words, places, count = short.words, np.flatnonzero(short.are), len(short.steps)
+    axes, iterations = np.full(count, Axis.ITERATION, np.uint8), np.full(count, -1, np.int64)
+    starts, lengths = short.tags_at[places], short.tag_bytes[places]
+    ends = starts + lengths
+    first_words, last_words = words[starts], words[ends - 8]
 
-_SCALAR = np.uint64(int.from_bytes(b"\x2a\x00\x0a\x00\x0a\x00", "little"))
-"""The keys of Summary, Value and tag, each before a length of one byte."""
-_SCALAR_BITS = np.uint64(int.from_bytes(b"\xff\x80\xff\x80\xff\x80", "little"))
+    def having(text: str, *, at_end: bool) -> NDArray[np.int64]:
+        """The numbers of the tags that begin or end with the text, of eight letters at least."""
+        found = np.flatnonzero(last_words == _word(text[-8:]) if at_end else first_words == _word(text[:8]))
+        at = ends[found] - len(text) if at_end else starts[found]
+        same = lengths[found] >= len(text)
+        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
+            same &= words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
+        return found[same]
 
-
-def _scalars(stretch: Stretch) -> Scalars:
-    """Steps, axes and iterations of the events that are one scalar with a short tag; and which are not."""
-    short = short_scalars(stretch)
-    words, steps = short.words, short.steps
-    axes = np.full(len(steps), Axis.ITERATION, np.uint8)
-    iterations = np.full(len(steps), -1, np.int64)
-    places = np.flatnonzero(short.are)
-    tags = _Tags(words, short.tags_at[places], short.tag_bytes[places])
     for prefix, axis in _PREFIXES.items():
-        axes[places[tags.starting(prefix)]] = axis
+        axes[places[having(prefix, at_end=False)]] = axis
     for suffix, axis in _SUFFIXES.items():
-        axes[places[tags.ending(suffix)]] = axis
-    for suffix in _SAYS_ITERATION:
-        found = tags.ending(suffix)
-        value = words[tags.end[found]]  # its key, and four bytes of a float
-        says = (value & np.uint64(0xFF)) == VALUE_KEY
-        iterations[places[found[says]]] = _floats(value[says] >> np.uint64(8))
-    return steps, axes, iterations, ~short.are
-
-
-VALUE_KEY = 0x15
-"""The key of a Value's simple_value, a float."""
+        axes[places[having(suffix, at_end=True)]] = axis
+    for suffix in _VALUE_IS_ITERATION:
+        found = having(suffix, at_end=True)
+        value = words[ends[found]]  # its key, and four bytes of a float
+        is_float = (value & np.uint64(0xFF)) == VALUE_KEY
+        floats = ((value[is_float] >> np.uint64(8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+        is_whole = (floats >= 0) & (floats < 2**24) & (floats == np.floor(floats))
+        iterations[places[found[is_float]]] = np.where(is_whole, floats, -1)
+    return axes, iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortScalars:
     """The events of a stretch that are one scalar with a short tag, one entry for each event."""
 
-    words: NDArray[np.uint64]
-    """The eight bytes that begin at each byte of the stretch's data."""
-
-    are: NDArray[np.bool_]
-    """Which are such events; what the other fields hold of those that are not is nothing."""
-
+    words: NDArray[np.uint64]  # the eight bytes that begin at each byte of the stretch's data
+    are: NDArray[np.bool_]  # which are such events; the other fields mean nothing for the rest
     steps: NDArray[np.int64]
-    tags_at: NDArray[np.int64]
-    """Offset in data of each tag; the value follows the tag, as a rule."""
-
+    tags_at: NDArray[np.int64]  # offset in data of each tag; the value follows the tag, as a rule
     tag_bytes: NDArray[np.int64]
 
 
@@ -165,39 +153,8 @@ def short_scalars(stretch: Stretch) -> ShortScalars:
     return ShortScalars(words=words, are=are, steps=steps, tags_at=summary_at + 6, tag_bytes=tag_bytes)
 
 
-class _Tags:
-    """Where the tags lie in a stretch, to be compared eight bytes at a time."""
-
-    def __init__(self, words: NDArray[np.uint64], start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-        self._words = words
-        self._start, self._length, self.end = start, length, start + length
-        self._first_word, self._last_word = words[start], words[self.end - 8]
-
-    def starting(self, text: str) -> NDArray[np.int64]:
-        """The numbers of the tags that begin with the text, of eight letters at least."""
-        found = np.flatnonzero(self._first_word == _word(text[:8]))
-        return self._same(found, self._start[found], text)
-
-    def ending(self, text: str) -> NDArray[np.int64]:
-        """The numbers of the tags that end with the text, of eight letters at least."""
-        found = np.flatnonzero(self._last_word == _word(text[-8:]))
-        return self._same(found, self.end[found] - len(text), text)
-
-    def _same(self, found: NDArray[np.int64], at: NDArray[np.int64], text: str) -> NDArray[np.int64]:
-        same = self._length[found] >= len(text)
-        for place in (*range(0, len(text) - 8, 8), len(text) - 8):
-            same &= self._words[np.maximum(at + place, 0)] == _word(text[place : place + 8])
-        return found[same]
-
-
 def _word(eight_letters: str) -> np.uint64:
     return np.uint64(int.from_bytes(eight_letters.encode(), "little"))
-
-
-def _floats(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The whole numbers that the low four bytes hold as floats; -1 for what is none."""
-    values = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
-    return np.where((values >= 0) & (values < 2**24) & (values == np.floor(values)), values, -1).astype(np.int64)
 
 
 def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -211,31 +168,40 @@ def _varints(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return values.astype(np.int64), np.frexp(stop.astype(np.float64))[1].astype(np.int64) // 8
 
 
-_FLOAT = struct.Struct("<f")
+class WalkedEvent(NamedTuple):
+    """Any event, undecoded but for its step."""
+
+    step: int
+    time: bytes
+    summaries: list[bytes]
+    has_session: bool
 
 
-def _walked(data: bytes) -> tuple[int, Axis]:
-    """Step and axis of any event. IndexError, ValueError when it is none."""
-    step, tag, session = 0, None, False
-    for number, value in fields_of(data):
-        if number == 2 and isinstance(value, int):
+def walked(stretch: Stretch, number: int) -> WalkedEvent:
+    """The record of this number, field by field. IndexError, ValueError when it is no event."""
+    step, time, summaries, session = 0, bytes(8), list[bytes](), False
+    for key, value in fields_of(stretch.data[stretch.starts[number] + HEADER_BYTES : stretch.ends[number] - 4]):
+        if key == 2 and isinstance(value, int):
             step = value - (1 << 64) if value >> 63 else value
-        elif number == 5 and isinstance(value, bytes) and tag is None:
-            tag = _first_tag(value)
-        session |= number == 7
-    if tag is not None:
-        return step, axis_of(tag)
-    return step, Axis.SESSION if session else Axis.NONE
+        elif key == 1 and isinstance(value, bytes):
+            time = value
+        elif key == 5 and isinstance(value, bytes):
+            summaries.append(value)
+        session |= key == 7
+    return WalkedEvent(step, time, summaries, session)
 
 
-def _first_tag(summary: bytes) -> str | None:
-    for number, value in fields_of(summary):
-        if number == 1 and isinstance(value, bytes):
-            for inner, text in fields_of(value):
-                if inner == 1 and isinstance(text, bytes):
-                    return text.decode("utf-8")
-            return ""  # a value without a tag: TensorBoard shows it under the empty name
-    return None
+def values_of(event: WalkedEvent) -> Iterator[bytes]:
+    """The Values of its summaries."""
+    for summary in event.summaries:
+        yield from (value for key, value in fields_of(summary) if key == 1 and isinstance(value, bytes))
+
+
+def _axis_of_event(event: WalkedEvent) -> Axis:
+    for value in values_of(event):
+        tags = (text for key, text in fields_of(value) if key == 1 and isinstance(text, bytes))
+        return axis_of(next(tags, b"").decode("utf-8"))  # without a tag, TensorBoard shows it under the empty name
+    return Axis.SESSION if event.has_session else Axis.NONE
 
 
 def fields_of(data: bytes) -> Iterator[tuple[int, int | bytes]]:

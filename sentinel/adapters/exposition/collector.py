@@ -1,8 +1,10 @@
-"""From what the daemon shows to metric families, built when somebody scrapes."""
+"""What the daemon shows as metric families, built at a scrape, or in a file where nobody can scrape."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,7 +13,9 @@ from prometheus_client.samples import Exemplar
 
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exported, Shown
 
-__all__ = ["DaemonCollector"]
+__all__ = ["DaemonCollector", "Textfile"]
+
+log = logging.getLogger(__name__)
 
 
 class DaemonCollector(Collector):
@@ -24,11 +28,9 @@ class DaemonCollector(Collector):
         self.registry.register(self)
 
     def show(self, run: str, shown: Iterable[Shown]) -> None:
-        """From now on a scrape sees this of the run."""
         self._shown[run] = tuple(shown)
 
     def withdraw(self, run: str) -> None:
-        """A scrape sees nothing of the run any more."""
         self._shown.pop(run, None)
 
     def text(self) -> bytes:
@@ -66,3 +68,33 @@ def _add(family: CounterMetricFamily | GaugeMetricFamily, metric: Exported, show
     counted = Exemplar(dict(shown.exemplar.labels), shown.exemplar.value, shown.exemplar.time_unix_s)
     labels = dict(zip(metric.labels, shown.labels, strict=True))  # older versions take no exemplar in add_metric
     family.add_sample(shown.name, labels, shown.value, exemplar=counted)
+
+
+class Textfile:
+    """What one run's watch shows, for node_exporter's textfile collector: written anew by each turn. What goes wrong
+    with it is logged once, and costs no turn."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._complained = False
+
+    def write(self, shown: Iterable[Shown]) -> None:
+        collector = DaemonCollector()
+        collector.show("", shown)
+        try:
+            # Whole or not at all, and not forced to the disk. Its name does not end in .prom: nobody reads half of it.
+            beside = self._path.with_name(f".{self._path.name}.new")
+            beside.write_bytes(collector.text())
+            beside.chmod(0o644)
+            beside.replace(self._path)
+        except OSError as error:
+            level = logging.DEBUG if self._complained else logging.WARNING
+            log.log(level, "the metrics' textfile can't be written: %s", error)
+            self._complained = True
+
+    def remove(self) -> None:
+        """The watch has ended as it should."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("the metrics' textfile can't be taken away: %s", error)

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import logging
-from collections.abc import Iterable, Mapping
+import os
+import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
-from sentinel.adapters.exposition.announcement import reachable_name, withdraw, write_target
 from sentinel.adapters.exposition.collector import DaemonCollector
-from sentinel.adapters.exposition.server import Server, serve
+from sentinel.adapters.exposition.server import Server, is_loopback
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import SentinelError
-from sentinel.vocabulary.metrics import Shown
 
-__all__ = ["Exposition"]
+__all__ = ["NAME", "Exposition", "reachable_name"]
 
 log = logging.getLogger(__name__)
 
+NAME = "scrape-watch.json"  # where Prometheus's file_sd finds the watch; one run's is beside the trainer's scrape.json
 
-class Exposition:
+
+class Exposition(DaemonCollector):
     """One server, whatever the number of runs. What goes wrong in it is logged, and the watch goes on without."""
 
     def __init__(self, settings: Metrics, announced: Path, labels: Mapping[str, str], *, once: bool = False) -> None:
-        """`labels` are the target's own: the run, where it shows only one."""
+        super().__init__()
         self._settings = settings
         self._announced = announced
-        self._labels = labels
-        self._collector = DaemonCollector()
+        self._labels = labels  # the target's own: the run, where it shows only one
         self._once = once
         self._is_open = False
         self._lock = Lock()
@@ -42,14 +46,6 @@ class Exposition:
             self._is_open = True
             self.server = self._listening() if self._settings.serve else None
             self._announce()
-
-    def show(self, run: str, shown: Iterable[Shown]) -> None:
-        """What the run's last turn has found; a scrape sees it from now on."""
-        self._collector.show(run, shown)
-
-    def withdraw(self, run: str) -> None:
-        """The run is not watched any more, and nobody is to miss that."""
-        self._collector.withdraw(run)
 
     def change(self, settings: Metrics) -> None:
         """The configuration was read again."""
@@ -74,13 +70,13 @@ class Exposition:
             if not well:
                 return
             try:
-                withdraw(self._announced)
+                self._withdraw()
             except (OSError, SentinelError) as error:
                 log.warning("what was announced of /metrics can't be taken away: %s", error)
 
     def _listening(self) -> Server | None:
         try:
-            server = serve(self._collector.registry, self._settings)
+            server = Server(self.registry, self._settings)
         except (OSError, ValueError, SentinelError) as error:  # ValueError: no name that DNS could be asked for
             log.error("/metrics of sentinel itself can't be served: %s; the watch goes on without", error)
             return None
@@ -93,10 +89,26 @@ class Exposition:
             name = self._settings.announce or reachable_name(self._settings.address, server.address)
         try:
             if server is not None and name:
-                tls = self._settings.certificate is not None
+                where = f"[{name}]:{server.port}" if ":" in name else f"{name}:{server.port}"
+                scheme = {} if self._settings.certificate is None else {"__scheme__": "https"}
+                labels = {**self._labels, "component": "watch", **scheme}  # the trainer's target has no component
                 self._announced.parent.mkdir(parents=True, exist_ok=True)
-                write_target(self._announced, name, server.port, self._labels, tls=tls)
+                write_atomically(self._announced, json.dumps([{"targets": [where], "labels": labels}]) + "\n")
             else:
-                withdraw(self._announced)
+                self._withdraw()
         except (OSError, SentinelError) as error:
             log.warning("/metrics can't be announced: %s", error)
+
+    def _withdraw(self) -> None:
+        if self._announced.exists():
+            write_atomically(self._announced, "[]\n")
+
+
+def reachable_name(asked: str, bound: str) -> str | None:
+    """What another node calls what was asked to listen at `asked` and listens at `bound`; None where none can reach it.
+    The node's name where it listens everywhere: Slurm's, which the cluster's nodes resolve, else the host's own."""
+    if is_loopback(bound):
+        return None
+    if ipaddress.ip_address(bound.partition("%")[0]).is_unspecified:
+        return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import socket
 import threading
@@ -14,23 +15,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from sentinel.adapters.exposition.announcement import is_loopback
-from sentinel.adapters.exposition.certificate import Certificate
+from sentinel.adapters.exposition.credentials import Certificate, Token
 from sentinel.adapters.exposition.settings import Metrics
-from sentinel.adapters.exposition.token import Token
 
-__all__ = ["Server", "serve"]
-
-App = Callable[..., Iterable[bytes]]
-"""A WSGI application: (environment, start_response) -> the answer's body."""
+App = Callable[..., Iterable[bytes]]  # a WSGI application: (environment, start_response) -> the answer's body
 
 log = logging.getLogger(__name__)
 
-_MOST_VISITORS = 16
-"""Who comes when so many are being answered is sent away, and comes again."""
-
-_PATIENCE_S = 5.0
-"""Seconds that a client may be silent: one that never asks, or never reads, is let go."""
+_MOST_VISITORS = 16  # a scrape that comes while so many are being answered is sent away, and comes again
+_PATIENCE_S = 5.0  # for which a client may be silent: one that never asks, or never reads, is let go
 
 
 class _Handler(WSGIRequestHandler):
@@ -97,21 +90,18 @@ class _Listener(ThreadingMixIn, WSGIServer):
 
 
 class Server:
-    """Serves a registry at an address; where the port is taken, at any free one. Raises OSError."""
+    """Serves a registry as the `[metrics]` table has it; where the port is taken, at any free one. OSError; ConfigError
+    where the certificate or the token can't be had: it is not served without them."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        address: str,
-        port: int,
-        *,
-        certificate: Certificate | None = None,
-        token: Token | None = None,
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, settings: Metrics) -> None:
+        certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
+        token = None if settings.token_file is None else Token(settings.token_file)
         app: App = make_wsgi_app(registry)
         if token is not None:
             app = _guarded(app, token)
-        found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            settings.address or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, place = found[0][0], found[0][4]
         try:
             self._listener = _Listener(family, place, app, certificate)
@@ -119,21 +109,15 @@ class Server:
             if error.errno != errno.EADDRINUSE:
                 raise
             self._listener = _Listener(family, (place[0], 0, *place[2:]), app, certificate)
-            log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", port, self.port)
+        self.address, self.port = str(self._listener.server_address[0]), int(self._listener.server_address[1])
+        if settings.port not in (0, self.port):
+            log.warning("port %d is taken, so /metrics of sentinel itself is at port %d", settings.port, self.port)
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.2}, name="sentinel-metrics", daemon=True
         )
         self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """The numeric address that it listens at."""
-        return str(self._listener.server_address[0])
-
-    @property
-    def port(self) -> int:
-        """The port that it listens at."""
-        return int(self._listener.server_address[1])
+        if token is not None and certificate is None and not is_loopback(self.address):
+            log.warning("the token of /metrics travels in the clear: give it a certificate as well")
 
     def close(self) -> None:
         """Frees the port; who is being answered is not waited for."""
@@ -141,15 +125,9 @@ class Server:
         self._listener.server_close()
 
 
-def serve(registry: CollectorRegistry, settings: Metrics) -> Server:
-    """As the `[metrics]` table has it. OSError; ConfigError where the certificate or the token can't be had: it is
-    not served without them."""
-    certificate = None if settings.certificate is None else Certificate(settings.certificate, settings.key)
-    token = None if settings.token_file is None else Token(settings.token_file)
-    server = Server(registry, settings.address, settings.port, certificate=certificate, token=token)
-    if token is not None and certificate is None and not is_loopback(server.address):
-        log.warning("the token of /metrics travels in the clear: give it a certificate as well")
-    return server
+def is_loopback(bound: str) -> bool:
+    """Whether only this machine can reach the address, as a bound socket gives it."""
+    return ipaddress.ip_address(bound.partition("%")[0]).is_loopback
 
 
 def _guarded(app: App, token: Token) -> App:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import Range
+from sentinel.vocabulary.numbers import Range
 
 __all__ = ["Metrics"]
 

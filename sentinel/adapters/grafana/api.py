@@ -1,14 +1,10 @@
-"""Grafana's HTTP API, as far as sentinel needs it: folder, datasource, dashboards, annotations. It deletes nothing.
-
-Through `grafana-client`, which knows the API's paths; what it raises becomes an error that says what to do.
-"""
+"""Grafana's HTTP API, through `grafana-client`: folder, datasource, dashboards, annotations. It deletes nothing."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
@@ -24,16 +20,13 @@ __all__ = ["Grafana", "Outcome"]
 
 Outcome = Literal["created", "changed", "unchanged"]
 
-_MOST_MARKS = 10_000
-"""Annotations of one run that are asked for at once; more than a run has ever had."""
+_MOST_MARKS = 10_000  # annotations of one run that are asked for at once; more than a run has ever had
 
 
 class Grafana:
-    """One organisation of one Grafana; closed at the end of its `with`.
-
-    A call takes at most `tries` times `timeout_s`, and the pauses between. It raises GrafanaUnavailable where Grafana
-    does not answer or is not itself, ConfigError where it says no.
-    """
+    """One organisation of one Grafana; closed at the end of its `with`. A call takes at most `tries` times `timeout_s`,
+    and the pauses between. It raises GrafanaUnavailable where Grafana does not answer or is not itself, ConfigError
+    where it says no."""
 
     def __init__(
         self,
@@ -99,7 +92,7 @@ class Grafana:
 
     def annotate(self, mark: Annotation, there: dict[str, dict[str, Any]]) -> Outcome:
         """Makes sure of one mark; `there` is what `marks` found."""
-        begin, end = _ms(mark.time_unix_s), _ms(mark.end_unix_s)
+        begin, end = (math.floor(unix_s * 1000) for unix_s in (mark.time_unix_s, mark.end_unix_s))
         facts: dict[str, Any] = {"time_from": begin, "time_to": end, "tags": list(mark.tags), "text": mark.text}
         old = there.get(mark.key)
         if old is None:
@@ -118,35 +111,27 @@ class Grafana:
         return dict(keys)
 
     def _found(self, call: Callable[[], Any]) -> Any:
-        """What it answers; None where it says that there is no such thing."""
         try:
             return self._ask(call)
         except _NotThere:
             return None
 
     def _ask(self, call: Callable[[], Any], *, once: bool = False) -> Any:
-        """One request, tried again where it is known not to have been refused.
-
-        `once`: what would be done twice if only the answer was lost is not tried again; the next push finds it.
-        """
+        """One request, tried again where it is known not to have been refused. `once`: what would be done twice if only
+        the answer was lost is not tried again; the next push finds it."""
         tries = 1 if once else self._tries
         for number in range(1, tries + 1):
             try:
-                with self._errors():
-                    answer = call()
-                if isinstance(answer, str):  # a proxy's page that asks for a password, as 200
-                    raise GrafanaUnavailable(self.host, "it does not answer as a Grafana")
-                return answer
+                return self._answer(call)
             except GrafanaUnavailable:
                 if number == tries:
                     raise
                 self._pause(2.0 ** (number - 1))
         raise AssertionError("a loop that ends otherwise")
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _answer(self, call: Callable[[], Any]) -> Any:
         try:
-            yield
+            answer = call()
         except GrafanaTimeoutError as error:
             raise GrafanaUnavailable(self.host, "no answer in time") from error
         except GrafanaServerError as error:
@@ -155,6 +140,9 @@ class Grafana:
             raise self._refused(error) from error
         except (GrafanaException, niquests.exceptions.RequestException, OSError) as error:
             raise GrafanaUnavailable(self.host, _reason(error)) from error
+        if isinstance(answer, str):  # a proxy's page that asks for a password, as 200
+            raise GrafanaUnavailable(self.host, "it does not answer as a Grafana")
+        return answer
 
     def _refused(self, error: GrafanaClientError) -> Exception:
         code = int(error.status_code)
@@ -171,10 +159,6 @@ class Grafana:
 
 class _NotThere(ConfigError):  # noqa: N818 - reads as what it says
     """Grafana answers that it has none."""
-
-
-def _ms(unix_s: float) -> int:
-    return math.floor(unix_s * 1000)
 
 
 def _reason(error: Exception) -> str:

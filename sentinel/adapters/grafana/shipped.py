@@ -12,12 +12,9 @@ from sentinel.vocabulary.errors import ConfigError
 
 __all__ = ["PROVISIONING", "differences", "fitted", "shipped", "shipped_folder"]
 
+PROVISIONING = ("provisioning/dashboards.yaml", "provisioning/datasource.yaml")  # for Grafana's own folder of them
 _PACKAGE = Path(__file__).parents[2]
-_OWN = ("id", "version", "iteration")
-"""What Grafana itself writes into a dashboard when it is saved."""
-
-PROVISIONING = ("provisioning/dashboards.yaml", "provisioning/datasource.yaml")
-"""For those who don't push: copied into Grafana's own provisioning folder."""
+_OWN = {"id", "version", "iteration"}  # what Grafana itself writes into a dashboard when it is saved
 
 
 def shipped_folder() -> Path:
@@ -35,10 +32,8 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 def fitted(document: Mapping[str, Any], *, datasource: str | None, pages: str | None) -> dict[str, Any]:
     """The dashboard for one Grafana: its Prometheus chosen, and sentinel's own pages where links lead to them.
-
     `datasource` is the uid of a Prometheus, None leaves the choice to Grafana's default. `pages` is the address of
-    sentinel's own pages; None takes away the links that need one.
-    """
+    sentinel's own pages; None takes away the links that need one."""
     made = deepcopy(dict(document))
     for variable in made["templating"]["list"]:
         if variable["name"] == "datasource" and datasource is not None:
@@ -50,31 +45,26 @@ def fitted(document: Mapping[str, Any], *, datasource: str | None, pages: str | 
 
 def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Where a Grafana's dashboard is not the wanted one, as paths such as panels[3].title; none when they agree."""
-    told = {key: value for key, value in there.items() if key not in _OWN}
-    return _differ(told, {key: value for key, value in wanted.items() if key not in _OWN}, "")
+    ours, theirs = ({k: v for k, v in one.items() if k not in _OWN} for one in (wanted, there))
+    return _differ(theirs, ours, "")
 
 
 def _without_links(node: Any) -> Any:
     if isinstance(node, list):
-        kept = [each for each in node if not (isinstance(each, dict) and _leads_to_pages(each))]
-        return [_without_links(each) for each in kept]
-    if isinstance(node, dict):
-        return {key: _without_links(value) for key, value in node.items()}
-    return node
+        return [_without_links(each) for each in node if not _leads_to_pages(each)]
+    return {key: _without_links(value) for key, value in node.items()} if isinstance(node, dict) else node
 
 
-def _leads_to_pages(link: Mapping[str, Any]) -> bool:
-    return str(link.get("url", "")).startswith("${incidents}")
+def _leads_to_pages(link: Any) -> bool:
+    return isinstance(link, dict) and str(link.get("url", "")).startswith("${incidents}")
 
 
 def _differ(there: Any, wanted: Any, path: str) -> list[str]:
     if isinstance(there, dict) and isinstance(wanted, dict):
         keys = sorted(there.keys() | wanted.keys())
-        return [one for key in keys for one in _differ(there.get(key), wanted.get(key), f"{path}.{key}".lstrip("."))]
-    if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
-        return [
-            one
-            for number, (left, right) in enumerate(zip(there, wanted, strict=True))
-            for one in _differ(left, right, f"{path}[{number}]")
-        ]
-    return [] if there == wanted else [path]
+        pairs = [(there.get(key), wanted.get(key), f"{path}.{key}".lstrip(".")) for key in keys]
+    elif isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
+        pairs = [(left, right, f"{path}[{n}]") for n, (left, right) in enumerate(zip(there, wanted, strict=True))]
+    else:
+        return [] if there == wanted else [path]
+    return [one for left, right, name in pairs for one in _differ(left, right, name)]

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import smtplib
+import ssl
+import subprocess
 from collections.abc import Mapping
-from typing import Protocol
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from hashlib import sha256
+from typing import Any, Protocol
 
 from sentinel.adapters.paging import settings
-from sentinel.adapters.paging.alertmanager import Alertmanager
-from sentinel.adapters.paging.command import Command
-from sentinel.adapters.paging.mail import Mail
-from sentinel.adapters.paging.webhook import Webhook
+from sentinel.adapters.paging.post import Cut, cut_after, post, trusting
+from sentinel.adapters.paging.secret import Secret
 from sentinel.plan.page import Page
+from sentinel.vocabulary.errors import PagerError
+from sentinel.vocabulary.numbers import dump_json
 
 __all__ = ["Channel", "channel_of"]
+
+_TEST_FIRES_S = 300.0
 
 
 class Channel(Protocol):
@@ -20,21 +32,131 @@ class Channel(Protocol):
 
     def check(self) -> None:
         """ConfigError when a secret is not where the configuration says."""
-        ...
 
     def send(self, page: Page) -> None:
         """Returns when the page has arrived. PagerError, ConfigError."""
-        ...
 
 
 def channel_of(of: settings.Channel, environ: Mapping[str, str]) -> Channel:
-    """The channel that a table of the configuration describes."""
-    match of:
-        case settings.Webhook():
-            return Webhook(of, environ)
-        case settings.Mail():
-            return Mail(of, environ)
-        case settings.Command():
-            return Command(of, environ)
-        case settings.Alertmanager():
-            return Alertmanager(of, environ)
+    return _Configured(of, environ)
+
+
+class _Configured:
+    def __init__(self, of: settings.Channel, environ: Mapping[str, str]) -> None:
+        self._of = of
+        self._environ = environ
+
+    def check(self) -> None:
+        for what in ("url", "token", "user", "password"):
+            self._secret(what).check()
+
+    def send(self, page: Page) -> None:
+        match self._of:
+            case settings.Webhook() as of:
+                self._post(of, self._secret("url").read(), page.to_json())
+            case settings.Alertmanager() as of:
+                self._post(of, f"{of.url.rstrip('/')}/api/v2/alerts", _alerts(page, of.firing_for_s))
+            case settings.Mail() as of:
+                user, password = self._secret("user"), self._secret("password")
+                _send_mail(of, _mail(page, of), (user.read(), password.read()) if password else None)
+            case settings.Command() as of:
+                _run(of, page, self._environ)
+
+    def _post(self, of: settings.Webhook | settings.Alertmanager, url: str, document: Any) -> None:
+        token = self._secret("token")
+        post(url, document, token=token.read() if token else None, ca_file=of.ca_file, timeout_s=of.timeout_s)
+
+    def _secret(self, what: str) -> Secret:
+        plain, env, file = (getattr(self._of, key, None) for key in (what, f"{what}_env", f"{what}_file"))
+        return Secret(what=what, plain=plain, env=env, file=file, environ=self._environ)
+
+
+def _alerts(page: Page, firing_for_s: float) -> list[dict[str, Any]]:
+    """Firing until the page is resolved. One that nobody ends would end by itself after five minutes, so each says how
+    long it lasts. The severity is a label, since receivers are chosen by it; so the end of a story ends both."""
+    severities = ("warning", "critical") if page.resolved else (page.severity,)
+    lasts_s = 0.0 if page.resolved else _TEST_FIRES_S if page.topic == "test" else firing_for_s
+    labels = {"alertname": f"Sentinel{page.topic.capitalize()}", "run": page.run, "topic": page.topic}
+    if page.incident:
+        labels["incident"] = page.incident
+    annotations = {"summary": page.summary, "description": page.text, "runbook_url": page.runbook, "id": page.id}
+    ends = {"startsAt": page.time_unix_s, "endsAt": page.time_unix_s + lasts_s}
+    times = {key: datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds") for key, at in ends.items()}
+    return [{"labels": labels | {"severity": s}, "annotations": annotations, **times} for s in severities]
+
+
+def _run(of: settings.Command, page: Page, environ: Mapping[str, str]) -> None:
+    """The page is on its standard input. Its output is not kept: a script in trace mode prints tokens."""
+    program, document = of.command[0], page.to_json()
+    shown = ("summary", "severity", "status", "key", "id", "run", "incident", "topic", "runbook")
+    facts = {f"SENTINEL_PAGE_{key.upper()}": str(document[key] or "").replace("\0", "") for key in shown}
+    try:
+        process = subprocess.Popen(
+            of.command,
+            env=dict(environ) | facts,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise PagerError(f"{program} can't be run: {error.strerror}") from error
+    with process:
+        try:
+            process.communicate(dump_json(document).encode(), timeout=of.timeout_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise PagerError(f"{program} did not end within {of.timeout_s:g} s") from None
+    if process.returncode != 0:
+        raise PagerError(f"{program} ended with exit code {process.returncode}")
+
+
+def _mail(page: Page, of: settings.Mail) -> EmailMessage:
+    """Mails of one story answer one another, so that a mail program shows them together."""
+    mail = EmailMessage()
+    mail["Subject"] = " ".join(page.title.split())
+    mail["From"] = of.sender
+    mail["To"] = ", ".join(of.to)
+    mail["Date"] = format_datetime(datetime.fromtimestamp(page.time_unix_s, UTC))
+    mail["Message-ID"], mail["References"] = _message_id(page.id), _message_id(page.key)
+    mail["Auto-Submitted"] = "auto-generated"
+    mail["X-Sentinel-Key"] = " ".join(page.key.split())
+    mail.set_content(page.text)
+    return mail
+
+
+def _message_id(of: str) -> str:
+    return f"<{sha256(of.encode()).hexdigest()[:32]}@sentinel.invalid>"
+
+
+def _send_mail(of: settings.Mail, mail: EmailMessage, login: tuple[str, str] | None) -> None:
+    context = trusting(of.ca_file) if of.security != "none" else None
+    with cut_after(of.timeout_s) as cut:
+        try:
+            with _SmtpTls(cut, of, context) if of.security == "tls" else _Smtp(cut, of) as smtp:
+                if of.security == "starttls":
+                    smtp.starttls(context=context)
+                if login is not None:
+                    smtp.login(*login)
+                smtp.send_message(mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            raise PagerError(f"{of.host} takes mail for none of {', '.join(error.recipients)}") from None
+        except smtplib.SMTPResponseException as error:  # its text is the server's, which may quote what it was sent
+            raise PagerError(f"{of.host} answered {error.smtp_code} ({type(error).__name__})") from None
+        except smtplib.SMTPException as error:
+            raise PagerError(f"{of.host} can't be talked to: {cut.why or type(error).__name__}") from None
+        except OSError as error:
+            raise PagerError(f"{of.host} can't be reached: {cut.why or error}") from None
+
+
+class _Smtp(smtplib.SMTP):
+    def __init__(self, cut: Cut, of: settings.Mail) -> None:
+        cut.watch(self)  # before it connects: a server may dawdle over its greeting, too
+        super().__init__(of.host, of.port, timeout=of.timeout_s)
+
+
+class _SmtpTls(smtplib.SMTP_SSL):
+    def __init__(self, cut: Cut, of: settings.Mail, context: ssl.SSLContext | None) -> None:
+        cut.watch(self)
+        super().__init__(of.host, of.port, timeout=of.timeout_s, context=context)

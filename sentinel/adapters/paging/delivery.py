@@ -1,31 +1,80 @@
-"""One channel's worker thread: delivers what is in its outbox, in order, for as long as it takes.
-
-It is there while there is something to deliver: a thousand runs that are well need no thousand threads.
-"""
+"""One channel's outbox, STATE_DIR/pages/CHANNEL/, and the worker thread that delivers what is in it, in order."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextvars import copy_context
+from pathlib import Path
 from random import SystemRandom
 from threading import Event, Lock, Thread
 
+from sentinel import bounded
 from sentinel.adapters.paging.channels import Channel
-from sentinel.adapters.paging.outbox import Outbox
-from sentinel.plan.page import Page
-from sentinel.vocabulary.errors import PagerError, SentinelError
-
-__all__ = ["Delivery"]
+from sentinel.durable import sync_folder, write_atomically
+from sentinel.plan.page import Page, page_from_json
+from sentinel.vocabulary.errors import LineError, PagerError, SentinelError
+from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 60.0
-"""Seconds after which an outbox is looked at again that nobody has told of, and a thread with nothing to do ends."""
+_LOOK_AGAIN_S = 60.0  # after which an outbox is looked at again without a wake, and a thread with nothing to do ends
+
+
+class Outbox:
+    """One channel's pages. A file that is there was not delivered; what is given up is kept in given-up/."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, page: Page) -> None:
+        """Returns when the page is on the disk; the same page again is the same file."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / _name(page), dump_json(page.to_json()))
+
+    def waiting(self) -> list[Page]:
+        found = []
+        for path in self._files():
+            try:
+                found.append(bounded.read_record(path, page_from_json))
+            except FileNotFoundError:  # another sentinel of this run has delivered it
+                continue
+            except LineError as error:
+                log.error("%s is no page that can be read (%s); it is kept in given-up", path, error)
+                self._set_aside(path.name)
+        return found
+
+    def empty(self) -> bool:
+        return not self._files()
+
+    def given_up(self) -> int:
+        return len(list((self._folder / "given-up").glob("*.json")))
+
+    def delivered(self, page: Page) -> None:
+        """It has arrived; the incident log still tells of it."""
+        (self._folder / _name(page)).unlink(missing_ok=True)
+
+    def give_up(self, page: Page) -> None:
+        self._set_aside(_name(page))
+
+    def _set_aside(self, name: str) -> None:
+        aside = self._folder / "given-up"
+        aside.mkdir(exist_ok=True)
+        (self._folder / name).rename(aside / name)
+        sync_folder(aside)
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("*.json") if not path.name.startswith("."))
+
+
+def _name(page: Page) -> str:
+    """Sorts by time; one event may end two stories, so the topic is part of it."""
+    return f"{page.time_unix_s:017.3f}-{page.topic}-{page.incident or 'run'}.json"
 
 
 class Delivery:
-    """Delivers at least once. Nobody waits for it: a channel that hangs holds up its own pages and nothing else."""
+    """Delivers at least once. Nobody waits for it: a channel that hangs holds up its own pages and nothing else. Its
+    thread is there while there is something to deliver: a thousand runs that are well need no thousand threads."""
 
     def __init__(
         self, name: str, channel: Channel, outbox: Outbox, *, retry_up_to_s: float, give_up_after_s: float
@@ -38,19 +87,17 @@ class Delivery:
         self._wake = Event()
         self._stopped = Event()
         self._random = SystemRandom()
-        self._told: str | None = None
+        self._reported: str | None = None
         self._started = False
         self._thread: Thread | None = None
         self._lock = Lock()
         self._looked_s = 0.0
 
     def start(self) -> None:
-        """Begins with what an earlier daemon has left."""
         self._started = True
         self._look()
 
     def wake(self) -> None:
-        """There is a new page."""
         self._wake.set()
         self._work()
 
@@ -102,6 +149,10 @@ class Delivery:
             elif failed is None and self._ends():
                 return
 
+    def _pause_s(self, tries: int) -> float:
+        """Exponential, with jitter: many runs' daemons lose and find the same pager at the same time."""
+        return min(self._retry_up_to_s, 2.0 ** min(tries - 1, 30)) * self._random.uniform(0.5, 1.0)
+
     def _ends(self) -> bool:
         """Nothing has come for a while: the next page starts another thread."""
         with self._lock:
@@ -109,11 +160,6 @@ class Delivery:
                 return False
             self._thread, self._looked_s = None, time.monotonic()
             return True
-
-    def _pause_s(self, tries: int) -> float:
-        """Exponential, with jitter: many runs' daemons lose and find the same pager at the same time."""
-        longest = min(self._retry_up_to_s, 2.0 ** min(tries - 1, 30))
-        return longest * self._random.uniform(0.5, 1.0)
 
     def _round(self) -> PagerError | None:
         """Tries each page once; returns the last failure. What is behind a page of its own key waits for that."""
@@ -143,16 +189,15 @@ class Delivery:
             failed = PagerError(f"{type(error).__name__}, which nobody foresaw")  # its text may quote what was sent
         else:
             self._outbox.delivered(page)
-            self._told = None
+            self._reported = None
             log.info("page %s has arrived by %s", page.id, self._name)
             return None
         self._say(failed)
         return failed
 
     def _say(self, failed: PagerError) -> None:
-        """One line when the reason changes."""
-        level = logging.DEBUG if str(failed) == self._told else logging.WARNING
-        self._told = str(failed)
+        level = logging.DEBUG if str(failed) == self._reported else logging.WARNING
+        self._reported = str(failed)
         log.log(level, "a page can't be delivered by %s: %s; trying again", self._name, failed)
 
     def _is_too_old(self, page: Page) -> bool:

@@ -9,9 +9,8 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from pathlib import Path
 from time import time
 from typing import Any
@@ -21,10 +20,7 @@ from sentinel.adapters.paging.settings import split_address
 from sentinel.vocabulary.errors import PagerError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Cut", "cut_after", "post", "trusting"]
-
-_LONGEST_ASKED_S = 3600.0
-"""Retry-After is heeded up to this; a server that says "next year" is asked again in an hour."""
+_LONGEST_ASKED_S = 3600.0  # Retry-After is heeded up to this: "next year" is tried again in an hour
 
 
 def post(url: str, document: Any, *, token: str | None, ca_file: Path | None, timeout_s: float) -> None:
@@ -36,9 +32,9 @@ def post(url: str, document: Any, *, token: str | None, ca_file: Path | None, ti
     if token is not None:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     with cut_after(timeout_s) as cut:
-        door = _door(cut, trusting(ca_file))
+        opener = _opener(cut, trusting(ca_file))
         try:
-            with door.open(request, timeout=timeout_s):
+            with opener.open(request, timeout=timeout_s):
                 if cut.why is not None:  # a head that is cut off reads like one that has ended
                     raise PagerError(f"{host} can't be reached: {cut.why}")
         except urllib.error.HTTPError as error:
@@ -48,18 +44,30 @@ def post(url: str, document: Any, *, token: str | None, ca_file: Path | None, ti
             raise PagerError(f"{host} can't be reached: {cut.why or _reason(error)}") from None
 
 
-def _door(cut: Cut, context: ssl.SSLContext) -> urllib.request.OpenerDirector:
+def _opener(cut: Cut, context: ssl.SSLContext) -> urllib.request.OpenerDirector:
     """http and https, and no redirects: a POST that follows one arrives without its body, or where nobody named it."""
-    door = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        _Http(cut),
-        _Https(cut, context),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        door.add_handler(handler)
-    return door
+
+    def watched(kind: type[http.client.HTTPConnection]) -> Callable[..., http.client.HTTPConnection]:
+        def connection(*args: Any, **options: Any) -> http.client.HTTPConnection:
+            made = kind(*args, **options)
+            cut.watch(made)
+            return made
+
+        return connection
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(watched(http.client.HTTPConnection), req)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(watched(http.client.HTTPSConnection), req, context=context)
+
+    opener = urllib.request.OpenerDirector()
+    handlers = (urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor())
+    for handler in (urllib.request.ProxyHandler(), Http(), Https(context=context), *handlers):
+        opener.add_handler(handler)
+    return opener
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
@@ -84,10 +92,9 @@ def _answered(host: str | None, error: urllib.error.HTTPError) -> PagerError:
         to = urlsplit(error.headers.get("Location") or "")
         where = f"{to.scheme}://{to.hostname}" if to.scheme and to.hostname else "another path of its own"
         return PagerError(f"{host} redirects to {where}: a page is only sent to the address that is configured")
-    phrase = HTTPStatus(error.code).phrase if error.code in {status.value for status in HTTPStatus} else "?"
-    return PagerError(
-        f"{host} answered {error.code} {phrase}", retry_after_s=_asked_s(error.headers.get("Retry-After"))
-    )
+    phrase = http.client.responses.get(error.code, "?")
+    asked_s = _asked_s(error.headers.get("Retry-After"))
+    return PagerError(f"{host} answered {error.code} {phrase}", retry_after_s=asked_s)
 
 
 def _asked_s(retry_after: str | None) -> float | None:
@@ -95,9 +102,8 @@ def _asked_s(retry_after: str | None) -> float | None:
     if retry_after is None:
         return None
     try:
-        asked_s = (
-            float(retry_after) if retry_after.isdigit() else parsedate_to_datetime(retry_after).timestamp() - time()
-        )
+        is_date = not retry_after.isdigit()
+        asked_s = parsedate_to_datetime(retry_after).timestamp() - time() if is_date else float(retry_after)
     except ValueError:
         return None
     return min(max(asked_s, 0.0), _LONGEST_ASKED_S)
@@ -107,8 +113,7 @@ class Cut:
     """Ends what hangs in a socket: its own timeout begins anew with each byte, and a server may dribble."""
 
     def __init__(self, after_s: float) -> None:
-        self.why: str | None = None
-        """Set when it was cut."""
+        self.why: str | None = None  # set when it was cut
         self._after_s = after_s
         self._holders: list[Any] = []
 
@@ -117,15 +122,11 @@ class Cut:
         self._holders.append(holder)
 
     def now(self) -> None:
-        """Cuts."""
         self.why = f"no answer within {self._after_s:g} s"
         for holder in self._holders:
-            sock = getattr(holder, "sock", None)
-            if sock is not None:
-                try:
+            if (sock := getattr(holder, "sock", None)) is not None:
+                with suppress(OSError):  # it is gone already
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
-                except OSError:  # it is gone already
-                    continue
 
 
 @contextmanager
@@ -139,31 +140,3 @@ def cut_after(after_s: float) -> Iterator[Cut]:
         yield cut
     finally:
         timer.cancel()
-
-
-def _kept(cut: Cut, make: Callable[..., http.client.HTTPConnection]) -> Callable[..., http.client.HTTPConnection]:
-    def connection(*args: Any, **options: Any) -> http.client.HTTPConnection:
-        made = make(*args, **options)
-        cut.watch(made)
-        return made
-
-    return connection
-
-
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, cut: Cut) -> None:
-        super().__init__()
-        self._cut = cut
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_kept(self._cut, http.client.HTTPConnection), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, cut: Cut, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._cut = cut
-        self._trusting = context
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_kept(self._cut, http.client.HTTPSConnection), req, context=self._trusting)

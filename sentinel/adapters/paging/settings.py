@@ -1,7 +1,4 @@
-"""Who is paged, and through what: the `[paging]` table and its channels.
-
-No token and no password stands in it: only the name of the variable, or of the file, that holds one.
-"""
+"""The `[paging]` table and its channels. A token or a password is named by the variable, or the file, that holds it."""
 
 from __future__ import annotations
 
@@ -15,24 +12,28 @@ from urllib.parse import SplitResult, urlsplit
 from sentinel.plan.page import RUNBOOK
 from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.ranges import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
+from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
 __all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
 
+# Whoever has an incoming webhook's address of these can post: it is a password.
 _SECRET_ADDRESSES = frozenset({"hooks.slack.com", "hooks.slack-gov.com", "discord.com", "discordapp.com"})
-"""Whoever has an incoming webhook's address of these can post: it is a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """A `[[paging.webhook]]` table: a POST of the page as JSON, with a `text` that chat programs show."""
-
-    name: str = "webhook"
+class _Channel:
+    name: str
     """What logs and `sentinel page` call it; each channel has its own."""
 
     severity: Severity = "warning"
     """warning: every page; critical: only those that need a person now, and their ends."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook(_Channel):
+    """A `[[paging.webhook]]` table: a POST of the page as JSON, with a `text` that chat programs show."""
+
+    name: str = "webhook"
     url: str | None = None
     """http:// or https://, without a password in it. An address that is itself a secret, as Slack's are, does not
     belong here but where url_env or url_file says."""
@@ -64,15 +65,10 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail:
+class Mail(_Channel):
     """A `[[paging.mail]]` table: one mail for each page, by SMTP."""
 
     name: str = "mail"
-    """What logs and `sentinel page` call it; each channel has its own."""
-
-    severity: Severity = "warning"
-    """warning: every page; critical: only those that need a person now, and their ends."""
-
     host: str
     """The mail server."""
 
@@ -125,15 +121,10 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(_Channel):
     """A `[[paging.command]]` table: a program of yours, with the page as JSON on its standard input."""
 
     name: str = "command"
-    """What logs and `sentinel page` call it; each channel has its own."""
-
-    severity: Severity = "warning"
-    """warning: every page; critical: only those that need a person now, and their ends."""
-
     command: tuple[str, ...]
     """The program and its arguments, as a list; run without a shell, with SENTINEL_PAGE_SUMMARY, _SEVERITY, _STATUS,
     _KEY, _ID, _RUN, _INCIDENT, _TOPIC and _RUNBOOK set. Exit code 0 says that the page has arrived. Its output is
@@ -149,15 +140,10 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alertmanager:
+class Alertmanager(_Channel):
     """A `[[paging.alertmanager]]` table: alerts with the labels alertname, run, incident, topic and severity."""
 
     name: str = "alertmanager"
-    """What logs and `sentinel page` call it; each channel has its own."""
-
-    severity: Severity = "warning"
-    """warning: every page; critical: only those that need a person now, and their ends."""
-
     url: str
     """Its own address, without /api/v2/alerts; where there are several of a cluster, one table for each."""
 
@@ -222,7 +208,6 @@ class Paging:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """All of them, of whatever kind."""
         return (*self.webhook, *self.mail, *self.command, *self.alertmanager)
 
 
@@ -230,10 +215,10 @@ def split_address(url: str, key: str) -> SplitResult:
     """The parts of an address that may be used. ConfigError does not quote the address, which may hold a secret."""
     try:
         parts = urlsplit(url)
-        port_is_a_number = parts.port is None or parts.port >= 0
+        _ = parts.port  # a port that is no number is a ValueError
     except ValueError as error:
         raise ConfigError(f"{key} is no address: it should look like https://host/path") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_a_number:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{key} should be an address that begins with https:// or http:// and a host")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError(f"{key} has a space or a character in it that an address can't have")
@@ -268,10 +253,9 @@ def _named_well(channel: Channel) -> None:
         raise ConfigError(
             f"name should be of letters, digits, - and _, 100 at most, not {channel.name[:60]!a}: it names a folder"
         )
-    if channel.timeout_s <= 0:
-        raise ConfigError(f"timeout_s should be above 0, not {channel.timeout_s}")
 
 
+# What `sentinel init` shows, commented out.
 EXAMPLES: dict[str, Channel] = {
     "webhook": Webhook(name="chat", url_env="CHAT_WEBHOOK_URL"),
     "mail": Mail(
@@ -284,4 +268,3 @@ EXAMPLES: dict[str, Channel] = {
     "command": Command(command=("/usr/local/bin/page-oncall", "--team", "training"), severity="critical"),
     "alertmanager": Alertmanager(url="http://alertmanager.example.com:9093"),
 }
-"""What `sentinel init` shows, commented out."""

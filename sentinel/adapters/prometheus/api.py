@@ -22,16 +22,10 @@ from sentinel.vocabulary.errors import ScrapeError
 
 __all__ = ["Api", "Door", "NotUnderstood", "Point", "Series", "TooMuch", "series_in"]
 
-_LONGEST_ANSWER_BYTES = 32 << 20
-"""A quarter of a million values. More is asked for in smaller pieces."""
-
+_LONGEST_ANSWER_BYTES = 32 << 20  # a quarter of a million values; more is asked for in smaller pieces
 _CHUNK_BYTES = 1 << 16
-
-_LONGEST_ADDRESS = 4000
-"""Characters. A longer question is posted; a shorter one is not, for a proxy that lets us read may let us only GET."""
-
-_TRUSTED_FOR_S = 3600.0
-"""Reading the system's certificates takes 20 ms: they are read again each hour, and our own file's once it changes."""
+_LONGEST_ADDRESS = 4000  # characters; a longer query is posted, a shorter one not: a proxy may let us only GET
+_TRUSTED_FOR_S = 3600.0  # reading the system's certificates takes 20 ms: again each hour, and once our file changes
 
 
 class TooMuch(Exception):  # noqa: N818 - reads as what it says
@@ -45,19 +39,13 @@ class NotUnderstood(ScrapeError):  # noqa: N818 - reads as what it says
 class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one scrape found. Python's garbage collector passes over it: an answer holds a hundred thousand."""
 
-    at: float
-    """When it was scraped, Unix seconds."""
-
-    value: float
-    """nan and inf are readings. What went stale has none."""
+    at: float  # Unix seconds
+    value: float  # nan and inf are readings; what went stale has none
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One series of a stretch."""
-
     labels: dict[str, str] = msgspec.field(name="metric")
-    values: tuple[Point, ...] = ()
-    """In the order of time."""
+    values: tuple[Point, ...] = ()  # in the order of time
 
 
 class _Matrix(msgspec.Struct, tag_field="resultType", tag="matrix"):
@@ -72,8 +60,7 @@ class _Refusal(msgspec.Struct):
     error: str
 
 
-_answer = msgspec.json.Decoder(_Answer, strict=False).decode
-"""Not strict, because values are strings: "1.5", "NaN"."""
+_answer = msgspec.json.Decoder(_Answer, strict=False).decode  # not strict: values are strings, "1.5", "NaN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +72,10 @@ class Door:
     user: str | None = None
     password_file: Path | None = None
     ca_file: Path | None = None
-    timeout_s: float = 10.0
-    """For one whole answer."""
+    timeout_s: float = 10.0  # for one whole answer
 
     @property
     def host(self) -> str:
-        """All of the address that errors name."""
         return urlsplit(self.url).hostname or "?"
 
     def headers(self) -> dict[str, str]:
@@ -119,28 +104,22 @@ class Api:
     def __init__(self, door: Door, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._door = door
         self._monotonic = monotonic
+        self.host = door.host
         self._trusting: tuple[tuple[float, float], ssl.SSLContext] | None = None
 
-    @property
-    def host(self) -> str:
-        """Whom errors name."""
-        return self._door.host
-
     def scraped(self, selector: str, since: float, until: float) -> list[Series]:
-        """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier.
-
-        ScrapeError where there is no answer, NotUnderstood where there is another, TooMuch where it would be too long.
-        """
+        """All that was scraped from `since` to `until`, Unix seconds; it may begin a little earlier. ScrapeError where
+        there is no answer, NotUnderstood where there is another, TooMuch where it would be too long."""
         reach_s = math.ceil(until - since) + 1  # Prometheus 3 leaves the first moment out
-        body = self._get("query", query=f"{selector}[{reach_s}s]", time=f"{until:.3f}")
+        body = self._query(query=f"{selector}[{reach_s}s]", time=f"{until:.3f}")
         try:
             return series_in(body)
         except msgspec.MsgspecError:
-            raise NotUnderstood(self._door.host, "it does not answer as a Prometheus") from None
+            raise NotUnderstood(self.host, "it does not answer as a Prometheus") from None
 
-    def _get(self, path: str, **parameters: str) -> bytes:
+    def _query(self, **parameters: str) -> bytes:
         door = self._door
-        address, asked, posted = f"{door.url.rstrip('/')}/api/v1/{path}", urlencode(parameters), None
+        address, asked, posted = f"{door.url.rstrip('/')}/api/v1/query", urlencode(parameters), None
         if len(address) + len(asked) < _LONGEST_ADDRESS:
             address += f"?{asked}"
         else:
@@ -159,26 +138,25 @@ class Api:
         """http and https, and no redirects: a token is for the address that is configured."""
         opener = urllib.request.OpenerDirector()
         secured = urlsplit(self._door.url).scheme == "https"
-        by_scheme = urllib.request.HTTPSHandler(context=self._trust()) if secured else urllib.request.HTTPHandler()
-        for handler in (
-            urllib.request.ProxyHandler(),
-            by_scheme,
-            urllib.request.HTTPDefaultErrorHandler(),
-            urllib.request.HTTPErrorProcessor(),
-        ):
-            opener.add_handler(handler)
+        opener.add_handler(urllib.request.ProxyHandler())
+        opener.add_handler(
+            urllib.request.HTTPSHandler(context=self._trust()) if secured else urllib.request.HTTPHandler()
+        )
+        opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
+        opener.add_handler(urllib.request.HTTPErrorProcessor())
         return opener
 
     def _trust(self) -> ssl.SSLContext:
-        """What to trust, read again once an hour or once its file has changed."""
         file = self._door.ca_file
         try:
-            changed = file.stat().st_mtime if file is not None else 0.0
+            read_as = (file.stat().st_mtime if file is not None else 0.0, self._monotonic() // _TRUSTED_FOR_S)
+            if self._trusting is None or self._trusting[0] != read_as:
+                context = ssl.create_default_context()
+                if file is not None:
+                    context.load_verify_locations(file)
+                self._trusting = (read_as, context)
         except OSError as error:
-            raise _unreadable(self._door, error) from error
-        read_as = (changed, self._monotonic() // _TRUSTED_FOR_S)
-        if self._trusting is None or self._trusting[0] != read_as:
-            self._trusting = (read_as, _trusting(self._door))
+            raise ScrapeError(self.host, f"{file} can't be read: {error.strerror or error}") from error
         return self._trusting[1]
 
     def _within_bounds(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -188,7 +166,7 @@ class Api:
             if size > _LONGEST_ANSWER_BYTES:
                 raise TooMuch
             if self._monotonic() > ends:
-                raise ScrapeError(self._door.host, f"its answer was not whole after {self._door.timeout_s:g} s")
+                raise ScrapeError(self.host, f"its answer was not whole after {self._door.timeout_s:g} s")
             yield chunk
 
     def _refused(self, error: urllib.error.HTTPError) -> Exception:
@@ -199,27 +177,13 @@ class Api:
         if error.code == 413 or (error.code == 422 and "too many samples" in said):
             return TooMuch()
         if error.code in (400, 422):
-            return NotUnderstood(self._door.host, f"it answers {error.code}: {said or error.reason}")
-        return ScrapeError(self._door.host, f"it answers {error.code}: {said or error.reason}")
+            return NotUnderstood(self.host, f"it answers {error.code}: {said or error.reason}")
+        return ScrapeError(self.host, f"it answers {error.code}: {said or error.reason}")
 
 
 def series_in(answer: bytes) -> list[Series]:
     """The matrix of an answer. Raises MsgspecError where it is none."""
     return _answer(answer.replace(b'"+Inf"]', b'"inf"]')).data.result  # the one spelling that msgspec does not know
-
-
-def _trusting(door: Door) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if door.ca_file is not None:
-        try:
-            context.load_verify_locations(door.ca_file)
-        except OSError as error:
-            raise _unreadable(door, error) from error
-    return context
-
-
-def _unreadable(door: Door, error: OSError) -> ScrapeError:
-    return ScrapeError(door.host, f"{door.ca_file} can't be read: {error.strerror or error}")
 
 
 def _reason(error: Exception) -> str:

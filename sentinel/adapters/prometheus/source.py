@@ -7,38 +7,28 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 
-from sentinel.adapters.prometheus.api import TooMuch
-from sentinel.adapters.prometheus.scrapes import Looked, Scrape, scrapes_of
-from sentinel.adapters.prometheus.steps import Steps
-from sentinel.adapters.prometheus.together import Answering, Together
+from sentinel.adapters.prometheus.api import Api, TooMuch
+from sentinel.adapters.prometheus.scrapes import Looked, Scrape, Steps, scrapes_of
+from sentinel.adapters.prometheus.shared_queries import SharedQueries
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record, Sample
 
 __all__ = ["ScrapedRun", "ScrapedRuns"]
 
-_LATE_S = 60.0
-"""What a scrape may arrive late, and clocks may be apart: so much is asked for again, and beyond now."""
-
-_SWEPT_EVERY_S = 60.0
-"""How often it is asked for again; of a run that has been silent for longer, a fifth as often."""
-
-_SILENT_AFTER_S = 150.0
-"""Its newest scrape is so old: it has ended, it was not begun, or what it wrote is held up on the way to Prometheus."""
-
-_SEEN_AGAIN_S = 30.0
-"""Of a silent run the last seconds are looked at; once there is something, it catches up from where it was."""
-
+_LATE_S = 60.0  # what a scrape may arrive late, and clocks may be apart: so much is asked for again, and beyond now
+_SWEPT_EVERY_S = 60.0  # how often it is asked for again; of a run that has been silent for longer, a fifth as often
+_SILENT_AFTER_S = 150.0  # with a newest scrape so old, a run has ended, has not begun, or its scrapes are held up
+_SEEN_AGAIN_S = 30.0  # of a silent run only so much is looked at; once there is something, it catches up
 _OVERLAP_S = 2.0
 _FORGOTTEN_AFTER_S = 2 * _LATE_S + 2 * _SWEPT_EVERY_S
 
 _FIRST_PIECE_S = 600.0
 _SHORTEST_PIECE_S = 1.0
-_MANY_VALUES = 100_000
-"""An answer of more makes the next piece shorter, one of less than a quarter longer."""
+_MANY_VALUES = 100_000  # an answer of more makes the next piece shorter, one of less than a quarter longer
 
+# Requests and seconds of one poll; what is left is for the next, so that a turn of the watch comes to its end.
 _MOST_REQUESTS = 100
 _LONGEST_POLL_S = 30.0
-"""Requests and seconds of one poll; what is left is for the next, so that a turn of the watch comes to its end."""
 
 
 class ScrapedRuns:
@@ -46,62 +36,46 @@ class ScrapedRuns:
 
     def __init__(
         self,
-        api: Answering,
+        api: Api,
         *,
         selector: str | None = None,
         longest_poll_s: float = _LONGEST_POLL_S,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._together = Together(api, selector)
-        self._longest_poll_s = longest_poll_s
-        self._now = now
-        self._monotonic = monotonic
+        self.queries = SharedQueries(api, selector)
+        self.longest_poll_s = longest_poll_s
+        self.now = now
+        self.monotonic = monotonic
 
     def run(self, name: str, lookback_s: float = 86_400.0) -> ScrapedRun:
-        """One of them, from the beginning."""
-        return ScrapedRun(self._together, name, lookback_s, self._longest_poll_s, self._now, self._monotonic)
+        return ScrapedRun(self, name, lookback_s)
 
 
 class ScrapedRun:
-    """What Prometheus scraped of one run, from `lookback_s` ago on.
+    """What Prometheus scraped of one run, from `lookback_s` ago on. It catches up by itself, in pieces, and follows
+    together with the others: from the last scrape that it knows on, so that what Prometheus did not tell while it was
+    away is told afterwards. What it did not scrape meanwhile, nobody knows but the trainer's counters. Once a minute it
+    goes back for what has arrived late, behind newer scrapes."""
 
-    It catches up by itself, in pieces, and follows together with the others: from the last scrape that it knows on, so
-    that what Prometheus did not tell while it was away is told afterwards. What it did not scrape meanwhile, nobody
-    knows but the trainer's counters. Once a minute it goes back for what has arrived late, behind newer scrapes.
-    """
-
-    def __init__(
-        self,
-        together: Together,
-        run: str,
-        lookback_s: float,
-        longest_poll_s: float,
-        now: Callable[[], float],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._together = together
-        self._seat = together.seat(run)
+    def __init__(self, runs: ScrapedRuns, name: str, lookback_s: float) -> None:
+        self._queries = runs.queries
+        self._member = runs.queries.member(name)
         self._lookback_s = lookback_s
-        self._longest_poll_s = longest_poll_s
-        self._now = now
-        self._monotonic = monotonic
+        self._longest_poll_s = runs.longest_poll_s
+        self._now = runs.now
+        self._monotonic = runs.monotonic
         self._steps = Steps()
         self._known: dict[Looked, set[float]] = {}
         self._newest: float | None = None
         self._newest_of: dict[Looked, float] = {}
-        self._forgotten = 0.0
-        """Up to when, in Unix seconds, nobody can say any more which scrapes were known."""
-
+        self._forgotten = 0.0  # up to when, Unix seconds, it is not recorded any more which scrapes were known
         self._behind = True
-        self._read_to: float | None = None
-        """Behind, where the last poll had to stop; None before it begins."""
-
+        self._read_to: float | None = None  # while it is behind, where the last poll had to stop
         self._swept = 0.0
         self._piece_s = _FIRST_PIECE_S
-        self._held: list[Record] = []
-        self._given: dict[int, tuple[float, float]] = {}
-        """Of each attempt, when its first and its newest sample were scraped."""
+        self._records: list[Record] = []
+        self._given: dict[int, tuple[float, float]] = {}  # when an attempt's first and newest sample were scraped
 
     @property
     def unreadable(self) -> int:
@@ -111,12 +85,14 @@ class ScrapedRun:
     def poll(self) -> list[Record]:
         """What is new. ScrapeError while Prometheus can't be asked; what was got until then comes with the next."""
         now = self._now()
-        self._seat.turn(self._monotonic())
-        if not self._behind and not self._to_be_swept(now):
+        self._member.turn(self._monotonic())
+        if not self._behind:  # it is, where it is time to go back for what has arrived late
+            self._behind = now - self._swept > _SWEPT_EVERY_S * (5 if self._silent(now) else 1)
+        if not self._behind:
             self._follow(now)
         if self._behind:
             self._catch_up(now)
-        records, self._held = self._held, []
+        records, self._records = self._records, []
         for record in records:
             if isinstance(record, Sample):
                 first, _ = self._given.get(record.attempt, (record.time_unix_s, 0.0))
@@ -124,21 +100,18 @@ class ScrapedRun:
         return records
 
     def new(self) -> Iterator[Record]:
-        """The same."""
         yield from self.poll()
 
     def again(self, attempt: int) -> Iterator[Sample]:
         """The attempt's samples that it has given, as far as `lookback_s` goes back from the newest, asked for anew.
-
-        None is kept: Prometheus remembers for longer than we look back. ScrapeError when it can't be asked.
-        """
+        None is kept: Prometheus remembers for longer than we look back. ScrapeError when it can't be asked."""
         first, newest = self._given.get(attempt, (math.inf, -math.inf))
         first, steps, piece_s = max(first, newest - self._lookback_s), Steps(), _FIRST_PIECE_S
         since = first
         while since <= newest:
             end = min(since + piece_s, newest)
             try:
-                series = self._together.alone(self._seat, since, end, self._monotonic())
+                series = self._queries.alone(self._member, since, end, self._monotonic())
             except TooMuch:
                 piece_s = self._half(piece_s)
                 continue
@@ -149,17 +122,16 @@ class ScrapedRun:
                 return
             since = end
 
-    # With the others
-
     def _follow(self, now: float) -> None:
         try:
-            stretches = self._together.new(self._seat, self._since(now), now + _LATE_S, self._monotonic())
+            answers = self._queries.new(self._member, self._since(now), now + _LATE_S, self._monotonic())
         except TooMuch:
             self._behind = True
             return
-        for stretch in stretches:
-            scrapes = scrapes_of(stretch.series, self._known)
-            if self._is_hole(stretch.since, scrapes):
+        for answer in answers:
+            scrapes = scrapes_of(answer.series, self._known)
+            newest = (self._newest_of.get((s.attempt, s.by), -math.inf) for s in scrapes if s.whole)
+            if any(answer.since > at for at in newest):  # there may be more between what is new and what is known
                 self._behind = True
                 return
             self._take(scrapes)
@@ -170,20 +142,8 @@ class ScrapedRun:
             return now - _SEEN_AGAIN_S
         return min(at for at in self._newest_of.values() if at > self._newest - _LATE_S) - _OVERLAP_S
 
-    def _is_hole(self, since: float, scrapes: list[Scrape]) -> bool:
-        """Whether something new has come, and there may be more between it and what is known."""
-        newest_of = self._newest_of
-        return any(since > newest_of.get((s.attempt, s.by), -math.inf) for s in scrapes if s.whole)
-
     def _silent(self, now: float) -> bool:
         return self._newest is None or self._newest < now - _SILENT_AFTER_S
-
-    def _to_be_swept(self, now: float) -> bool:
-        """Whether it is time to go back for what has arrived late."""
-        self._behind = now - self._swept > _SWEPT_EVERY_S * (5 if self._silent(now) else 1)
-        return self._behind
-
-    # By itself
 
     def _catch_up(self, now: float) -> None:
         began_s, until = self._monotonic(), now + _LATE_S
@@ -198,7 +158,7 @@ class ScrapedRun:
                 return
             end = min(since + self._piece_s, until)
             try:
-                series = self._together.alone(self._seat, since, end, self._monotonic())
+                series = self._queries.alone(self._member, since, end, self._monotonic())
             except TooMuch:
                 self._piece_s = self._half(self._piece_s)
                 longest_s = self._piece_s
@@ -207,19 +167,15 @@ class ScrapedRun:
             self._pace(sum(len(one.values) for one in series), longest_s)
             since = self._read_to = end
             if since >= until:
-                self._is_up(now)
+                self._behind, self._read_to = False, None
+                self._member.since = self._since(now)
+                at_random = zlib.crc32(self._member.run.encode("utf-8", "replace")) % 1000 / 1000
+                self._swept = now if self._swept else now - at_random * _SWEPT_EVERY_S  # not all runs at once
                 return
 
-    def _is_up(self, now: float) -> None:
-        self._behind, self._read_to = False, None
-        self._seat.since = self._since(now)
-        at_random = zlib.crc32(self._seat.run.encode("utf-8", "replace")) % 1000 / 1000
-        self._swept = now if self._swept else now - at_random * _SWEPT_EVERY_S  # so that not all go back at once
-
     def _half(self, piece_s: float) -> float:
-        """What to ask for instead of so many seconds, which are too many."""
         if piece_s <= _SHORTEST_PIECE_S:
-            raise ScrapeError(self._together.host, "a second of this run is more than one answer holds")
+            raise ScrapeError(self._queries.host, "a second of this run is more than one answer holds")
         return max(_SHORTEST_PIECE_S, piece_s / 2)
 
     def _pace(self, values: int, longest_s: float) -> None:
@@ -236,7 +192,7 @@ class ScrapedRun:
             self._known.setdefault(looked, set()).add(at)
             self._newest = max(self._newest or at, at)
             self._newest_of[looked] = max(self._newest_of.get(looked, at), at)
-            self._held += self._steps.take(scrape)
+            self._records += self._steps.take(scrape)
         if self._newest is not None and self._newest - _FORGOTTEN_AFTER_S > self._forgotten + _LATE_S:
             self._forgotten = self._newest - _FORGOTTEN_AFTER_S
             recent = {looked: {at for at in known if at > self._forgotten} for looked, known in self._known.items()}

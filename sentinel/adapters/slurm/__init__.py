@@ -3,6 +3,6 @@
 from sentinel.adapters.slurm.client import SlurmClient
 from sentinel.adapters.slurm.launcher import SlurmLauncher
 from sentinel.adapters.slurm.queue import Queues
-from sentinel.adapters.slurm.settings import SlurmSettings
+from sentinel.adapters.slurm.submissions import SlurmSettings
 
 __all__ = ["Queues", "SlurmClient", "SlurmLauncher", "SlurmSettings"]

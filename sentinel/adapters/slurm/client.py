@@ -9,19 +9,17 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sentinel.jobscript.slurm_jobs import SlurmJob
-from sentinel.jobscript.slurm_properties import UNLIMITED, JobProperties
+from sentinel.jobscript.slurm_jobs import UNLIMITED, JobProperties, SlurmJob
 from sentinel.vocabulary.errors import NotOurJob, SlurmNotReady, SlurmRefused, SlurmUnavailable
 
-__all__ = ["Answer", "Recorded", "Runner", "SlurmClient", "run_command"]
-
-_FIELDS = ("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N")
-_FORMAT = "\x1f".join(_FIELDS) + "\x1e"
-"""Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm."""
+_FIELDS = ("id", "array", "tasks", "state", "name", "user", "comment", "dependency", "nodes")  # of SlurmJob
+# Unit and record separators: a job's name and comment are anybody's text. This form is the same in every Slurm.
+_FORMAT = "\x1f".join(("%A", "%F", "%K", "%T", "%j", "%u", "%k", "%E", "%N")) + "\x1e"
+_SQUEUE = ("squeue", "--all", "--noheader", "--states=all", f"--format={_FORMAT}")
 
 _AWAY = re.compile(
     r"unable to contact|unable to connect|connection refused|connection timed out|timed out|not responding"
@@ -29,20 +27,21 @@ _AWAY = re.compile(
     r"|communication|protocol authentication|munge|socket|standby mode|backup controller",
     re.IGNORECASE,
 )
+# What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them.
 _NO_NODES = re.compile(
     r"node configuration is not available|nodes? (required|not available)|down, drained", re.IGNORECASE
 )
-"""What sbatch says while nodes are down; for minutes after the controller's own start it says so of all of them."""
-
 _DENIED = re.compile(r"access/permission denied|not permitted", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _OUR_VARIABLES = re.compile(r"(?!SLURM_CONF$)(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SCANCEL|SENTINEL)_")
 
+# squeue --json's names of those of JobProperties' fields that it calls otherwise
+_NAMES = {"reservation": "resv_name", "nodes": "node_count", "working_directory": "current_working_directory"}
+_NAMES |= {"memory_per_node_mb": "memory_per_node", "memory_per_cpu_mb": "memory_per_cpu"}
+_NAMES["array_throttle"] = "array_max_tasks"
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command said."""
 
+class Answer(NamedTuple):
     code: int
     stdout: str
     stderr: str
@@ -83,12 +82,11 @@ class Recorded:
 
     properties: JobProperties
     comment: str = ""
-    output: str = ""
-    """The pattern of its log's name, as `log-%j.txt`; "" for Slurm's own."""
-
+    output: str = ""  # the pattern of its log's name, as `log-%j.txt`; "" for Slurm's own
     error: str = ""
-    script_arguments: tuple[str, ...] = ()
-    """Words after the script's name. Slurm keeps them joined by spaces: one that held a space has become two."""
+    script_arguments: tuple[str, ...] = ()  # Slurm joins them by spaces: one that held a space has become two
+    tasks: str = ""  # of an array: the task that stands for it where a job is started alone
+    array: str | None = None  # all tasks that were there when it was recorded, with their throttle; "" for no array
 
 
 _DUMP = """
@@ -107,31 +105,25 @@ class SlurmClient:
 
     def __init__(self, *, user: str | None = None, timeout_s: float = 20.0, run: Runner = run_command) -> None:
         self.user = user or str(os.getuid())
-        """Whose jobs are looked at."""
-
         self._timeout_s = timeout_s
         self._run = run
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         """All of the user's jobs that the controller still knows, ended ones too: one query, whatever runs."""
-        shown = self._ask("squeue", "--all", "--noheader", "--states=all", f"--user={self.user}", f"--format={_FORMAT}")
-        return tuple(_job(record) for record in shown.split("\x1e\n") if record.strip())
+        return _jobs(self._ask(*_SQUEUE, f"--user={self.user}"))
 
     def jobs_by_id(self, groups: Collection[str]) -> tuple[SlurmJob, ...]:
         """These jobs and arrays, whoever's they are, ended ones too; the controller may not know some, or any."""
-        ids = ",".join(sorted(groups))
-        command = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={ids}", f"--format={_FORMAT}")
-        answer = self._tell(*command)
+        answer = self._tell(*_SQUEUE, f"--jobs={','.join(sorted(groups))}")
         if answer.code and not _NO_SUCH_JOB.search(answer.stderr):
             raise SlurmUnavailable("squeue", _last_line(answer))
-        return tuple(_job(record) for record in answer.stdout.split("\x1e\n") if record.strip())
+        return _jobs(answer.stdout)
 
     def recorded(self, group: str) -> Recorded:
         """What the job or array was submitted as. SlurmRefused when the controller does not know it any more."""
-        found = self.recorded_of((group,))
-        if group not in found:
+        if (found := self.recorded_of((group,)).get(group)) is None:
             raise SlurmRefused(f"Slurm does not know job {group} any more")
-        return found[group]
+        return found
 
     def recorded_of(self, groups: Collection[str]) -> dict[str, Recorded]:
         """What each of these jobs and arrays was submitted as, by one query; those that the controller knows."""
@@ -220,64 +212,41 @@ def _last_line(answer: Answer) -> str:
     return lines[-1] if lines else f"exit code {answer.code}"
 
 
-def _job(record: str) -> SlurmJob:
-    parts = record.split("\x1f")
+def _jobs(shown: str) -> tuple[SlurmJob, ...]:
+    return tuple(_job(record.split("\x1f")) for record in shown.split("\x1e\n") if record.strip())
+
+
+def _job(parts: Sequence[str]) -> SlurmJob:
     if len(parts) != len(_FIELDS):
         raise SlurmUnavailable("squeue", f"a line with {len(parts)} fields instead of {len(_FIELDS)}")
-    job_id, array, tasks, state, name, user, comment, dependency, nodes = (_text(part) for part in parts)
-    return SlurmJob(
-        id=job_id,
-        array=array if tasks or array != job_id else None,
-        tasks=tasks,
-        state=state,
-        name=name,
-        user=user,
-        comment=comment,
-        dependency=dependency,
-        nodes=nodes,
-    )
-
-
-def _text(shown: str) -> str:
-    return "" if shown in ("(null)", "N/A") else shown
+    shown = ("" if part in ("(null)", "N/A") else part for part in parts)
+    found: dict[str, Any] = dict(zip(_FIELDS, shown, strict=True))
+    is_array = found["tasks"] or found["array"] != found["id"]
+    return SlurmJob(**{**found, "array": found["array"] if is_array else None})
 
 
 def _recorded(record: Mapping[str, Any]) -> Recorded:
     """A record of squeue --json. Newer Slurms write numbers as {"set", "infinite", "number"}."""
-    words = _string(record, "command").split(" ")
+    words = _text(record, "command").split(" ")
     name_ends = next((n for n in range(len(words), 0, -1) if Path(" ".join(words[:n])).is_file()), 1)
+    found: dict[str, Any] = {}
+    for field in fields(JobProperties):
+        key = _NAMES.get(field.name, field.name)
+        found[field.name] = _text(record, key) if field.default == "" else _number(record.get(key)) or None
+    limit = record.get("time_limit")
+    infinite = limit.get("infinite") if isinstance(limit, dict) else limit == 0xFFFFFFFF
+    found["time_limit_min"] = UNLIMITED if infinite else _number(limit)
+    found["requeue"] = bool(record.get("requeue", True))
     return Recorded(
-        properties=JobProperties(
-            name=_string(record, "name"),
-            partition=_string(record, "partition"),
-            account=_string(record, "account"),
-            qos=_string(record, "qos"),
-            reservation=_string(record, "resv_name"),
-            features=_string(record, "features"),
-            time_limit_min=_time_limit(record.get("time_limit")),
-            nodes=_number(record.get("node_count")) or None,
-            tasks=_number(record.get("tasks")) or None,
-            cpus_per_task=_number(record.get("cpus_per_task")) or None,
-            memory_per_node_mb=_number(record.get("memory_per_node")) or None,
-            memory_per_cpu_mb=_number(record.get("memory_per_cpu")) or None,
-            tres_per_node=_string(record, "tres_per_node"),
-            tres_per_task=_string(record, "tres_per_task"),
-            tres_per_job=_string(record, "tres_per_job"),
-            required_nodes=_string(record, "required_nodes"),
-            excluded_nodes=_string(record, "excluded_nodes"),
-            licenses=_string(record, "licenses"),
-            requeue=bool(record.get("requeue", True)),
-            working_directory=_string(record, "current_working_directory"),
-            array_throttle=_number(record.get("array_max_tasks")) or None,
-        ),
-        comment=_string(record, "comment"),
-        output=_string(record, "standard_output"),
-        error=_string(record, "standard_error"),
+        properties=JobProperties(**found),
+        comment=_text(record, "comment"),
+        output=_text(record, "standard_output"),
+        error=_text(record, "standard_error"),
         script_arguments=tuple(words[name_ends:]),
     )
 
 
-def _string(record: Mapping[str, Any], key: str) -> str:
+def _text(record: Mapping[str, Any], key: str) -> str:
     value = record.get(key)
     return value if isinstance(value, str) else ""
 
@@ -286,8 +255,3 @@ def _number(value: Any) -> int | None:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
     return value if isinstance(value, int) and value < 0xFFFFFFFE else None  # Slurm's NO_VAL and INFINITE are above
-
-
-def _time_limit(value: Any) -> int | None:
-    infinite = value.get("infinite") if isinstance(value, dict) else value == 0xFFFFFFFF
-    return UNLIMITED if infinite else _number(value)

@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sentinel.adapters.slurm.client import SlurmClient
-from sentinel.adapters.slurm.named import (
-    NamedJobs,
-    fate_of_group,
-    fates_of,
-    foreign,
-    groups_of,
-    lost,
-    submitted_last,
-)
-from sentinel.adapters.slurm.preparing import Preparation, restart_of
-from sentinel.adapters.slurm.queue import Jobs, Queue
-from sentinel.adapters.slurm.recording import Recording
-from sentinel.adapters.slurm.records import JobRecords, NodeFailures, Prepared, Submissions
-from sentinel.adapters.slurm.settings import SlurmSettings
-from sentinel.adapters.slurm.shapes import Shapes
+from sentinel.adapters.slurm.preparing import Preparation
+from sentinel.adapters.slurm.queue import Jobs, NamedJobs, Queue, fate_of, fate_of_group, foreign
+from sentinel.adapters.slurm.records import JobRecords, Recording
+from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
-from sentinel.jobscript.slurm_jobs import Mark, SlurmJob, jobs_of_run, mark_in, marked
-from sentinel.lint.new_scripts import new_scripts
+from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
+from sentinel.lint import new_scripts
 from sentinel.plan.baseline import Baseline
-from sentinel.plan.observation import JobsSeen, WriterSeen
-from sentinel.plan.witnesses import Fate
-from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmRefused, SlurmUnavailable
+from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
+from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["SlurmLauncher"]
-
 log = logging.getLogger(__name__)
+
+_ASKED = 4  # of so many of the last attempts' jobs: what an older one was is known by its successors
 
 
 class SlurmLauncher:
-    """One run's jobs. What it did is never remembered, but looked for: in Slurm's queue and under the state folder."""
+    """One run's jobs, by the interface of act.neighbours.Launcher. What it did is never remembered, but looked for: in
+    Slurm's queue and under the state folder."""
 
     def __init__(
         self,
@@ -59,13 +47,10 @@ class SlurmLauncher:
         self._sleep = sleep
         self._shared = queue or Queue(client, clock)
         self._records = JobRecords(settings.state_dir / "jobs")
-        self._failures = NodeFailures(settings.state_dir / "nodes.json")
         self._submissions = Submissions(settings.state_dir / "submissions")
-        self._recording = Recording(client, self._shared, self._records, self._failures)
-        self._preparation = Preparation(client, settings, self._records, self._failures, self._submissions)
+        self._recording = Recording(client, self._shared, self._records)
+        self._preparation = Preparation(client, settings, self._records, self._submissions)
         self._by_id = NamedJobs(client, settings.query_interval_s, clock)
-        stopped = settings.state_dir / "jobs" / "stopped.json"
-        self._shapes = Shapes(stopped, self._records, self._submissions, self._preparation)
         self._queue: Jobs = ()
         self._baseline: Baseline | None = None
         self._baseline_of: str | None = None
@@ -76,7 +61,9 @@ class SlurmLauncher:
         if isinstance(self._queue, SlurmUnavailable):
             return JobsSeen(known=False, why_unknown=str(self._queue), prepares=True)
         jobs = self._of_run(started)
-        writers = tuple(WriterSeen(id=j.shown, rollback=_label(j), pending=j.waits, foreign=foreign(j)) for j in jobs)
+        writers = tuple(
+            WriterSeen(id=j.shown, rollback=rollback_of(j), pending=j.waits, foreign=foreign(j)) for j in jobs
+        )
         prepared = self._submissions.labels()
         return JobsSeen(
             writers=writers,
@@ -88,10 +75,14 @@ class SlurmLauncher:
             script_baseline=self._script_baseline(jobs) if self._settings.changes_in_script else None,
             was_seen=self._records.newest() is not None,
             fates=self._fates(started, self._queue),
-            lost=lost(self._submitted(), started, self._queue),
+            lost=self._lost(started, self._queue),
             broken_off=self._broken_off(started),
-            log_path=next((path for j in jobs if not j.waits and (path := self._log_of(j))), None),
-            incomplete=frozenset(label for label in prepared if self._is_incomplete(label)),
+            log_path=next((path for j in jobs if not j.waits and (path := self._records.log_of(j))), None),
+            incomplete=frozenset(
+                label
+                for label in prepared
+                if self._submissions.is_incomplete(label, living(self._jobs, self._settings.run, label))
+            ),
         )
 
     def _with_named(self, queue: Jobs, started: Sequence[RunStarted], *, afresh: bool = False) -> Jobs:
@@ -99,7 +90,7 @@ class SlurmLauncher:
         if isinstance(queue, SlurmUnavailable):
             return queue
         newest = self._records.newest()
-        names = {*groups_of(started), *([newest] if newest else [])}
+        names = {*list(dict.fromkeys(reversed(_groups_of(started))))[:_ASKED], *([newest] if newest else [])}
         names |= {job for ids in self._submitted().values() for job in ids}
         try:
             return (*queue, *self._by_id.beside(queue, names, afresh=afresh))
@@ -107,31 +98,41 @@ class SlurmLauncher:
             return error
 
     def _submitted(self) -> dict[str | None, list[str]]:
-        return submitted_last(self._records, self._submissions)
+        """Rollback (None: a restart without one) -> jobs that were submitted for it last and that no record knows."""
+        labels: dict[str | None, str] = {None: restart_of(self._records.newest())}
+        labels |= {rollback: rollback for rollback in self._submissions.rollbacks()[-1:]}
+        return {
+            rollback: [job for job in self._submissions.submitted(label).values() if not self._records.has(job)]
+            for rollback, label in labels.items()
+        }
+
+    def _lost(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, str]:
+        """The rollbacks whose submissions neither Slurm nor an attempt knows, with the sentence that says so."""
+        seen = {name for job in queue for name in (job.id, job.group)} | set(_groups_of(started))
+        return {
+            rollback: f"sentinel submitted job {job}, which Slurm does not know and which has reported no start"
+            for rollback, ids in self._submitted().items()
+            for job in ids
+            if job not in seen
+        }
 
     def _fates(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, Fate]:
         newest = self._records.newest()
         of_last: dict[str | None, Fate] = {None: fate_of_group(newest, queue)} if newest else {}
-        return of_last | fates_of(started, queue)
+        return of_last | {s.job_id: fate_of(s.job_id, queue) for s in started if s.job_id}
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records what a later start of the run's jobs will need, and which nodes took one with them."""
         self._recording.keep(self._of_run(started))
-        ours = {word.partition("_")[0] for s in started if (word := s.job_id)}
-        if isinstance(self._queue, SlurmUnavailable):
-            return
-        queue = self._queue
-        self._recording.note_failed_nodes([job for job in queue if ours & {job.id, job.group}])
+        ours = set(_groups_of(started))
+        self._recording.note_failed_nodes([job for job in self._jobs if ours & {job.id, job.group}])
 
     def keep_stacks(self, folder: Path) -> None:
-        """What py-spy shows of the running jobs' processes, where it is installed on their nodes. Never raises."""
-        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
-        for job in jobs_of_run(queue, run=self._settings.run, known=self._records.groups(), job_name=None, but=()):
+        for job in jobs_of_run(self._jobs, run=self._settings.run, known=self._records.groups(), job_name=None, but=()):
             try:
-                told = self._client.stacks(job.id) if not job.waits else ""
-                if told:
+                stacks = self._client.stacks(job.id) if not job.waits else ""
+                if stacks:
                     folder.mkdir(parents=True, exist_ok=True)
-                    (folder / f"{time.time():.0f}-{job.shown}.txt").write_text(told, encoding="utf-8")
+                    (folder / f"{time.time():.0f}-{job.shown}.txt").write_text(stacks, encoding="utf-8")
             except (SlurmUnavailable, OSError) as error:
                 log.warning("the stacks of job %s can't be had: %s", job.shown, error)
 
@@ -150,27 +151,14 @@ class SlurmLauncher:
 
     def _broken_off(self, started: Sequence[RunStarted]) -> str | None:
         last = next((s.job_id for s in reversed(started) if s.job_id), None)
-        queue = () if isinstance(self._queue, SlurmUnavailable) else self._queue
-        return next((job.state for job in queue if last in (job.id, job.shown) and job.broken_off), None)
-
-    def _log_of(self, job: SlurmJob) -> str | None:
-        """Where the job's output goes, by the pattern that it was submitted with."""
-        if not self._records.has(job.group):
-            return None
-        recorded, _ = self._records.recorded(job.group)
-        known = {"A": job.group, "a": job.tasks or "4294967294", "j": job.id, "x": job.name, "u": job.user, "%": "%"}
-        pattern = recorded.output or ("slurm-%A_%a.out" if job.array else "slurm-%j.out")
-        name = re.sub(r"%(\d*)([AajxuN%])", lambda m: known.get(m[2], m[0]).rjust(int(m[1] or 0), "0"), pattern)
-        return str(Path(recorded.properties.working_directory) / name)
+        return next((job.state for job in self._jobs if last in (job.id, job.shown) and job.broken_off), None)
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Asks Slurm afresh; JobStillAlive when anything may write, or would begin to, but the spared rollback's."""
-        left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
-        if left:
+        if left := self._left(started, spare):
             raise JobStillAlive(", ".join(f"job {job.shown} ({job.state})" for job in left))
 
     def preview(self, started: Sequence[RunStarted], overrides: Overrides) -> str | None:
-        """How the job script would be changed, as a diff; None where it is not. ScriptRefused, ConfigError."""
         if not self._settings.changes_in_script:
             return None
         self._fresh(started)
@@ -180,64 +168,63 @@ class SlurmLauncher:
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
-        jobs = [job for job in self._fresh(started) if rollback is None or _label(job) != rollback]
-        self._recording.insist(self._of_run(started))
+        jobs = self._left(started, rollback)
+        self._recording.keep(self._of_run(started), insist=True)
         label = rollback or restart_of(self._records.newest())
         if label not in self._submissions.labels():
             if jobs:
-                shape = self._shapes.of(jobs)
+                shape = self._preparation.shape_of(jobs)
             elif rollback is not None:
-                shape = self._shapes.before(self._fresh_queue(), started)
+                shape = self._preparation.shape_before(self._fresh_queue(), started)
             else:
                 shape = (self._preparation.last_job(self._fresh_queue(), started),)
             self._preparation.prepare(label, shape, overrides)
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
-        """What a person types to submit the run's jobs again as they were before they were stopped, one line each."""
-        return self._preparation.commands(self._shapes.before(self._fresh_queue(), started))
+        return self._preparation.commands(self._preparation.shape_before(self._fresh_queue(), started))
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
-        """Cancels the run's jobs, those that wait first, and returns when all are seen gone. JobStillAlive if not."""
         self._shared.forget()
-        left = [job for job in self._fresh(started) if spare is None or _label(job) != spare]
+        left = self._left(started, spare)
         self.keep(started)
-        self._recording.insist([job for job in self._of_run(started) if job.waits])  # what they were to run is lost
-        self._shapes.note(left)
+        waiting = [job for job in self._of_run(started) if job.waits]
+        self._recording.keep(waiting, insist=True)  # once they are cancelled, what they were to run is lost
+        self._preparation.note_stopped(left)
         for group in _waiting_first(left):
             log.info("cancelling %s", ", ".join(job.shown for job in left if job.group == group))
             self._client.cancel(group)
         end, pause_s = self._clock() + self._settings.stop_grace_s, 0.25
-        while not self._is_gone(started, spare, or_raise=self._clock() > end):
+        while True:
+            is_last = self._clock() > end
+            try:
+                self.fenced(started, spare)
+            except JobStillAlive:
+                if is_last:
+                    raise
+            else:
+                return
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
-
-    def _is_gone(self, started: Sequence[RunStarted], spare: str | None, *, or_raise: bool) -> bool:
-        try:
-            self.fenced(started, spare)
-        except JobStillAlive:
-            if or_raise:
-                raise
-            return False
-        return True
 
     def start(
         self, incident: str | None, rollback: str | None, started: Sequence[RunStarted], *, follow_up: bool
     ) -> None:
         """Submits what was prepared, or what of it is missing: jobs of it that are there already are let be.
-
-        `follow_up`: the scripts without what is done once.
-
-        Looks before each submission: sbatch may have submitted and lost its reply.
-        """
+        `follow_up`: the scripts without what is done once. Looks first: sbatch may have submitted and lost its
+        reply."""
         label = self._label_to_start(rollback, started)
-        here = self._marked(self._fresh_queue(), label)
+        here = living(self._fresh_queue(), self._settings.run, label)
         before = self._submissions.submitted(label) if here else {}  # all gone: the whole of it again
         extra = {"SENTINEL_STATE_DIR": str(self._settings.state_dir)}
         extra |= {k: v for k, v in (("SENTINEL_INCIDENT", incident), ("SENTINEL_ROLLBACK", rollback)) if v}
         ids: dict[int, str] = {}
         for prepared in self._submissions.read(label):
             one = replace(prepared, script=prepared.later) if follow_up and prepared.later else prepared
-            ids[one.number] = here.get(one.number) or before.get(one.number) or self._submit(label, one, ids, extra)
+            ids[one.number] = (
+                here.get(one.number)
+                or before.get(one.number)
+                or self._submissions.submit(self._client, self._settings, label, one, ids, extra)
+            )
             self._submissions.note(label, before | ids)
         self._shared.forget()
 
@@ -252,58 +239,35 @@ class SlurmLauncher:
             self._preparation.prepare(label, (last,))
         return label
 
-    def _submit(self, label: str, one: Prepared, ids: dict[int, str], extra: dict[str, str]) -> str:
-        comment = marked(one.comment, Mark(run=self._settings.run, label=label, number=one.number))
-        dependency = one.dependency.format(*(ids[number] for number in sorted(ids)))
-        arguments = [*one.arguments, f"--comment={comment}"]
-        arguments += [f"--dependency={dependency}"] if dependency else []
-        submitted = self._client.submit(arguments, one.script, one.script_arguments, extra)
-        log.info("submitted job %s (%s)", submitted, comment)
-        wanted = one.properties
-        found = self._client.recorded(submitted).properties
-        differences = wanted.differences(found, asked=self._settings.sbatch_arguments) if wanted is not None else ()
-        if differences:
-            self._client.cancel(submitted)
-            raise SlurmRefused(
-                f"job {submitted} came out otherwise than the one it stands in for, and was cancelled: "
-                f"{'; '.join(differences)}; [launcher] sbatch_arguments can say what Slurm does not tell"
-            )
-        return submitted
+    @property
+    def _jobs(self) -> tuple[SlurmJob, ...]:
+        return () if isinstance(self._queue, SlurmUnavailable) else self._queue
 
     def _fresh_queue(self) -> tuple[SlurmJob, ...]:
-        self._queue = self._shared.afresh()
-        if isinstance(self._queue, SlurmUnavailable):
-            raise SlurmUnavailable(self._queue.call, self._queue.why)
-        return self._queue
+        return self._answered(self._shared.afresh())
 
     def _fresh(self, started: Sequence[RunStarted]) -> tuple[SlurmJob, ...]:
-        self._queue = self._with_named(self._fresh_queue(), started, afresh=True)
-        if isinstance(self._queue, SlurmUnavailable):
-            raise SlurmUnavailable(self._queue.call, self._queue.why)
+        self._answered(self._with_named(self._fresh_queue(), started, afresh=True))
         return self._of_run(started)
+
+    def _answered(self, queue: Jobs) -> tuple[SlurmJob, ...]:
+        self._queue = queue
+        if isinstance(queue, SlurmUnavailable):
+            raise SlurmUnavailable(queue.call, queue.why)
+        return queue
+
+    def _left(self, started: Sequence[RunStarted], spare: str | None) -> list[SlurmJob]:
+        """The run's jobs, asked afresh, but those of the spared rollback."""
+        return [job for job in self._fresh(started) if spare is None or rollback_of(job) != spare]
 
     def _of_run(self, started: Iterable[RunStarted]) -> tuple[SlurmJob, ...]:
         return jobs_of_run(
-            () if isinstance(self._queue, SlurmUnavailable) else self._queue,
+            self._jobs,
             run=self._settings.run,
             known=[s.job_id for s in started if s.job_id],
             job_name=self._settings.job_name,
             but=[self._settings.own_job] if self._settings.own_job else [],
         )
-
-    def _marked(self, queue: Iterable[SlurmJob], label: str) -> dict[int, str]:
-        """Number -> id of the label's jobs that have not ended."""
-        marks = [(job, mark_in(job.comment)) for job in queue if not job.ended]
-        run = self._settings.run
-        return {mark.number: job.group for job, mark in marks if mark and mark.run == run and mark.label == label}
-
-    def _is_incomplete(self, label: str) -> bool:
-        """Whether some of the label's jobs live while others were never handed in."""
-        if isinstance(self._queue, SlurmUnavailable):
-            return False
-        here = self._marked(self._queue, label)
-        there = here | self._submissions.submitted(label)
-        return bool(here) and any(one.number not in there for one in self._submissions.read(label))
 
 
 def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
@@ -312,6 +276,6 @@ def _waiting_first(jobs: Sequence[SlurmJob]) -> list[str]:
     return sorted(groups, key=lambda group: any(not job.waits for job in jobs if job.group == group))
 
 
-def _label(job: SlurmJob) -> str | None:
-    mark = mark_in(job.comment)
-    return mark.label if mark and not mark.label.startswith(restart_of("")) else None
+def _groups_of(started: Sequence[RunStarted]) -> list[str]:
+    """Jobs and arrays that attempts have named, the newest last."""
+    return [s.job_id.partition("_")[0] for s in started if s.job_id]

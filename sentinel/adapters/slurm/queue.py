@@ -1,31 +1,30 @@
-"""Slurm's queue, asked for once for all runs of a daemon whose jobs are the same user's."""
+"""What Slurm knows of jobs: a user's queue, asked for once for all runs of a daemon; jobs by id; what became of one."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from threading import Lock
 from typing import NamedTuple
 
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.jobscript.slurm_jobs import SlurmJob
+from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.errors import SlurmRefused, SlurmUnavailable
 
-__all__ = ["Jobs", "Queue", "Queues"]
-
-Jobs = tuple[SlurmJob, ...] | SlurmUnavailable
-"""What Slurm has answered, or why it has not: then nothing is known."""
+Jobs = tuple[SlurmJob, ...] | SlurmUnavailable  # what Slurm has answered, or why it has not: then nothing is known
 
 _LONGEST_PAUSE_S = 300.0
-_RECORDED_S = 10.0
-"""Seconds that what jobs were submitted as is held: a thousand runs come with their jobs at once."""
+_RECORDED_S = 10.0  # for which properties of jobs are kept: a thousand runs come with their jobs at once
+_ABSENT_FOR = 20  # query intervals for which an id that Slurm does not know is not asked again: ids do not come back
 
 
 class _Held(NamedTuple):
     jobs: Jobs
     asked_s: float
-    failures: int
-    """Queries without an answer, one after the other."""
+    failures: int  # queries without an answer, one after the other
 
 
 class Queue:
@@ -41,8 +40,8 @@ class Queue:
         self._recording = Lock()
 
     def within(self, age_s: float) -> Jobs:
-        """An answer that is at most so old; older while Slurm is away (it is asked ever more rarely), or is just being
-        asked by another run: nobody waits for that but those who come first."""
+        """An answer that is at most so old; older while Slurm is away (it is asked ever more rarely), or while another
+        run asks it: only who has no answer yet waits for that."""
         held = self._held
         if held is not None and not self._is_old(held, age_s):
             return held.jobs
@@ -55,12 +54,11 @@ class Queue:
             self._asking.release()
 
     def afresh(self) -> Jobs:
-        """An answer to a question that is asked now."""
         with self._asking:
             return self._asked()
 
     def forget(self) -> None:
-        """What is held, or just being asked, may be wrong by now: the next one who comes asks."""
+        """The next call asks: what is held, or just being asked, may be wrong by now."""
         self._forgotten += 1
         self._held = None
 
@@ -94,13 +92,67 @@ class Queue:
 
 
 class Queues:
-    """One for each user whose jobs are watched."""
-
     def __init__(self) -> None:
         self._of: dict[str, Queue] = {}
         self._lock = Lock()
 
     def of(self, client: SlurmClient) -> Queue:
-        """The one of the client's user, whoever came with it first."""
         with self._lock:
             return self._of.setdefault(client.user, Queue(client))
+
+
+class NamedJobs:
+    """Jobs that the user's own queue does not show, whoever's they are. One query for all of them, if any is needed."""
+
+    def __init__(self, client: SlurmClient, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._interval_s = interval_s
+        self._clock = clock
+        self._known: dict[str, tuple[float, tuple[SlurmJob, ...]]] = {}
+
+    def beside(self, queue: Collection[SlurmJob], groups: Iterable[str], *, afresh: bool) -> tuple[SlurmJob, ...]:
+        """The jobs and arrays of these ids that are not in the queue. SlurmUnavailable when Slurm does not answer."""
+        missing = set(groups) - {name for job in queue for name in (job.id, job.group)}
+        asked = {group for group in missing if afresh or self._is_old(group)}
+        if asked:
+            found = self._client.jobs_by_id(asked)
+            for group in asked:
+                self._known[group] = (self._clock(), _of_group(group, found))
+        return tuple({job.id: job for group in missing for job in self._known[group][1]}.values())
+
+    def _is_old(self, group: str) -> bool:
+        asked_s, found = self._known.get(group, (0.0, None))
+        return found is None or self._clock() >= asked_s + self._interval_s * (1 if found else _ABSENT_FOR)
+
+
+def _of_group(group: str, jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
+    return tuple(job for job in jobs if group in (job.id, job.group))
+
+
+def fate_of_group(group: str, jobs: Collection[SlurmJob]) -> Fate:
+    """What Slurm says of a whole job or array: alive while any of its tasks is."""
+    tasks = _of_group(group, jobs)
+    living = next((job for job in tasks if not job.ended and not job.waits), None)
+    if living is not None or not tasks:
+        return fate_of(living.shown if living else group, tasks)
+    return Fate(life=Life.GONE, sentence=f"Slurm shows job {group} as {tasks[-1].state}")
+
+
+def fate_of(job_id: str, jobs: Collection[SlurmJob]) -> Fate:
+    """What Slurm says of the job, by everything that it has answered."""
+    job = next((job for job in jobs if job_id in (job.id, job.shown)), None)
+    if job is None:
+        return Fate(life=Life.UNKNOWN, sentence=f"Slurm does not know job {job_id}")
+    life = Life.GONE if job.ended or job.waits else Life.ALIVE
+    return Fate(life=life, sentence=f"Slurm shows job {job_id} as {job.state}")
+
+
+def foreign(job: SlurmJob) -> str | None:
+    """Whose job it is, where it is not that of the account that sentinel runs as."""
+    try:
+        account = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        account = str(os.geteuid())
+    if job.user in ("", account, str(os.geteuid())):
+        return None
+    return f"job {job.shown} belongs to {job.user}, and sentinel runs as {account}: run sentinel as {job.user}"

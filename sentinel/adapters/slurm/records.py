@@ -1,28 +1,38 @@
-"""STATE_DIR/jobs: what Slurm forgets minutes after a job's end. STATE_DIR/submissions: what will be submitted."""
+"""STATE_DIR/jobs and nodes.json: what Slurm forgets minutes after a job's end."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sentinel import bounded
-from sentinel.adapters.slurm.client import Recorded
-from sentinel.durable import sync_folder, write_atomically
+from sentinel.adapters.slurm.client import Recorded, SlurmClient
+from sentinel.adapters.slurm.queue import Queue
+from sentinel.durable import write_atomically
 from sentinel.jobscript.slurm_jobs import SlurmJob, Submission, array_of
-from sentinel.jobscript.slurm_properties import JobProperties
-from sentinel.vocabulary.errors import SlurmRefused
+from sentinel.vocabulary.codec import Form, read
+from sentinel.vocabulary.errors import LineError, SlurmRefused
 from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["JobRecords", "NodeFailures", "Prepared", "Submissions"]
+log = logging.getLogger(__name__)
+
+_FORM = Form(error=LineError, name="the record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """Which jobs were cancelled last, and the shape they are submitted again in: after an undo the queue is empty."""
+
+    groups: tuple[str, ...] = ()
+    shape: tuple[Submission, ...] = ()
 
 
 class JobRecords:
-    """STATE_DIR/jobs: GROUP.sh and GROUP.json of every job and array of the run that was seen alive."""
+    """STATE_DIR/jobs: GROUP.sh and GROUP.json of every job and array of the run that was seen alive; stopped.json."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,203 +46,103 @@ class JobRecords:
         return sorted((p.stem for p in self._folder.glob("*.json") if p.stem.isdigit()), key=int)
 
     def newest(self) -> str | None:
-        """The last job that was recorded; None when there is none."""
         return next(reversed(self.groups()), None)
 
     def keep(self, group: str, script: str, recorded: Recorded, members: Sequence[SlurmJob]) -> None:
         """Writes a job down. `members` are what was seen of it, several for an array; the last one's task stands for it
         where a job is started alone."""
-        seen = {"tasks": members[-1].tasks, "array": array_of(members, recorded.properties.array_throttle)}
+        array = array_of(members, recorded.properties.array_throttle)
+        recorded = replace(recorded, tasks=members[-1].tasks, array=array)
         self._folder.mkdir(exist_ok=True)
         write_atomically(self.script_file(group), script.encode("utf-8", "surrogateescape"))
-        write_atomically(self._path(group, ".json"), dump_json(asdict(recorded) | seen, indent=2))
+        write_atomically(self._path(group, ".json"), dump_json(asdict(recorded), indent=2))
 
     def script_file(self, group: str) -> Path:
-        """Where the batch script is kept, as Slurm had spooled it."""
         return self._path(group, ".sh")
 
     def script(self, group: str) -> str:
         """The batch script, as Slurm had spooled it."""
         return bounded.read_text(self.script_file(group), errors="surrogateescape")
 
-    def array(self, group: str) -> str:
-        """All tasks of the array that were there when it was recorded, with their throttle; "" for no array."""
-        return bounded.read_record(
-            self._path(group, ".json"), lambda data: str(data.get("array", data["tasks"])), SlurmRefused
-        )
-
-    def throttle(self, group: str) -> int | None:
-        """How many tasks of the array may run at once, as it was when it was recorded; None for no limit."""
-        return self.recorded(group)[0].properties.array_throttle
-
-    def recorded(self, group: str) -> tuple[Recorded, str]:
+    def recorded(self, group: str) -> Recorded:
         """What the job was submitted as, and its array's tasks. SlurmRefused for a record that can't be read."""
-        return bounded.read_record(self._path(group, ".json"), _recorded, SlurmRefused)
+        path = self._path(group, ".json")
+        recorded = bounded.read_record(path, lambda data: read(Recorded, data, form=_FORM), SlurmRefused)
+        return recorded if recorded.array is not None else replace(recorded, array=recorded.tasks)
+
+    def log_of(self, job: SlurmJob) -> str | None:
+        """Where the job's output goes, by the pattern that it was submitted with; None for one that is not recorded."""
+        if not self.has(job.group):
+            return None
+        recorded = self.recorded(job.group)
+        known = {"A": job.group, "a": job.tasks or "4294967294", "j": job.id, "x": job.name, "u": job.user, "%": "%"}
+        pattern = recorded.output or ("slurm-%A_%a.out" if job.array else "slurm-%j.out")
+        name = re.sub(r"%(\d*)([AajxuN%])", lambda m: known.get(m[2], m[0]).rjust(int(m[1] or 0), "0"), pattern)
+        return str(Path(recorded.properties.working_directory) / name)
+
+    def stopped(self) -> Stopped:
+        try:
+            path = self._folder / "stopped.json"
+            return bounded.read_record(path, lambda data: read(Stopped, data, form=_FORM), SlurmRefused)
+        except FileNotFoundError:
+            return Stopped()
+
+    def note_stopped(self, stopped: Stopped) -> None:
+        write_atomically(self._folder / "stopped.json", dump_json(asdict(stopped), indent=2))
+
+    def node_failures(self) -> dict[str, list[str]]:
+        """STATE_DIR/nodes.json: node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
+        try:
+            path = self._folder.parent / "nodes.json"
+            return bounded.read_record(path, lambda data: {n: list(jobs) for n, jobs in data.items()}, SlurmRefused)
+        except FileNotFoundError:
+            return {}
+
+    def note_node_failures(self, job: str, nodes: Sequence[str]) -> None:
+        failures = self.node_failures()
+        for node in nodes:
+            failures.setdefault(node, []).append(job)
+        write_atomically(self._folder.parent / "nodes.json", dump_json(failures))
 
     def _path(self, group: str, suffix: str) -> Path:
         return self._folder / f"{checked_name(group, 'a job id')}{suffix}"
 
 
-def _recorded(data: dict[str, Any]) -> tuple[Recorded, str]:
-    own = {name: value for name, value in data.items() if name not in ("tasks", "array")}
-    recorded = Recorded(
-        **own
-        | {
-            "properties": JobProperties(**data["properties"]),
-            "script_arguments": tuple(data["script_arguments"]),
-        }
-    )
-    return recorded, data["tasks"]
+class Recording:
+    """Records the run's jobs while Slurm still knows them, once each, and the nodes that failed under them."""
 
+    def __init__(self, client: SlurmClient, queue: Queue, records: JobRecords) -> None:
+        self._client = client
+        self._queue = queue
+        self._records = records
+        self._said: set[str] = set()
 
-class NodeFailures:
-    """STATE_DIR/nodes.json: which nodes failed under which of the run's jobs."""
+    def keep(self, jobs: Iterable[SlurmJob], *, insist: bool = False) -> None:
+        """Records script and properties of the jobs that are not recorded yet, those that run last. What can't be
+        recorded (another user's script) is logged once: a run can be watched without it. With `insist` it is
+        SlurmRefused."""
+        groups: dict[str, list[SlurmJob]] = {}
+        for job in sorted(jobs, key=lambda job: not job.waits):
+            groups.setdefault(job.group, []).append(job)
+        for group, members in groups.items():
+            if self._records.has(group):
+                continue
+            try:
+                script, recorded = self._client.script(group), self._queue.recorded(group)
+                self._records.keep(group, script, recorded, members)
+            except SlurmRefused as error:
+                if insist:
+                    raise
+                if group not in self._said:
+                    log.warning("%s; it could not be started again", error)
+                self._said.add(group)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[str, list[str]]:
-        """Node -> jobs that it took with it. SlurmRefused for a file that can't be read."""
-        try:
-            return bounded.read_record(
-                self._path, lambda data: {node: list(jobs) for node, jobs in data.items()}, SlurmRefused
-            )
-        except FileNotFoundError:
-            return {}
-
-    def knows(self, job: str) -> bool:
-        """Whether the job's failure has been noted."""
-        return any(job in jobs for jobs in self.read().values())
-
-    def note(self, job: str, nodes: Sequence[str]) -> None:
-        """Writes down that the nodes failed under the job."""
-        failures = self.read()
-        for node in nodes:
-            failures.setdefault(node, []).append(job)
-        write_atomically(self._path, dump_json(failures))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """One sbatch that has been made ready."""
-
-    number: int
-    arguments: tuple[str, ...]
-    """For sbatch, without the dependency and the comment."""
-
-    script: Path
-    script_arguments: tuple[str, ...]
-    comment: str
-    """The user's own, without our mark."""
-
-    later: Path | None = None
-    """The script for a start that goes on from the rollback's own checkpoints: without what is done once."""
-
-    dependency: str
-    """With {0}, {1} … for the ids of the earlier ones; "" for none."""
-
-    properties: JobProperties | None
-    """What the job has to come out as; None where nothing is known to compare with."""
-
-
-class Submissions:
-    """STATE_DIR/submissions/LABEL: plan.json and N.sh, as they were made ready; submitted.json, what was handed in."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def labels(self) -> frozenset[str]:
-        """What has been prepared whole."""
-        return frozenset(p.parent.name for p in self._folder.glob("[!.]*/plan.json"))
-
-    def rollbacks(self) -> list[str]:
-        """Rollbacks of which something was submitted, the last one last."""
-        found = [p.parent for p in self._folder.glob("incident-*/submitted.json")]
-        return [p.name for p in sorted(found, key=lambda p: (p / "submitted.json").stat().st_mtime_ns)]
-
-    def room(self, label: str) -> Path:
-        """An empty folder to prepare in; `publish` makes it the label's."""
-        room = self._folder / f".{checked_name(label, 'a submission')}.{os.getpid()}.new"
-        if room.exists():
-            shutil.rmtree(room)  # our own, left by a crash: nothing of it was ever submitted
-        room.mkdir(parents=True)
-        return room
-
-    def publish(self, label: str, room: Path, prepared: Sequence[Prepared], shape: Sequence[Submission]) -> None:
-        """Makes the folder with its scripts the label's, whole. `shape`: of the jobs that it stands in for."""
-        rows = [
-            asdict(one) | {"script": one.script.name, "later": one.later.name if one.later else None}
-            for one in prepared
-        ]
-        document = {"submissions": rows, "shape": [asdict(one) for one in shape]}
-        write_atomically(room / "plan.json", dump_json(document, indent=2))
-        room.rename(self._room_of(label))
-        sync_folder(self._folder)
-
-    def read(self, label: str) -> tuple[Prepared, ...]:
-        """What was prepared. SlurmRefused when it can't be read."""
-        path = self._room_of(label) / "plan.json"
-        try:
-            return bounded.read_record(
-                path, lambda data: tuple(_prepared(row, path.parent) for row in data["submissions"]), SlurmRefused
-            )
-        except OSError as error:
-            raise SlurmRefused(f"{path} can't be read: {error}") from error
-
-    def shape(self, label: str) -> tuple[Submission, ...]:
-        """The shape of the jobs that the label's stand in for; empty where it was not recorded."""
-        path = self._room_of(label) / "plan.json"
-        try:
-            return bounded.read_record(
-                path, lambda data: tuple(Submission(**row) for row in data.get("shape", ())), SlurmRefused
-            )
-        except FileNotFoundError:
-            return ()
-
-    def original_file(self, label: str, number: int) -> Path | None:
-        """Where the run's own script is that a rollback's was made from; None where that was not changed."""
-        path = self._room_of(label) / f"{number}.original.sh"
-        return path if path.exists() else None
-
-    def original(self, label: str, number: int) -> str | None:
-        """What is in it."""
-        path = self.original_file(label, number)
-        return bounded.read_text(path, errors="surrogateescape") if path else None
-
-    def difference(self, label: str) -> str | None:
-        """How the rollback's first script differs from the run's own, as a diff; None where that was not changed."""
-        path = self._room_of(label) / "0.diff"
-        return bounded.read_text(path, errors="replace") if path.exists() else None
-
-    def submitted(self, label: str) -> dict[int, str]:
-        """Number -> job id, of what was handed in the last time."""
-        try:
-            return bounded.read_record(
-                self._room_of(label) / "submitted.json",
-                lambda data: {int(number): checked_name(job, "a job id") for number, job in data.items()},
-                SlurmRefused,
-            )
-        except FileNotFoundError:
-            return {}
-
-    def note(self, label: str, submitted: Mapping[int, str]) -> None:
-        """Writes down what has been handed in."""
-        text = dump_json({str(number): job for number, job in submitted.items()})
-        write_atomically(self._room_of(label) / "submitted.json", text)
-
-    def _room_of(self, label: str) -> Path:
-        return self._folder / checked_name(label, "a submission")
-
-
-def _prepared(row: dict[str, Any], folder: Path) -> Prepared:
-    properties = row["properties"]
-    return Prepared(
-        **row
-        | {
-            "arguments": tuple(row["arguments"]),
-            "script": folder / checked_name(row["script"], "script"),
-            "later": folder / checked_name(row["later"], "later") if row.get("later") else None,
-            "script_arguments": tuple(row["script_arguments"]),
-            "properties": None if properties is None else JobProperties(**properties),
-        }
-    )
+    def note_failed_nodes(self, jobs: Iterable[SlurmJob]) -> None:
+        """A node that took a job with it is down now, and may be up again when the next job is placed."""
+        for job in jobs:
+            if job.state != "NODE_FAIL" or not job.nodes:
+                continue
+            if not any(job.id in known for known in self._records.node_failures().values()):
+                several = re.search(r"[\[,]", job.nodes)
+                failed = self._client.failed_nodes(job.nodes) if several else (job.nodes,)
+                self._records.note_node_failures(job.id, failed or ("unknown",))

@@ -13,46 +13,20 @@ from scipy import special
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import Sample
 
-__all__ = [
-    "WINDOW_STEPS",
-    "Departure",
-    "FirstMoved",
-    "first_moved",
-    "first_moved_of_readings",
-    "first_moved_of_samples",
-]
-
-WINDOW_STEPS = 100
-"""How far before the onset a departure is looked for."""
-
+Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+WINDOW_STEPS = 100  # How far before the onset a departure is looked for
+# What is looked at, where measured; fields of Sample. The loss too, for comparison.
 SIGNALS = (
-    "adam_variance_l1",
-    "adam_variance_max",
-    "grad_norm",
-    "update_norm",
-    "loss_spread",
-    "grad_norm_spread",
-    "loss_scale",
-    "lr",
-    "loss",
+    *("adam_variance_l1", "adam_variance_max", "grad_norm", "update_norm", "loss_spread", "grad_norm_spread"),
+    *("loss_scale", "lr", "loss"),
 )
-"""What is looked at, where measured; fields of Sample. The loss too, for comparison."""
-
-_QUIET_WINDOWS = 5
-"""The quiet stretch before the window is this many times as long."""
-
-_REHEARSALS = 5
-"""How many windows before the window the same question is asked of."""
-
-_CHANCE = 0.01
-"""Single exceedances to be expected by chance over the window, per signal, both sides together."""
-
-_FLOOR = 0.03
-"""A departure is at least this share of the level: what is smooth to the last digit always leaves its noise."""
-
-_MARGIN = 2.0
-"""How much farther than ever before: getting there again is no news."""
-
+_QUIET_WINDOWS = 5  # The quiet stretch before the window is this many times as long
+_REHEARSALS = 5  # How many windows before the window the same question is asked of
+_CHANCE = 0.01  # Single exceedances to be expected by chance over the window, per signal, both sides together
+_FLOOR = 0.03  # A departure is at least this share of the level: a smooth signal always leaves its noise
+_MARGIN = 2.0  # How much farther than ever before: getting there again is no news
 _MIN_QUIET = 3
 _MIN_QUIET_FOR_TREND = 12
 _MAD_TO_SIGMA = 1.4826
@@ -65,42 +39,31 @@ class Departure:
     signal: str
     first_step: int
     steps_before_onset: int
-    deviations: float
-    """How far it got until the onset, in deviations of its noise, below 0 downwards; inf where it was not a number."""
+    deviations: float  # How far it got until the onset, in deviations of its noise, below 0 downwards; inf for nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstMoved:
-    """The ranking, and what it says nothing about."""
-
-    departures: tuple[Departure, ...]
-    """The earliest first; of the same step, the farthest."""
-
-    stayed: tuple[str, ...]
-    """Signals that did not leave their bands up to the onset."""
-
-    unjudged: tuple[str, ...]
-    """Signals with too few quiet readings to have a band, or none near the onset."""
+    departures: tuple[Departure, ...]  # The earliest first; of the same step, the farthest
+    stayed: tuple[str, ...]  # Signals that did not leave their bands up to the onset
+    unjudged: tuple[str, ...]  # Signals with too few quiet readings to have a band, or none near the onset
 
 
 def first_moved_of_samples(
     samples: Sequence[Sample], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
     """The same of one line of descent. What was not measured is left out, skipped steps but for their loss scale."""
-    stretches = stretches_of(samples, SIGNALS)
-    return first_moved_of_readings(stretches, onset_step=onset_step, window_steps=window_steps)
+    return first_moved_of_readings(stretches_of(samples, SIGNALS), onset_step=onset_step, window_steps=window_steps)
 
 
 def first_moved_of_readings(
     stretches: Sequence[Readings], *, onset_step: int, window_steps: int = WINDOW_STEPS
 ) -> FirstMoved:
-    """The same of the stretches of one line of descent."""
     columns, measured = {}, {}
     for name in SIGNALS:
         there = [np.logical_and(r.has(name), True if name == "loss_scale" else r.updated) for r in stretches]
         if any(t.any() for t in there):
-            empty = (np.full(len(r), np.nan) for r in stretches)
-            columns[name] = np.concatenate([r.columns.get(name, e) for r, e in zip(stretches, empty, strict=True)])
+            columns[name] = np.concatenate([r.values(name) for r in stretches])
             measured[name] = np.concatenate(there)
     steps = np.concatenate([r.steps for r in stretches])
     return first_moved(columns, steps, onset_step=onset_step, window_steps=window_steps, measured=measured)
@@ -122,16 +85,13 @@ def first_moved(
     side. k is the larger of
 
     - Student's quantile at which all readings of the window together give 0.01 exceedances by chance, were the noise
-      normal; with few quiet readings that is far out, as it should be;
+      normal;
     - double the farthest that the signal got in this way, two readings of three, in the quiet stretch itself and in
       five windows before, each judged from the five before it: heavy tails, wandering, bends, and spikes that healed.
 
-    When it left is then the first of the readings in a row beyond Student's quantile.
-
-    So one outlier among a thousand quiet readings does not win, however far out. Of a hundred signals that are noise
-    alone, the list names less than one (normal, Student's t with 3 degrees of freedom, AR(1) with phi 0.9, a falling
-    loss), nine where they wander for longer than the stretch (AR(1) with phi 0.99, a random walk): 1000 simulations.
-    A reading that is nan or inf has left, by itself.
+    When it left is then the first of the readings in a row beyond Student's quantile. A reading that is nan or inf has
+    left, by itself. Of a hundred signals that are noise alone, the list names less than one, nine where they wander for
+    longer than the stretch (AR(1) with phi 0.99, a random walk): 1000 simulations.
     """
     at = np.asarray(steps, dtype=np.int64)
     calm = _quiet_before(at, onset_step, window_steps) if quiet is None else np.asarray(quiet, dtype=np.bool_)
@@ -153,15 +113,12 @@ def first_moved(
     return FirstMoved(departures=tuple(ranked), stayed=tuple(stayed), unjudged=tuple(unjudged))
 
 
-def _quiet_before(steps: NDArray[np.int64], onset_step: int, window_steps: int) -> NDArray[np.bool_]:
+def _quiet_before(steps: Steps, onset_step: int, window_steps: int) -> Mask:
     begins = onset_step - window_steps
     return (steps < begins) & (steps >= begins - _QUIET_WINDOWS * window_steps)
 
 
-def _rehearsed(
-    values: NDArray[np.float64], steps: NDArray[np.int64], onset_step: int, window_steps: int
-) -> tuple[float, float]:
-    """How far the signal got twice in three readings, up and down, in the windows before the window."""
+def _rehearsed(values: Floats, steps: Steps, onset_step: int, window_steps: int) -> tuple[float, float]:
     up = down = 0.0
     for earlier in range(1, _REHEARSALS + 1):
         onset = onset_step - earlier * window_steps
@@ -176,7 +133,7 @@ def _rehearsed(
     return up, down
 
 
-def _edge(calm: NDArray[np.bool_], window: NDArray[np.bool_]) -> float:
+def _edge(calm: Mask, window: Mask) -> float:
     """Student's quantile for all of the window's readings together, the line itself being an estimate too."""
     n = int(calm.sum())
     quantile = special.stdtrit(max(1, n - 1), 1 - _CHANCE / (2 * int(window.sum())))
@@ -185,22 +142,22 @@ def _edge(calm: NDArray[np.bool_], window: NDArray[np.bool_]) -> float:
 
 def _departure(
     name: str,
-    values: NDArray[np.float64],
-    steps: NDArray[np.int64],
-    calm: NDArray[np.bool_],
-    window: NDArray[np.bool_],
+    values: Floats,
+    steps: Steps,
+    calm: Mask,
+    window: Mask,
     onset_step: int,
     farthest: tuple[float, float],
 ) -> Departure | None:
     calm = calm & np.isfinite(values)
     edge = _edge(calm, window)
     deviations = _deviations(values, steps, calm, edge)
-    repeated = {side: _twice_in_three(side * deviations) for side in (1, -1)}
-    first, until = None, window & (steps <= onset_step)
-    for side, twice in repeated.items():
+    first = None
+    for side in (1, -1):
+        twice = _twice_in_three(side * deviations)
         ever = max(farthest[side < 0], float(np.max(twice[calm & ~window], initial=0.0)))
         beyond = max(edge, _MARGIN * ever)
-        left = np.flatnonzero(until & ((twice > beyond) | ~np.isfinite(values)))
+        left = np.flatnonzero(window & ((twice > beyond) | ~np.isfinite(values)))
         if len(left) and (first is None or left[0] < first[0]):
             first = left[0], side
     if first is None:
@@ -208,24 +165,21 @@ def _departure(
     place, side = first
     inside = np.flatnonzero(~(window & (side * deviations > edge))[:place])
     place = inside[-1] + 1 if len(inside) else 0  # that it has left is known; when it left is a smaller question
-    reach = side * float(np.max(side * deviations[until & (steps >= steps[place])]))
+    since = window & (steps >= steps[place])
     return Departure(
         signal=name,
         first_step=int(steps[place]),
         steps_before_onset=onset_step - int(steps[place]),
-        deviations=reach if np.isfinite(values[until & (steps >= steps[place])]).all() else math.inf,
+        deviations=side * float(np.max(side * deviations[since])) if np.isfinite(values[since]).all() else math.inf,
     )
 
 
-def _deviations(
-    values: NDArray[np.float64], steps: NDArray[np.int64], calm: NDArray[np.bool_], edge: float
-) -> NDArray[np.float64]:
+def _deviations(values: Floats, steps: Steps, calm: Mask, edge: float) -> Floats:
     """How many robust deviations each reading lies from the quiet readings' line; inf where it is not a number.
 
-    Logarithms where all quiet readings are above 0: these signals change by factors. The line: the median slope
-    between readings half the stretch apart (Theil 1950, the abridged method), through the median of what is left. The
-    deviation: 1.4826 times the median absolute deviation from it, and at least that of neighbours' differences over
-    sqrt(2), as in `NoiseBand`; 3 % of the level count as `edge` deviations at least.
+    Logarithms where all quiet readings are above 0: these signals change by factors. The deviation: 1.4826 times the
+    median absolute deviation from the line, and at least that of neighbours' differences over sqrt(2), as in
+    `NoiseBand`; 3 % of the level count as `edge` deviations at least.
     """
     if logarithmic := bool((values[calm] > 0).all()):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -236,25 +190,23 @@ def _deviations(
     jitter = _MAD_TO_SIGMA * float(np.median(np.abs(np.diff(around[calm])))) / math.sqrt(2)
     floor = _FLOOR * (1.0 if logarithmic else abs(level)) / edge
     sigma = max(spread, jitter, floor, np.finfo(np.float64).tiny)
-    return np.where(np.isfinite(around), around / sigma, np.where(np.isneginf(around), -np.inf, np.inf))
+    with np.errstate(over="ignore"):  # a signal that was 0 has no noise: whatever it moves to is inf away
+        return np.where(np.isfinite(around), around / sigma, np.where(np.isneginf(around), -np.inf, np.inf))
 
 
-def _trend(y: NDArray[np.float64], t: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+def _trend(y: Floats, t: Floats, at: Floats) -> Floats:
     """The quiet readings' course, carried on: the median slope of readings half the stretch apart; level where few.
-
-    Source: Theil 1950, "A rank-invariant method of linear and polynomial regression analysis", the abridged method.
-    """
+    Source: Theil 1950, "A rank-invariant method of linear and polynomial regression analysis", the abridged method."""
     half = len(y) // 2
     apart = t[half:] - t[: len(t) - half]
     if len(y) < _MIN_QUIET_FOR_TREND or not (apart > 0).all():
         return np.full(len(at), np.median(y))
     slope = float(np.median((y[half:] - y[: len(y) - half]) / apart))
-    found: NDArray[np.float64] = float(np.median(y - slope * t)) + slope * at
+    found: Floats = float(np.median(y - slope * t)) + slope * at
     return found
 
 
-def _twice_in_three(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The second deviation of a reading and the larger of its two successors: what both of them reach."""
+def _twice_in_three(deviations: Floats) -> Floats:
     after = np.concatenate((deviations, [-np.inf, -np.inf]))
-    found: NDArray[np.float64] = np.minimum(deviations, np.maximum(after[1:-1], after[2:]))
+    found: Floats = np.minimum(deviations, np.maximum(after[1:-1], after[2:]))
     return found

@@ -15,8 +15,7 @@ from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.detectors.slow_climb import SlowClimb
 from sentinel.judge.detectors.zero_loss import ZeroLoss
 
-__all__ = ["DETECTORS"]
-
+# In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it.
 DETECTORS: tuple[type[Detector], ...] = (
     SkippedUpdates,
     LeadingSignals,
@@ -30,4 +29,3 @@ DETECTORS: tuple[type[Detector], ...] = (
     Plateau,
     RisingAtEnd,
 )
-"""In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it."""

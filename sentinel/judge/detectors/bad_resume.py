@@ -6,13 +6,8 @@ from sentinel.judge.detectors.detector import Block, Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["BadResume"]
-
-_MATURE_STEPS = 1000
-"""Steps after which a model that knows no more than a uniform guess is not one at its beginning."""
-
-_FIRST_SAMPLES = 3
-"""Losses that must all be as bad as a guess: one could be a batch of another kind."""
+_MATURE_STEPS = 1000  # Steps after which a model that knows no more than a uniform guess is not one at its beginning
+_FIRST_SAMPLES = 3  # Losses that must all be as bad as a guess: one could be a batch of another kind
 
 
 class BadResume(Detector):
@@ -42,5 +37,4 @@ class BadResume(Detector):
         return Finding(onset_range=(first, first), reason=reason, supersedes=True)
 
     def persists(self, block: Block) -> bool:
-        """Whether a run that began as bad as a guess still is."""
         return self._as_bad == _FIRST_SAMPLES and block.median >= self._limit

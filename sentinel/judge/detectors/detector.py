@@ -15,49 +15,30 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.reference import Reference
 from sentinel.judge.schedule_changes import Regime
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
 if TYPE_CHECKING:
     from sentinel.judge.detectors.leading_signals import LeadingSignals
 
-__all__ = ["Baseline", "Block", "Detector", "Finding", "Known", "Reset"]
-
-_RECENT_SAMPLES = 64
-"""Losses that an onset is looked for in, backwards."""
+_RECENT_SAMPLES = 64  # Losses that an onset is looked for in, backwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a detector reports."""
-
-    onset_range: tuple[int, int]
-    """The first step of it: earliest and latest."""
-
+    onset_range: tuple[int, int]  # The first step of it: earliest and latest
     reason: str = ""
-    kind: EventKind = EventKind.DIVERGENCE
-    """DIVERGENCE and NAN raise the alarm."""
-
-    end_step: int | None = None
-    """The step by which it was over: ends the alarm or the plateau that lasts. None while it lasts."""
-
-    supersedes: bool = False
-    """Whether it replaces an alarm that is raised already."""
-
-    is_event: bool = True
-    """False for a spike that raised a mean and no single loss above the band."""
+    kind: EventKind = EventKind.DIVERGENCE  # DIVERGENCE and NAN raise the alarm
+    end_step: int | None = None  # The step by which it was over: ends the alarm or plateau. None while it lasts
+    supersedes: bool = False  # Whether it replaces an alarm that is raised already
+    is_event: bool = True  # False for a spike that raised a mean and no single loss above the band
 
     @classmethod
     def over(cls, kind: EventKind, step: int) -> Finding:
-        """What of this kind lasts has ended at the step."""
         return cls(onset_range=(step, step), kind=kind, end_step=step)
 
 
 class Block(NamedTuple):
-    """Eight finite losses in a row."""
-
-    losses: list[tuple[int, float]]
-    """(step, loss in nats)."""
-
+    losses: list[tuple[int, float]]  # (step, loss in nats)
     median: float
     first_step: int
     last_step: int
@@ -68,23 +49,15 @@ class Baseline:
     """What losses at the same settings are compared with."""
 
     band: NoiseBand
-    episode: Episode | None = None
-    """The loss has left its band and has not come back yet."""
-
-    climbing: bool = False
-    """Whether the mean loss at any time scale is above its best, by more than noise."""
-
-    above_best: float = 0.0
-    """How far the newest 32-sample mean is above the best (share of it); 0 where none is known."""
-
+    episode: Episode | None = None  # The loss has left its band and has not come back yet
+    climbing: bool = False  # Whether the mean loss at any time scale is above its best, by more than noise
+    above_best: float = 0.0  # How far the newest 32-sample mean is above the best (share of it); 0 where none is known
     quiet: list[Detector] = field(init=False)
     pushed: list[Detector] = field(init=False)
     pushed_quiet: list[Detector] = field(init=False)
     learning: list[Detector] = field(init=False)
     checking: list[Detector] = field(init=False)
-
-    detectors: list[Detector]
-    """All of them: those with `per_settings` belong to this baseline alone."""
+    detectors: list[Detector]  # All of them: those with `per_settings` belong to this baseline alone
 
     def __post_init__(self) -> None:
         self.use(self.detectors)
@@ -101,26 +74,19 @@ class Baseline:
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What the series knows of the run."""
-
     thresholds: Thresholds
     regime: Regime
     findings: Findings
     leading: LeadingSignals
     references: Sequence[Reference]
     baseline: Baseline
+    # (step, loss) of the last losses before the sample that is taken now.
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT_SAMPLES))
-    """(step, loss) of the last losses before the sample that is taken now."""
-
-    last_step: int | None = None
-    """The newest step."""
-
-    band_paused: bool = False
-    """Whether the noise band does not learn from the present block."""
+    last_step: int | None = None  # The newest step
+    band_paused: bool = False  # Whether the noise band does not learn from the present block
 
     @property
     def alarm(self) -> Event | None:
-        """The divergence that lasts."""
         return self.findings.alarm
 
     @property
@@ -131,7 +97,6 @@ class Known:
 
     @property
     def edge(self) -> float:
-        """The loss above which it has left its band, nats."""
         widened, band = self.regime.widened, self.baseline.band
         return band.edge(widened) if widened else band.upper
 
@@ -139,14 +104,9 @@ class Known:
 class Reset(Enum):
     """Why what was learned does not compare with what comes."""
 
-    SETTINGS = auto()
-    """Losses are compared with another baseline from here on."""
-
-    TREND = auto()
-    """A setting has moved by half: the loss still compares, its trend does not."""
-
-    LEVEL = auto()
-    """A planned change has had its effect: the level from here on is the one to compare with."""
+    SETTINGS = auto()  # Losses are compared with another baseline from here on
+    TREND = auto()  # A setting has moved by half: the loss still compares, its trend does not
+    LEVEL = auto()  # A planned change has had its effect: the level from here on is the one to compare with
 
 
 class Detector(Protocol):
@@ -157,17 +117,10 @@ class Detector(Protocol):
     steps are judged, on the same path as one.
     """
 
-    per_settings: ClassVar[bool] = False
-    """Whether what it learns compares at the same settings only: the series keeps one for each of those."""
-
-    only_unusual: ClassVar[bool] = False
-    """Whether eight quiet samples mean nothing to it: it does not get them."""
-
-    onset_range: tuple[int, int] | None = None
-    """The onset of what is under way, whether it is a finding yet or not."""
-
-    excludes: bool = False
-    """Whether the newest sample has no loss that a later detector may learn from."""
+    per_settings: ClassVar[bool] = False  # Whether it learns for the settings in force only: one instance for each
+    only_unusual: ClassVar[bool] = False  # Whether eight quiet samples mean nothing to it: it does not get them
+    onset_range: tuple[int, int] | None = None  # The onset of what is under way, whether it is a finding yet or not
+    excludes: bool = False  # Whether the newest sample has no loss that a later detector may learn from
 
     def __init__(self, thresholds: Thresholds) -> None: ...
 
@@ -185,7 +138,6 @@ class Detector(Protocol):
 
     def learn(self, block: Block, known: Known) -> None:
         """Takes the block that ends with the newest loss."""
-        return
 
     def check(self, block: Block, known: Known) -> Finding | None:
         """What the block shows; after all have learned from it."""
@@ -201,7 +153,6 @@ class Detector(Protocol):
 
     def reset(self, why: Reset) -> None:
         """Forgets what no longer compares."""
-        return
 
 
 def _implements(detector: Detector, name: str) -> bool:

@@ -9,27 +9,12 @@ from dataclasses import dataclass, field
 from sentinel.judge.noise_band import median, robust_sigma
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Episode"]
-
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
-
-_SIGNIFICANT = 6.0
-"""Standard errors that a loss must stand above its level, as many as the deviations that a band is wide."""
-
-_SIGNIFICANT_AT_LAST = 4.0
-"""… when it has stood for three patiences: where noise wanders six may never come, and chance does not last so long."""
-
-_RECOVERING_FACTOR = 3
-"""Patiences that an episode is given whose loss is on its way back."""
-
-
-_STANDING_SAMPLES = 3
-"""Last losses that must each be above the level for it to stand there."""
-
-
-_SAMPLES_TO_DOUBT_BAND = 16
-"""Losses since the onset before a provisional band can be said to have been wrong: as many as make one ready."""
+_MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
+_SIGNIFICANT = 6.0  # Standard errors that a loss must stand above its level: as many as the deviations of a band
+_SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: where noise wanders, six may never come
+_RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
+_STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
+_SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,47 +22,23 @@ class Episode:
     """What is known of it so far. The level, the noise and the edge are those from before it, frozen."""
 
     onset_range: tuple[int, int]
-    level: float
-    """nats."""
-
-    sigma: float
-    """Robust standard deviation of one loss, nats."""
-
-    upper: float
-    """The band's edge, nats."""
-
-    provisional: bool
-    """Whether the band was: too little was seen before the onset to trust its level to a fraction."""
-
-    before: int
-    """Losses that the level was taken from, at most 32."""
-
-    independence: float
-    """Independent losses that one of them is worth, at most 1; see NoiseBand."""
-
+    level: float  # nats
+    sigma: float  # Robust standard deviation of one loss, nats
+    upper: float  # The band's edge, nats
+    provisional: bool  # Whether the band was: too little was seen before the onset to trust its level to a fraction
+    before: int  # Losses that the level was taken from, at most 32
+    independence: float  # Independent losses that one of them is worth, at most 1; see NoiseBand
     peak: float = -math.inf
-    samples: int = 0
-    """Finite losses since the onset."""
-
-    outside: int = 0
-    """Those of them that were above the edge."""
-
-    back_step: int | None = None
-    """First step after the last one that was above the edge; None while the newest is."""
-
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))
-    """The last finite losses since the onset."""
-
-    longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))
-    """More of them: as many as the level was taken from."""
-
+    samples: int = 0  # Finite losses since the onset
+    outside: int = 0  # Those of them that were above the edge
+    back_step: int | None = None  # First step after the last one that was above the edge; None while the newest is
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=8))  # The last finite losses since the onset
+    longer: deque[float] = field(default_factory=lambda: deque(maxlen=32))  # As many as the level was taken from
+    # (step, median of the recent losses), every fourth sample: whether it is on its way back.
     marks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=256))
-    """(step, median of the recent losses), every fourth sample: whether it is on its way back."""
-
     differences: deque[float] = field(default_factory=lambda: deque(maxlen=16))
 
     def push(self, step: int, loss: float) -> None:
-        """Takes the next finite loss."""
         if self.recent:
             self.differences.append(abs(loss - self.recent[-1]))
         self.recent.append(loss)
@@ -94,52 +55,43 @@ class Episode:
 
     def resume(self) -> None:
         """The losses in between were of another kind: whether it has come back is seen from those that follow."""
-        self.samples = 0
-        self.back_step = None
-        for seen in (self.recent, self.longer, self.differences):
+        self.samples, self.back_step = 0, None
+        for seen in (self.recent, self.longer, self.differences, self.marks):
             seen.clear()
-        self.marks.clear()
 
     @property
     def left_band(self) -> str:
-        """`the loss left its band (2.100 ± 0.010) at step 31219`."""
         return f"the loss left its band ({self.level:.3f} ± {self.sigma:.3f}) at step {self.onset_range[1]}"
 
     @property
     def waiting(self) -> str:
-        """The sentence for as long as it is open."""
         return f"{self.left_band}, peak {self.peak:.3f}: waiting to see whether it comes back by itself"
 
     @property
     def stands_at(self) -> float:
-        """Median of the last losses, nats."""
         return median(self.recent)
 
     def has_healed(self, thresholds: Thresholds, widened: float) -> bool:
-        """Whether the loss is back: the median of the last 8 at its level, or as near to it as noise lets one say.
-
-        Near is 3 standard errors, of these 8 and of the last 32, which would show an offset that 8 can't. `widened` is
-        a larger tolerance (share of the level) where one is in force. After a provisional band: back inside it, since
-        its level is not known better.
-        """
+        """Whether the median of the last 8 is back at the level, or within 3 standard errors of it, as that of the last
+        32, which would show an offset that 8 can't. `widened` is a larger tolerance (share of the level) where one is
+        in force. After a provisional band: back inside it."""
         if len(self.recent) < (_STANDING_SAMPLES if self.provisional else thresholds.healed_window_samples):
             return False
         back = self.stands_at <= self._back_at(thresholds, widened, len(self.recent))
-        if self.provisional:
+        if self.provisional or self.stands_at <= self.level:
             return back
-        if self.stands_at <= self.level:
-            return True
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
-        """Whether the wait is over: it stands above its level, significantly, and is not on its way back.
-
-        `widened`: see has_healed.
-        """
+        """Whether the wait is over: it stands above its level, significantly, and is not on its way back. `widened`:
+        see has_healed."""
         age = step - self.onset_range[0]
         if age < patience_steps or self.samples < thresholds.patience_samples:
             return False
-        if self._standard_errors <= _wanted(age / patience_steps):
+        share = min(
+            1.0, max(0.0, (age / patience_steps - 1) / 2)
+        )  # fewer errors from one patience on, fewest from three
+        if self._standard_errors <= _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT):
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
@@ -147,7 +99,6 @@ class Episode:
 
     @property
     def _standard_errors(self) -> float:
-        """How far it stands above its level, in what the noise before and since explains."""
         noise = max(self.sigma, robust_sigma(self.differences))
         before, since = (max(1.0, n * self.independence) for n in (self.before, len(self.longer)))
         error = _MEDIAN_ERROR * noise * math.sqrt(1 / before + 1 / since)
@@ -170,15 +121,7 @@ class Episode:
 
     def _back_at(self, thresholds: Thresholds, widened: float, samples: int) -> float:
         """The highest median of so many samples that counts as back, nats: the band's edge while it is provisional."""
-        return self.upper if self.provisional else self.level + self._tolerance(thresholds, widened, samples)
-
-    def _tolerance(self, thresholds: Thresholds, widened: float, samples: int) -> float:
-        """How far above the level the median of so many samples still is at it, nats."""
+        if self.provisional:
+            return self.upper
         standard_error = _MEDIAN_ERROR * self.sigma / math.sqrt(samples)
-        return max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))
-
-
-def _wanted(patiences: float) -> float:
-    """Standard errors that an episode of that age must stand above its level: fewer from 1 on, fewest from 3."""
-    share = min(1.0, max(0.0, (patiences - 1) / 2))
-    return _SIGNIFICANT + share * (_SIGNIFICANT_AT_LAST - _SIGNIFICANT)
+        return self.level + max(3 * standard_error, max(thresholds.healed_tolerance, widened) * abs(self.level))

@@ -6,17 +6,12 @@ from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["ImmediateDivergence"]
-
-_FAR_SAMPLES = 2
-"""Losses in a row that must be far above the level: one could be a single broken batch."""
+_FAR_SAMPLES = 2  # Losses in a row that must be far above the level: one could be a single broken batch
 
 
 class ImmediateDivergence(Detector):
-    """Two losses in a row 100 times the level from before the episode, and above a uniform guess.
-
-    Below a uniform guess a multiple means little: the loss of an easy task goes from 0.001 to 0.1 and back.
-    """
+    """Two losses in a row 100 times the level from before the episode, and above a uniform guess. Below a uniform guess
+    a multiple means little: the loss of an easy task goes from 0.001 to 0.1 and back."""
 
     only_unusual = True
 
@@ -26,7 +21,6 @@ class ImmediateDivergence(Detector):
         self._run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """Its episode is open: `LeftBand` comes before."""
         episode, loss = known.baseline.episode, samples.losses[-1]
         if episode is None or not (loss > self._factor * episode.level > 0 and loss > self._guess):
             self._run = 0

@@ -9,13 +9,9 @@ from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.readings import BANDED, Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["LeadingSignals"]
-
+# Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
+# tr8-104B's was falling for 2,300 steps before its loss blew up.
 _COLLAPSE_HALVINGS = 3
-"""Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
-
-tr8-104B's was falling for 2,300 steps before its loss blew up.
-"""
 
 
 class LeadingSignals(Detector):
@@ -27,11 +23,9 @@ class LeadingSignals(Detector):
         self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
         self._departed: dict[str, tuple[int, int, int, float]] = {}
         self._scale: float | None = None
-        self._fall: tuple[int, float] | None = None
-        """The step since which the loss scale falls, and by how many halvings so far; None where it does not."""
+        self._fall: tuple[int, float] | None = None  # Since which step the loss scale falls, and by how many halvings
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
-        """Whether every signal is inside a settled band."""
         if any(self._inside.values()):
             return False
         for name, values in samples.signals.items():
@@ -59,7 +53,6 @@ class LeadingSignals(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        """The bands move, and departures that were long ago are forgotten."""
         step = block.last_step
         for name, inside in self._inside.items():
             if inside:
@@ -86,7 +79,6 @@ class LeadingSignals(Detector):
 
     @property
     def scale_collapsed(self) -> bool:
-        """Whether the loss scale has fallen three halvings without a doubling between."""
         return self._fall is not None and self._fall[1] >= _COLLAPSE_HALVINGS
 
     def _note_scale(self, step: int, scale: float) -> None:

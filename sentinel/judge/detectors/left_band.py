@@ -9,12 +9,9 @@ from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
+from sentinel.vocabulary.sample import ScrapedSample
 
-__all__ = ["LeftBand"]
-
-_LEVEL_SAMPLES = 32
-"""Losses that a settled band's level comes from."""
+_LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 
 
 class LeftBand(Detector):
@@ -28,7 +25,6 @@ class LeftBand(Detector):
             self._inside = []
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
-        """Whether all are inside a settled band."""
         past = known.baseline
         settled = past.episode is None and past.band.ready and not known.regime.widened and not self._inside
         return settled and max(samples.losses) <= past.band.upper
@@ -52,7 +48,6 @@ class LeftBand(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        """The band moves, unless the block as a whole stands out of it."""
         past, inside = known.baseline, self._inside
         self._inside = []
         if past.episode is not None or known.band_paused:
@@ -63,7 +58,6 @@ class LeftBand(Detector):
             self._inside = inside  # too few so far to begin with: the next block continues from them
 
     def end(self, known: Known) -> Finding | None:
-        """An episode that is open when the readings end did not heal."""
         episode = known.baseline.episode
         if episode is None or episode.back_step is not None:
             return None
@@ -76,7 +70,6 @@ class LeftBand(Detector):
         return Finding(onset_range=episode.onset_range, reason=reason)
 
     def _open(self, since: list[tuple[int, float]], known: Known) -> None:
-        """An episode begins with the first of these losses."""
         band, widened, step = known.baseline.band, known.regime.widened, since[0][0]
         if math.isnan(band.level):
             return
@@ -96,7 +89,6 @@ class LeftBand(Detector):
             episode.push(at, loss)
 
     def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
-        """Whether the episode is over, or has become a divergence."""
         t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
         if episode.has_healed(t, widened):
             past.episode = None

@@ -6,17 +6,13 @@ from sentinel.judge.detectors.detector import Block, Detector, Known, Reset
 from sentinel.judge.noise_band import NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["LossDrop"]
-
-_SUDDEN = 0.15
-"""Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples, once begun."""
+_SUDDEN = 0.15  # Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples
 
 
 class LossDrop(Detector):
     """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence.
-
-    While the drop is doubted the noise band learns nothing; after a patience it is accepted, and the band begins anew.
-    """
+    While the drop is doubted the noise band learns nothing; after a patience it is accepted, and the band begins
+    anew."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._sigmas = thresholds.band_sigmas

@@ -8,17 +8,13 @@ from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
-
-__all__ = ["NotFinite"]
+from sentinel.vocabulary.sample import ScrapedSample
 
 
 class NotFinite(Detector):
-    """Distinguishes a nan that reached the weights from one that did not.
-
-    Adam's variance is nan: certain at once. A loss that is nan or inf twice in a row, with updates that were not
-    skipped: the weights that the second was computed with are nan. Once, and then finite: the weights were not reached.
-    """
+    """Distinguishes a nan that reached the weights from one that did not. Adam's variance is nan: certain at once. A
+    loss that is nan or inf twice in a row, with updates that were not skipped: the weights that the second was computed
+    with are nan. Once, and then finite: the weights were not reached."""
 
     only_unusual = True
 
@@ -26,7 +22,6 @@ class NotFinite(Detector):
         self._samples = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """A sample without a loss goes no further."""
         if not samples.losses:
             self.excludes = True
             return None
@@ -35,7 +30,6 @@ class NotFinite(Detector):
         return self._take(samples.steps[-1], samples.losses[-1], variance_nan, samples.after, known)
 
     def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
-        """One of the unseen losses at least was not finite, and its update was made."""
         if sample.unseen_nonfinite > sample.unseen_skipped:
             return self._take(sample.global_step - sample.unseen_nonfinite, math.nan, False, known.last_step, known)
         self.excludes = self._samples > 0

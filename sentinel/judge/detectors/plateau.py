@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.events import EventKind
+from sentinel.judge.noise_band import PowerLaw
 from sentinel.judge.reference import Reference
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["Plateau"]
-
-_PER_OCTAVE = 4
-"""Means kept for each doubling of the steps: a trend of months is a few dozen numbers."""
-
-_FITTED = 8
-"""Means that a trend is drawn through: two doublings, up to one doubling ago."""
-
-_ABOVE_TREND = 0.10
-"""Share above its own extrapolation at which a loss that stands still is a plateau."""
-
-_STANDS_STILL = 0.01
-"""Share that a loss falls by in a doubling of its steps, at most, where it stands still."""
-
-_ABOVE_REFERENCE = 0.20
-"""Share above the reference run at the same step. tr8-104B stood at 6.3 where its 13B sibling stood at 4.5: 0.40."""
-
-_REFERENCE_FROM_STEP = 500
-"""Before, LR warmups of different length make siblings differ by more than that."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Mean:
-    """One that is not complete yet."""
-
-    bucket: int
-    first_step: int
-    losses: float
-    """Their sum, nats."""
-
-    count: int
+_PER_OCTAVE = 4  # Means kept for each doubling of the steps: a trend of months is a few dozen numbers
+_FITTED = 8  # Means that a trend is drawn through: two doublings, up to one doubling ago
+_ABOVE_TREND = 0.10  # Share above its own extrapolation at which a loss that stands still is a plateau
+_STANDS_STILL = 0.01  # Share that a loss falls by in a doubling of its steps, at most, where it stands still
+_ABOVE_REFERENCE = 0.20  # Share above the reference run. tr8-104B stood at 6.3, its 13B sibling at 4.5: 0.40
+_REFERENCE_FROM_STEP = 500  # Before, LR warmups of different length make siblings differ by more than that
 
 
 class Plateau(Detector):
@@ -63,23 +38,23 @@ class Plateau(Detector):
 
     def _forget(self) -> None:
         self._means: list[tuple[int, float]] = []
-        self._mean: _Mean | None = None
+        self._bucket = self._first_step = self._count = 0  # of the mean that is not complete yet
+        self._losses = 0.0  # their sum, nats
         self._behind: dict[str, int] = {}
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        """What the last mean shows, where one is complete; an end where it shows no plateau."""
         if known.baseline.episode is not None:
             return None
-        step, mean = block.last_step, self._mean
+        step, first_step, losses, count = block.last_step, self._first_step, self._losses, self._count
         bucket = int(_PER_OCTAVE * math.log2(max(1, step)))
-        if mean is not None and mean.bucket == bucket:
-            mean.losses += block.median
-            mean.count += 1
+        if count and self._bucket == bucket:
+            self._losses += block.median
+            self._count += 1
             return None
-        self._mean = _Mean(bucket=bucket, first_step=step, losses=block.median, count=1)
-        if mean is None:
+        self._bucket, self._first_step, self._losses, self._count = bucket, step, block.median, 1
+        if not count:
             return None
-        self._means.append((mean.first_step, mean.losses / mean.count))
+        self._means.append((first_step, losses / count))
         return self._above_trend() or self._above_reference(known.references) or Finding.over(EventKind.PLATEAU, step)
 
     def _above_trend(self) -> Finding | None:
@@ -90,7 +65,7 @@ class Plateau(Detector):
         fitted = self._means[-_FITTED - _PER_OCTAVE : -_PER_OCTAVE]
         if min(now, before, *(loss for _, loss in fitted)) <= 0 or now < before * (1 - _STANDS_STILL):
             return None
-        expected = _extrapolated(fitted, step)
+        expected = PowerLaw.through([at for at, _ in fitted], [loss for _, loss in fitted]).loss(step)
         if now <= expected * (1 + _ABOVE_TREND):
             return None
         reason = f"the loss has stood at {now:.3f} since step {since}; by its own trend it would be at {expected:.3f}"
@@ -108,13 +83,3 @@ class Plateau(Detector):
                 reason = f"the loss stands at {now:.3f} at step {step}, where {reference.name} stood at {there:.3f}"
                 return Finding(onset_range=(since, since), reason=reason, kind=EventKind.PLATEAU)
         return None
-
-
-def _extrapolated(points: Sequence[tuple[int, float]], step: int) -> float:
-    """The power law through the points (step, loss), at a later step."""
-    xs = [math.log(max(1, at)) for at, _ in points]
-    ys = [math.log(loss) for _, loss in points]
-    mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-    spread = math.fsum((x - mean_x) ** 2 for x in xs)
-    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    return math.exp(mean_y + slope * (math.log(max(1, step)) - mean_x))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 
-__all__ = ["RisingAtEnd"]
-
 _SAMPLES = 5
+# What is called rising: so many losses in a row, and so many times the first. Of five independent losses, one order in
+# 120 is this.
 _FACTOR = 1.25
-"""What is called rising: so many losses in a row, and so many times the first. Of five independent losses, one order in
-120 is this."""
 
 
 class RisingAtEnd(Detector):

@@ -7,9 +7,7 @@ import math
 from sentinel.judge.detectors.detector import Detector, Finding, Known
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.scraped import ScrapedSample
-
-__all__ = ["SkippedUpdates"]
+from sentinel.vocabulary.sample import ScrapedSample
 
 
 class SkippedUpdates(Detector):
@@ -20,8 +18,7 @@ class SkippedUpdates(Detector):
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.skipped_run_steps
         self._scale: float | None = None
-        self.run = 0
-        """Updates skipped in a row, up to now."""
+        self.run = 0  # Updates skipped in a row, up to now
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         """Skipped: the sample says so, or its loss is not a number (or missing) and the loss scale fell."""
@@ -41,7 +38,6 @@ class SkippedUpdates(Detector):
         return Finding(onset_range=self.onset_range, reason=reason)
 
     def push_unseen(self, sample: ScrapedSample, known: Known) -> Finding | None:
-        """All of the unseen steps were skipped, or the row is broken."""
         first = sample.global_step - sample.unseen_steps
         if sample.unseen_skipped >= sample.unseen_steps:
             self._count(sample.unseen_steps, first, first)

@@ -5,71 +5,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
 from sentinel.judge.noise_band import BLOCK, wandering_sigma
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["SlowClimb"]
-
-_FINEST = 4 * BLOCK
-"""Samples of the finest scale's blocks: below it the noise band sees a rise sooner."""
-
-_GROWTH = 4
-"""Each scale's blocks are so many of the one's before: a mean of four has half the noise."""
-
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
-
-_SCALES = 8
-"""32 … 524,288 samples."""
-
-_BLOCKS_ABOVE = 3
-"""Blocks in a row that must stand above: a climb has been seen three times."""
-
-_LAGS = (1, 4)
-"""Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends."""
-
-_NOISE_BLOCKS = 24
-"""Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning."""
-
+_FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
+_GROWTH = 4  # Each scale's blocks are so many of the one's before: a mean of four has half the noise
+_MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
+_SCALES = 8  # 32 … 524,288 samples
+_BLOCKS_ABOVE = 3  # Blocks in a row that must stand above: a climb has been seen three times
+_LAGS = (1, 4)  # Blocks that the noise is looked for over; the longer lag not in the first 24, where the loss bends
+_NOISE_BLOCKS = 24  # Blocks that a scale's noise is taken from: more would reach into the steep fall of the beginning
+# Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
+# nothing is called too early.
 _ENOUGH_BLOCKS = 12
-"""Until a scale has so many, the noise of the finer one stands in: that is larger where the noise is independent, so
-nothing is called too early."""
-
-
 _NORMAL = NormalDist()
-
-_NEARLY = 0.9
-"""Share of the patience that the blocks above must span: three of 32 samples are 95 steps from first to last."""
-
-_STILL_THERE = 0.7
-"""Share of the largest excess that the newest block must have: less is on its way back, and is waited for."""
-
-_RECOVERING_FACTOR = 3
-"""Patiences that a climb is given whose blocks are on their way back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Climb:
-    """The finding: since when, above what, by how much."""
-
-    onset_range: tuple[int, int]
-    """Steps: after the last block that was as good as the best, but for noise; and the first that was not has ended."""
-
-    best: float
-    """The best mean of two neighbouring blocks before, nats."""
-
-    mean: float
-    """The lowest mean of the blocks that stand above it, nats."""
-
-    sigma: float
-    """Robust standard deviation of a block's mean, nats."""
-
-    samples: int
-    """Of one block."""
+_NEARLY = 0.9  # Share of the patience that the blocks above must span: three of 32 samples are 95 steps
+_STILL_THERE = 0.7  # Share of the largest excess that the newest block must have: less is on its way back
+_RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on their way back
 
 
 class SlowClimb(Detector):
@@ -113,7 +68,6 @@ class SlowClimb(Detector):
             past.above_best = self._scales[0].excess()
 
     def _push(self, block: _Mean, known: Known, learns: bool) -> bool:
-        """Whether a block of any scale is complete."""
         finer: float | None = None
         for level in range(_SCALES):
             waiting = self._waiting[level]
@@ -121,7 +75,8 @@ class SlowClimb(Detector):
             if len(waiting) < _GROWTH:
                 return level > 0
             lowest = min(waiting)[0]
-            block = (_mean(waiting), waiting[0][1], waiting[-1][2])
+            mean = math.fsum(value for value, _, _ in waiting) / len(waiting)
+            block = (mean, waiting[0][1], waiting[-1][2])
             waiting.clear()
             if level == len(self._scales):
                 self._scales.append(_Scale(_FINEST * _GROWTH**level))
@@ -135,71 +90,58 @@ class SlowClimb(Detector):
         return True
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        """The climb at the finest scale that shows it; an open episode is given its patience first."""
         if not self._rising or known.alarm is not None:
             return None
         episode = known.baseline.episode
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        climb = next((s.climb() for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
+        climb = next((s for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
         if climb is None:
             return None
+        early, late = climb.onset_range
         reason = (
-            f"{climb.samples}-sample means of the loss have stood at {climb.mean:.3f} or above since step "
-            f"{climb.onset_range[1]}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does "
-            "not come back"
+            f"{climb.samples}-sample means of the loss have stood at {climb.lowest_above:.3f} or above since step "
+            f"{late}: the best mean before is {climb.best:.3f} ± {climb.sigma:.3f}, and it does not come back"
         )
-        return Finding(onset_range=_onset_of(climb, known), reason=reason)
+        spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
+        if episode is not None and episode.onset_range[1] <= late:
+            spikes.append(episode.onset_range)
+        return Finding(
+            onset_range=min(spikes, default=climb.onset_range), reason=reason
+        )  # the spike that it began with
 
     def persists(self, block: Block) -> bool:
-        """Whether any scale is above its bar at all."""
         return self._rising
 
 
-def _onset_of(climb: _Climb, known: Known) -> tuple[int, int]:
-    """The climb's own, or that of the spike that it began with."""
-    early, late = climb.onset_range
-    spikes = [onset for onset, _ in known.findings.healed if early <= onset[1] <= late]
-    episode = known.baseline.episode
-    if episode is not None and episode.onset_range[1] <= late:
-        spikes.append(episode.onset_range)
-    return min(spikes, default=climb.onset_range)
-
-
-_Mean = tuple[float, int, int]
-"""Mean or median in nats, first step, last step."""
-
-
-def _mean(blocks: Sequence[_Mean]) -> float:
-    return math.fsum(value for value, _, _ in blocks) / len(blocks)
+_Mean = tuple[float, int, int]  # Mean or median in nats, first step, last step
 
 
 class _Scale:
     def __init__(self, samples: int) -> None:
         self.above = 0
         self.sigma = math.inf
-        self._samples = samples
-        self._best: float | None = None
+        self.samples = samples  # Of one block
+        self.best: float | None = None  # The best mean of two neighbouring blocks, nats
         self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
         self._latest = 0.0
-        self._lowest_above, self._highest_above = math.inf, -math.inf
+        self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
         self._values: deque[float] = deque(maxlen=_NOISE_BLOCKS)
 
     def push(self, block: _Mean, lowest: float, finer: float, sigmas: float, tolerance: float, learns: bool) -> None:
-        """Takes a block, with the lowest of its quarters; `finer` is the noise of the next finer scale."""
         value, first_step, self._until = block
         self._latest = value
         self.sigma = max(_sigma(self._values, finer), finer / math.sqrt(_GROWTH))  # as if independent, at the least
-        best = self._best
+        best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
         if best is not None and lowest > best and value > best + max(noise, tolerance * abs(best)):
             if not self.above:
                 self._since, self._since_until = first_step, self._until
-            self._lowest_above = min(self._lowest_above, value) if self.above else value
+            self.lowest_above = min(self.lowest_above, value) if self.above else value
             self._highest_above = max(self._highest_above, value) if self.above else value
             self.above += 1
             return
@@ -209,7 +151,7 @@ class _Scale:
         if self._last is not None:
             best_of_two = max(value, self._last)  # twice in a row: a single low block is luck
             self._blocks_at_best = 1 if best is None or best_of_two < best - self.sigma else self._blocks_at_best + 1
-            self._best = best = best_of_two if best is None else min(best, best_of_two)
+            self.best = best = best_of_two if best is None else min(best, best_of_two)
         self._last = value
         if best is None or value <= best + noise or lowest <= best:  # else only the tolerance calls it no climb
             self._values.append(value)
@@ -219,26 +161,21 @@ class _Scale:
     def climbs_for(self, patience_steps: int, newest: float) -> bool:
         """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self._best is None:
+        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self.best is None:
             return False
-        if newest < (self._best + self._lowest_above) / 2:
+        if newest < (self.best + self.lowest_above) / 2:
             return False
-        falling = self._latest - self._best < _STILL_THERE * (self._highest_above - self._best)
+        falling = self._latest - self.best < _STILL_THERE * (self._highest_above - self.best)
         return not falling or age >= _RECOVERING_FACTOR * patience_steps
 
     def excess(self) -> float:
-        return (self._latest - self._best) / abs(self._best) if self._best else 0.0
+        return (self._latest - self.best) / abs(self.best) if self.best else 0.0
 
-    def climb(self) -> _Climb:
+    @property
+    def onset_range(self) -> tuple[int, int]:
+        """After the last block that was as good as the best, but for noise; and where the first that was not ended."""
         early = self._since if self._near_best_step is None else min(self._near_best_step + 1, self._since)
-        best = math.nan if self._best is None else self._best
-        return _Climb(
-            onset_range=(early, self._since_until),
-            best=best,
-            mean=self._lowest_above,
-            sigma=self.sigma,
-            samples=self._samples,
-        )
+        return early, self._since_until
 
 
 def _sigma(values: Sequence[float], otherwise: float) -> float:

@@ -9,22 +9,14 @@ from sentinel.judge.events import EventKind
 from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 
-__all__ = ["ZeroLoss"]
-
-_FAR_FROM_ZERO = 0.1
-"""Nats. A log of four decimals shows 0.0 below 0.00005: three decades further down, and no loss skips those at once."""
-
-_BEGUN_SAMPLES = 8
-"""Losses before a zero can be impossible: an easy task falls to nothing in its first few, where each is a long mean."""
+_FAR_FROM_ZERO = 0.1  # Nats. A log of four decimals shows 0.0 below 0.00005, three decades further down
+_BEGUN_SAMPLES = 8  # Losses before a zero can be impossible: an easy task falls to nothing in its first few
 
 
 class ZeroLoss(Detector):
-    """Losses of exactly 0.0 where no loss before was below 0.1.
-
-    Hugging Face's Trainer leaves a loss that is not a number out of its mean (`logging_nan_inf_filter`, on by default),
-    and logs 0.0 where all were left out; its versions before 4.38 log no gradient norm that would show nan. A zero or
-    two are batches without labels.
-    """
+    """Losses of exactly 0.0 where no loss before was below 0.1. Hugging Face's Trainer leaves a loss that is not a
+    number out of its mean (`logging_nan_inf_filter`, on by default), and logs 0.0 where all were left out; its versions
+    before 4.38 log no gradient norm that would show nan. A zero or two are batches without labels."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.patience_samples
@@ -33,7 +25,6 @@ class ZeroLoss(Detector):
         self._run = 0
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
-        """No level learns from a zero."""
         smallest = min(samples.losses)
         self.excludes = smallest == 0.0 and self._smallest >= _FAR_FROM_ZERO and self._samples >= _BEGUN_SAMPLES
         if not self.excludes:

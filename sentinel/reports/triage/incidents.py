@@ -11,8 +11,7 @@ import numpy as np
 
 from sentinel.judge.analysis.first_mover import first_moved_of_readings
 from sentinel.judge.readings import Readings
-from sentinel.plan.incident import Incident, Rollback, overrides_to_json
-from sentinel.plan.proof_value import PROOFS, Proof, answer_of
+from sentinel.plan.incident import PROOFS, Incident, Proof, Rollback, answer_of, overrides_to_json
 from sentinel.plan.sentences import sentence, with_proofs
 from sentinel.reports.triage.curves import layer_points
 from sentinel.reports.triage.past import PageSettings, Past, joined

@@ -17,7 +17,7 @@ from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import judge_past
 from sentinel.plan.incident import Incident
-from sentinel.plan.incident_fold import fold
+from sentinel.plan.incident_events import fold
 from sentinel.sources.column_source import ColumnSource
 
 

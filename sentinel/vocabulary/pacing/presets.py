@@ -1,21 +1,14 @@
-"""The papers' recipes: from the steps of a whole run, its share of the data and its length to schedules.
-
-Each takes `full_steps`, the steps of the recipe on all of its data, and `data_share`, how much of that data this run
-sees (1 is all): durations scale with it, and the peak of the LR with its inverse.
-
-Source: Li et al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.3B on 300B tokens (286,102 steps of
-512 x 2048) and BERT-Large on 1049B (2 million steps of 1024 x 512).
-"""
+"""The papers' recipes. Each takes `full_steps`, the steps of the recipe on all of its data, and `data_share`, how much
+of that data this run sees (1 is all): durations scale with it, and the peak of the LR with its inverse. Source: Li et
+al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.3B on 300B tokens (286,102 steps of 512 x 2048) and
+BERT-Large on 1049B (2 million steps of 1024 x 512)."""
 
 from __future__ import annotations
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.difficulty import DifficultySchedule
-from sentinel.vocabulary.pacing.lr import LrSchedule
-from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
+from sentinel.vocabulary.pacing.data_efficiency import DifficultySchedule, RandomLtdSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import LrSchedule
 from sentinel.vocabulary.pacing.seqlen_fixed import FixedLinear
-
-__all__ = ["bert_rarity", "bert_rarity_by_value", "bert_seqlen", "gpt_random_ltd", "gpt_rarity", "gpt_seqlen", "lr"]
 
 _GPT_STEPS = 286_102
 _GPT_CURRICULUM = 110_000 / _GPT_STEPS
@@ -33,15 +26,14 @@ def gpt_seqlen(
 
 def gpt_rarity(*, full_steps: int, data_share: float = 1.0, start: int = 1, anchor_step: int = 0) -> DifficultySchedule:
     """GPT-3's voc: 1 % to 100 % of the samples, by the square root, as long as the sequence length warms up."""
-    return _percentile(start, _steps(full_steps, data_share, _GPT_CURRICULUM), anchor_step)
+    return _rarity("percentile", start, 100, _steps(full_steps, data_share, _GPT_CURRICULUM), anchor_step)
 
 
 def gpt_random_ltd(
     *, full_steps: int, data_share: float = 1.0, full_seqlen: int = 2048, start: int = 128, anchor_step: int = 0
 ) -> RandomLtdSchedule:
     """GPT-3's random-LTD: 128 tokens to all, linearly, in 70 % of the steps (200K of 286K)."""
-    steps = _steps(full_steps, data_share, _GPT_LTD)
-    start = min(start, full_seqlen)
+    steps, start = _steps(full_steps, data_share, _GPT_LTD), min(start, full_seqlen)
     return RandomLtdSchedule(start=start, full=full_seqlen, total_steps=steps, anchor_step=anchor_step)
 
 
@@ -57,31 +49,21 @@ def bert_rarity(
     *, full_steps: int, data_share: float = 1.0, start: int = 5, anchor_step: int = 0
 ) -> DifficultySchedule:
     """BERT-Large's voc and seqreo: 5 % to 100 % of the samples, by the square root, in 48 % of the steps."""
-    return _percentile(start, _steps(full_steps, data_share, _BERT_CURRICULUM), anchor_step)
+    return _rarity("percentile", start, 100, _steps(full_steps, data_share, _BERT_CURRICULUM), anchor_step)
 
 
 def bert_rarity_by_value(
     *, full_steps: int, full_value: int, data_share: float = 1.0, start: int = 600, anchor_step: int = 0
 ) -> DifficultySchedule:
-    """BERT-Large's voc by value: 600 to the largest, by the square root. For a metric whose tail is heavy.
-
-    There a percentile hardly moves in value and then leaps: the last per cent of the samples holds most of the range.
-    """
-    return DifficultySchedule(
-        kind="value",
-        start=min(start, full_value),
-        full=full_value,
-        total_steps=_steps(full_steps, data_share, _BERT_CURRICULUM),
-        root_degree=2.0,
-        anchor_step=anchor_step,
-    )
+    """BERT-Large's voc by value: 600 to the largest, by the square root. For a metric whose tail is heavy: there the
+    last per cent of the samples holds most of the range, and a percentile hardly moves in value and then leaps."""
+    steps = _steps(full_steps, data_share, _BERT_CURRICULUM)
+    return _rarity("value", min(start, full_value), full_value, steps, anchor_step)
 
 
 def lr(*, peak: float, full_tokens: int, warmup_tokens: int, data_share: float = 1.0) -> LrSchedule:
     """Peak x 1 / data share, a cosine over all the run's tokens, down to 1e-6; warmed up by tokens (GPT-3: 3 billion).
-
-    The recipes train GPT-3 1.3B at 2e-4 on all the data, and at 4e-4 on half of it.
-    """
+    The recipes train GPT-3 1.3B at 2e-4 on all the data, and at 4e-4 on half of it."""
     _check_share(data_share)
     peak = peak / data_share
     return LrSchedule(
@@ -94,9 +76,9 @@ def lr(*, peak: float, full_tokens: int, warmup_tokens: int, data_share: float =
     )
 
 
-def _percentile(start: int, steps: int, anchor_step: int) -> DifficultySchedule:
+def _rarity(kind: str, start: int, full: int, steps: int, anchor_step: int) -> DifficultySchedule:
     return DifficultySchedule(
-        kind="percentile", start=start, full=100, total_steps=steps, root_degree=2.0, anchor_step=anchor_step
+        kind=kind, start=start, full=full, total_steps=steps, root_degree=2.0, anchor_step=anchor_step
     )
 
 

@@ -6,82 +6,45 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
-from sentinel.vocabulary.pacing.lr import LrSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import BatchSizeSchedule, LrSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
-from sentinel.vocabulary.pacing.shortening import Shortening
-from sentinel.vocabulary.pacing.track import Position, Track
+from sentinel.vocabulary.pacing.track import Position, Shortening, Track
 
-__all__ = ["BILLION", "SlwChanges", "SlwRun", "slw_changes", "start_for_size", "warmup_tokens"]
-
-BILLION = 1e9
-"""Parameters from which on a model is one of billions."""
+BILLION = 1e9  # Parameters from which on a model is one of billions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwRun:
     """A run as it is without this warmup, and where it is switched on."""
 
-    full_seqlen: int
-    """Tokens per sample at the full length."""
-
-    batch: BatchSizeSchedule
-    """Samples per step; it may warm up."""
-
-    at: Position = field(default_factory=Position)
-    """Where the warmup is switched on: the position resumed from."""
-
-    seqlen: SeqlenSchedule | None = None
-    """The lengths as the run has them; None is the full length at every step."""
-
-    shorten: Shortening = "truncate"
-    """How the run shortens its batches."""
-
-    lr: LrSchedule | None = None
-    """None where it is not known, and is not changed."""
-
-    total_steps: int | None = None
-    """Where the run ends by its optimizer steps."""
-
-    total_samples: int | None = None
-    """Where it ends by its samples."""
-
-    total_tokens: int | None = None
-    """Where it ends by its tokens. All None: not known, and not changed."""
-
-    counts: Literal["steps", "samples"] | None = None
-    """What an LR warmup in tokens is to count instead; None leaves it in tokens, as in the papers' GPT-3 recipes."""
+    full_seqlen: int  # Tokens per sample at the full length
+    batch: BatchSizeSchedule  # Samples per step; it may warm up
+    at: Position = field(default_factory=Position)  # Where the warmup is switched on: the position resumed from
+    seqlen: SeqlenSchedule | None = None  # The lengths as the run has them; None is the full length at every step
+    shorten: Shortening = "truncate"  # How the run shortens its batches
+    lr: LrSchedule | None = None  # None where it is not known, and is not changed
+    total_steps: int | None = None  # Where the run ends by its optimizer steps
+    total_samples: int | None = None  # Where it ends by its samples
+    total_tokens: int | None = None  # Where it ends by its tokens. All None: not known, and not changed.
+    counts: Literal["steps", "samples"] | None = None  # What an LR warmup in tokens is to count; None: tokens
 
     @property
     def track(self) -> Track:
-        """The steps that the run would make without this warmup."""
         return Track(full=self.full_seqlen, batch=self.batch, seqlen=self.seqlen, shorten=self.shorten)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlwChanges:
-    """The five changes."""
-
-    schedule: SeqlenSchedule
-    """The warmup itself (2.1)."""
-
-    batch: BatchSizeSchedule
-    """The batch is the full one from here on: no batch-size warmup beside it (2.2)."""
-
-    total_tokens: int | None
-    """The run ends after so many tokens (2.3), as many as it was to see; None where its end is not known."""
-
-    lr: LrSchedule | None
-    """The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)."""
+    schedule: SeqlenSchedule  # The warmup itself (2.1)
+    batch: BatchSizeSchedule  # The batch is the full one from here on: no batch-size warmup beside it (2.2)
+    total_tokens: int | None  # The run ends after as many tokens as it was to see (2.3); None where its end is unknown
+    lr: LrSchedule | None  # The LR decays by tokens (2.4), and its warmup is re-sized, but not counted in tokens (2.5)
 
 
 def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = "truncate") -> SlwChanges:
-    """All that changes where this warmup is switched on. ConfigError where it warms nothing up.
-
-    Where batches are shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are.
-
-    Source: DeepSpeed's curriculum tutorial, sections 2.1 to 2.5.
-    """
+    """All that changes where this warmup is switched on. ConfigError where it warms nothing up. Where batches are
+    shortened by a reshape, a step keeps its tokens: then the end and the LR stay as they are. Source: DeepSpeed's
+    curriculum tutorial, sections 2.1 to 2.5."""
     if not schedule.warms_up:
         raise ConfigError(f"a sequence length of {schedule} does not warm up: nothing has to change")
     batch = replace(run.batch, ramp_samples=0)
@@ -89,8 +52,11 @@ def slw_changes(run: SlwRun, schedule: SeqlenSchedule, *, shorten: Shortening = 
         return SlwChanges(schedule=schedule, batch=batch, total_tokens=run.total_tokens, lr=run.lr)
     lr = run.lr
     if lr is not None:
-        shortened = Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten)
-        lr = _decayed_by_tokens(_resized(lr, run, shortened), run)
+        lr = _resized(lr, run, Track(full=run.full_seqlen, batch=batch, seqlen=schedule, shorten=shorten))
+        unit = lr.decay_unit or lr.unit
+        if lr.decay_end and unit != "tokens":
+            start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
+            lr = replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
     return SlwChanges(schedule=schedule, batch=batch, total_tokens=_total_tokens(run), lr=lr)
 
 
@@ -102,28 +68,21 @@ def warmup_tokens(run: SlwRun) -> int | None:
     positions = {"steps": run.at.step, "samples": run.at.samples, "tokens": run.at.tokens}
     if lr.warmup_end <= positions[lr.unit]:
         return None
-    match lr.unit:
-        case "samples":
-            return run.track.tokens_at(run.at, lr.warmup_end)
-        case "tokens":
-            return lr.warmup_end
+    if lr.unit == "tokens":
+        return lr.warmup_end
+    if lr.unit == "samples":
+        return run.track.tokens_at(run.at, lr.warmup_end)
     return run.track.reach(run.at, step=lr.warmup_end).tokens
 
 
 def start_for_size(parameters: float | None) -> int:
-    """min_difficulty by the size of the model: 8 tokens for millions of parameters, 64 for billions; 8 if not known.
-
-    Source: DeepSpeed's curriculum tutorial, section 1.
-    """
+    """min_difficulty: 8, or 64 for billions of parameters. Source: DeepSpeed's curriculum tutorial, section 1."""
     return 64 if parameters is not None and parameters >= BILLION else 8
 
 
 def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
-    """The warmup ends at the first step at which the run has consumed the tokens that its own warmup takes.
-
-    The tutorial's X / min_difficulty holds while the length stays near the start; this is the same count without that
-    assumption. A warmup that is over stays as it is.
-    """
+    """The warmup ends at the first step at which the run has consumed the tokens that its own warmup takes: the
+    tutorial's X / min_difficulty, without its assumption that the length stays near the start."""
     tokens = warmup_tokens(run)
     if tokens is None or (lr.unit == "tokens" and run.counts is None):
         return lr
@@ -133,21 +92,11 @@ def _resized(lr: LrSchedule, run: SlwRun, shortened: Track) -> LrSchedule:
     return replace(lr, warmup=(end.step if lr.unit == "steps" else end.samples) - lr.anchor)
 
 
-def _decayed_by_tokens(lr: LrSchedule, run: SlwRun) -> LrSchedule:
-    """Over the tokens of its steps or samples at the full length, from the run's beginning."""
-    unit = lr.decay_unit or lr.unit
-    if not lr.decay_end or unit == "tokens":
-        return lr
-    start, end = (_full_tokens(run, unit, count) for count in (lr.decay_start, lr.decay_end))
-    return replace(lr, decay_unit="tokens", decay_start=start, decay_end=end)
-
-
 def _total_tokens(run: SlwRun) -> int | None:
     """The first of the run's ends, in tokens at the full length."""
-    ends = [run.total_tokens]
-    ends += [None if run.total_steps is None else _full_tokens(run, "steps", run.total_steps)]
-    ends += [None if run.total_samples is None else _full_tokens(run, "samples", run.total_samples)]
-    return min((end for end in ends if end is not None), default=None)
+    others = (("steps", run.total_steps), ("samples", run.total_samples))
+    ends = [_full_tokens(run, unit, count) for unit, count in others if count is not None]
+    return min(ends if run.total_tokens is None else [*ends, run.total_tokens], default=None)
 
 
 def _full_tokens(run: SlwRun, unit: str, count: int) -> int:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.batch_size import BatchSizeSchedule
-from sentinel.vocabulary.pacing.random_ltd import RandomLtdSchedule
+from sentinel.vocabulary.pacing.data_efficiency import RandomLtdSchedule
+from sentinel.vocabulary.pacing.lr_and_batch import BatchSizeSchedule
 from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
-from sentinel.vocabulary.pacing.shortening import Shortening
 
-__all__ = ["Position", "Track", "trained_tokens"]
+# truncate: the first tokens of each sample, the rest is lost (seqtru). reshape: more, shorter samples of the same
+# tokens (seqres), and what does not fill one is lost. *_keep: the same, and what would be lost is recorded and trained
+# on later.
+Shortening = Literal["truncate", "reshape", "truncate_keep", "reshape_keep"]
 
-_MOST_STEPS = 5_000_000
-"""Steps that are counted one by one; a run of more than these under a schedule that still changes is not followed."""
+
+def shortening(told: object) -> Shortening | None:
+    """What JSON named; None for none. ConfigError lists the right ones."""
+    if told is None or told in get_args(Shortening):
+        return cast("Shortening | None", told)
+    raise ConfigError(f"batches are shortened by one of {', '.join(get_args(Shortening))}, not by {told!r}")
+
+
+_MOST_STEPS = 5_000_000  # Steps counted one by one; more under a schedule that still changes is an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Between two steps of a run: what is completed and consumed there."""
-
-    step: int = 0
-    """Completed optimizer steps."""
-
-    samples: int = 0
-    """Samples consumed, over all ranks."""
-
-    tokens: int = 0
-    """Tokens consumed, over all ranks."""
+    step: int = 0  # Completed optimizer steps
+    samples: int = 0  # Samples consumed, over all ranks
+    tokens: int = 0  # Tokens consumed, over all ranks
 
 
 def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int:
@@ -38,26 +40,16 @@ def trained_tokens(length: int, *, full: int, shorten: Shortening | None) -> int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """The batch and the sequence length of every step to come.
+    """The batch (before the trainer rounds it down to whole micro-batches) and the sequence length of every step to
+    come. Under random-LTD tokens are effective ones: averaged over the layers, less what is dropped."""
 
-    The batch is counted as it is before the trainer rounds it down to whole micro-batches. Under random-LTD tokens are
-    effective ones: averaged over the layers, less what is dropped.
-    """
-
-    full: int
-    """Tokens per sample at the full length."""
-
+    full: int  # Tokens per sample at the full length
     batch: BatchSizeSchedule
-    seqlen: SeqlenSchedule | None = None
-    """None is the full length at every step."""
-
+    seqlen: SeqlenSchedule | None = None  # None is the full length at every step
     shorten: Shortening = "truncate"
     random_ltd: RandomLtdSchedule | None = None
-    layers: int = 1
-    """Layers of the model; matters under random-LTD alone."""
-
-    unforeseen: Literal["start", "full"] = "start"
-    """What a length counts as that is not known beforehand (adaptive and custom pacings): a lower or an upper bound."""
+    layers: int = 1  # Layers of the model; matters under random-LTD alone
+    unforeseen: Literal["start", "full"] = "start"  # Counts for a length not known beforehand: a lower or upper bound
 
     def tokens_per_sample(self, step: int) -> int:
         """Tokens that the update that makes `step` trains on, of each sample of the data; random-LTD is left out."""
@@ -71,9 +63,13 @@ class Track:
         steps, consumed, seen = at.step, at.samples, at.tokens * parts  # seen: tokens x layers, whole numbers
         while True:
             batch, each = self.batch.samples(consumed), self._layer_tokens(steps + 1)
-            left, one = _left(step, steps, 1) or _left(samples, consumed, batch) or (0, 1)
+            left, one = 0, 1  # what is left until the limit, and what one step takes of it
             if tokens is not None:
                 left, one = tokens * parts - seen, batch * each
+            elif step is not None:
+                left = step - steps
+            elif samples is not None:
+                left, one = samples - consumed, batch
             if left <= 0:
                 return Position(step=steps, samples=consumed, tokens=seen // parts)
             times = 1
@@ -94,7 +90,6 @@ class Track:
         return self.seqlen.foreseen(step) or (self.seqlen.start if self.unforeseen == "start" else self.full)
 
     def _layer_tokens(self, step: int) -> int:
-        """Of one sample of the data, summed over the layers."""
         length, trained, ltd = self._length(step), self.tokens_per_sample(step), self.random_ltd
         if ltd is None or not ltd.drops:
             return trained * self.layers
@@ -102,7 +97,6 @@ class Track:
         return trained // length * (length * (self.layers - dropping) + ltd.kept_tokens(step, length) * dropping)
 
     def _constant_after(self, steps: int, samples: int) -> bool:
-        """Whether all steps from here on are alike."""
         if samples < self.batch.end_samples or (self.random_ltd is not None and steps + 1 < self.random_ltd.end_step):
             return False
         if self.seqlen is None or not self.seqlen.warms_up:
@@ -111,8 +105,3 @@ class Track:
         if end is None:
             return self.seqlen.foreseen(steps + 1) is None
         return steps + 1 >= end
-
-
-def _left(limit: int | None, now: int, one: int) -> tuple[int, int] | None:
-    """(What is left until the limit, what one step takes of it)."""
-    return None if limit is None else (limit - now, one)

@@ -6,59 +6,44 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sentinel.judge.analysis.correlation.table import LAGS, SIGNALS, Correlations, correlations
 from sentinel.judge.readings import Readings, stretches_of
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-__all__ = ["ALSO", "columns_of", "columns_of_readings", "correlate", "correlate_readings", "layer_columns", "ratios"]
-
-ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")
-"""Signals that are correlated where they are measured and vary; fields of Sample."""
-
+ALSO = ("grad_norm", "update_norm", "loss_scale", "lr")  # Correlated where measured and varying; fields of Sample
 _NAMES = ("loss_ratio", *SIGNALS, *ALSO, "loss", "seqlen")
-
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 Steps = NDArray[np.int64]
 
 
 def correlate(samples: Sequence[Sample], *, largest_lag: int = LAGS) -> Correlations:
-    """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made.
-
-    Skipped steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step
-    than the one before ended at, no lag reaches across.
-    """
-    columns, steps = columns_of(samples)
-    return correlations(columns, steps, largest_lag=largest_lag)
+    """Loss ratio against SIGNALS, and ALSO where measured, over the samples that have both, as they were made. Skipped
+    steps are left out, infinite ratios left out and counted. Where an attempt begins again at an earlier step than the
+    one before ended at, no lag reaches across."""
+    return correlations(*columns_of(samples), largest_lag=largest_lag)
 
 
 def correlate_readings(stretches: Sequence[Readings], *, largest_lag: int = LAGS) -> Correlations:
-    """The same of readings, one attempt's after the other."""
-    columns, steps = columns_of_readings(stretches)
-    return correlations(columns, steps, largest_lag=largest_lag)
+    return correlations(*columns_of_readings(stretches), largest_lag=largest_lag)
 
 
 def columns_of(samples: Sequence[Sample]) -> tuple[Columns, Steps]:
-    """The columns that `correlations` takes, and their steps: of the samples that were not skipped.
-
-    The samples' own ratios, or `ratios` of their losses where they have none.
-    """
+    """The columns that `correlations` takes, and their steps: of the samples that were not skipped, with their own
+    ratios or `ratios` of their losses."""
     return columns_of_readings(stretches_of(samples, _NAMES))
 
 
 def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) -> Columns:
-    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same samples.
-
-    nan at the steps where the layers were not measured, which is most of them.
-    """
+    """`adam_variance_max[layer]` and `adam_variance_l1[layer]`, beside those of `columns_of` for the same samples; nan
+    where the layers were not measured."""
     updated = [s for s in samples if not s.skipped]
     place = {(s.attempt, s.global_step): number for number, s in enumerate(updated)}
     columns: dict[str, Floats] = {}
     for one in layers:
-        at = place.get((one.attempt, one.global_step))
-        if at is None:
+        if (at := place.get((one.attempt, one.global_step))) is None:
             continue
         for signal in SIGNALS:
             for layer, value in zip(one.layers, getattr(one, signal), strict=True):
@@ -67,21 +52,20 @@ def layer_columns(samples: Sequence[Sample], layers: Iterable[LayerVariance]) ->
 
 
 def columns_of_readings(stretches: Sequence[Readings]) -> tuple[Columns, Steps]:
-    """The same of readings, as they were made."""
-    columns = {name: _joined([readings.values(name) for readings in stretches]) for name in _NAMES}
-    steps = np.concatenate([readings.steps for readings in stretches]) if stretches else np.zeros(0, np.int64)
-    return _taken(columns, steps, np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)]))
+    columns = {name: np.concatenate([np.zeros(0), *(r.values(name) for r in stretches)]) for name in _NAMES}
+    steps = np.concatenate([np.zeros(0, np.int64), *(r.steps for r in stretches)])
+    updated = np.concatenate([np.zeros(0, np.bool_), *(r.updated for r in stretches)])
+    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
+    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])  # skipped losses count for later ones
+    return {name: column[updated] for name, column in columns.items()}, steps[updated]
 
 
-def ratios(
-    steps: NDArray[np.int64], loss: Floats, lengths: Floats | None = None, given: Floats | None = None
-) -> Floats:
+def ratios(steps: Steps, loss: Floats, lengths: Floats | None = None, given: Floats | None = None) -> Floats:
     """(n,) this step's loss over the smallest loss of all previous ones at its sequence length, as `loss_ratio` has it.
 
-    1 at the first of each length, inf where the loss is not finite. In the order in which the samples were made: where
-    a step does not lie after the one before, the run went back, and with it the minimum, which travels in the
-    checkpoint. `lengths` are tokens per sample, nan where not measured; `given` are the ratios that the source has,
-    nan where it has none: those stand.
+    1 at the first of each length, inf where the loss is not finite. Where a step does not lie after the one before, the
+    run went back, and with it the minimum, which travels in the checkpoint. `lengths` are tokens per sample, `given`
+    the ratios that the source has, which stand; nan where not measured.
     """
     alike = np.zeros(len(loss)) if lengths is None else np.nan_to_num(lengths, nan=-1.0)
     found = np.empty(len(loss))
@@ -98,7 +82,7 @@ def ratios(
     return found if given is None else np.where(np.isnan(given), found, given)
 
 
-def _ratios(steps: NDArray[np.int64], loss: Floats, minima: list[tuple[int, float]]) -> Floats:
+def _ratios(steps: Steps, loss: Floats, minima: list[tuple[int, float]]) -> Floats:
     """Of one length and growing steps. `minima` are (step, loss) of each new minimum so far; the new ones are added."""
     finite = np.isfinite(loss)
     first = minima[-1][1] if minima else np.inf
@@ -110,15 +94,3 @@ def _ratios(steps: NDArray[np.int64], loss: Floats, minima: list[tuple[int, floa
     minima += zip(steps[new].tolist(), smallest[1:][new].tolist(), strict=True)
     found: Floats = np.where(finite & (before != 0), ratio, np.inf)
     return found
-
-
-def _taken(columns: dict[str, Floats], steps: Steps, updated: ArrayLike) -> tuple[Columns, Steps]:
-    """The ratio filled in, and the samples that were not skipped: a skipped loss counts for those after it."""
-    lengths, loss = columns.pop("seqlen"), columns.pop("loss")
-    columns["loss_ratio"] = ratios(steps, loss, lengths, columns["loss_ratio"])
-    taken = np.asarray(updated, dtype=np.bool_)
-    return {name: column[taken] for name, column in columns.items()}, steps[taken]
-
-
-def _joined(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.zeros(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,48 +11,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sentinel.judge.analysis.correlation.axis import Axis
-from sentinel.judge.analysis.correlation.lagged import autocorrelation, cross_correlation, worth
-from sentinel.judge.analysis.correlation.prewhitening import prewhitened
-from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, StreamingPearson, p_values
+from sentinel.judge.analysis.correlation.lagged import Axis, autocorrelation, cross_correlation, prewhitened, worth
+from sentinel.judge.analysis.correlation.streaming import MIN_PAIRS, Floats, StreamingPearson, p_values
 
-__all__ = ["LAGS", "SIGNALS", "Correlation", "Correlations", "LagProfile", "correlations", "holm"]
-
-SIGNALS = ("adam_variance_l1", "adam_variance_max")
-"""What Table 3 of Li, Zhang & He 2022 correlates the loss ratio with; fields of Sample. Always in the table."""
-
-LAGS = 200
-"""Samples on either side that lagged coefficients reach; no further than a quarter of the series."""
-
+SIGNALS = ("adam_variance_l1", "adam_variance_max")  # Of Table 3 of Li, Zhang & He 2022; always in the table
+LAGS = 200  # Samples on either side that lagged coefficients reach; no further than a quarter of the series
 Method = Literal["plain", "prewhitened"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlation:
-    """One signal against the loss ratio, at one lag."""
-
     signal: str
-    lag: int
-    """Steps that the signal is taken earlier than the loss ratio; below 0 it is taken later."""
-
-    pearson_r: float
-    """Coefficient in -1 … 1; nan when either series is constant or too short."""
-
-    p_value: float
-    """Two-sided, for independent samples, as the paper reports it. Training series are not independent."""
-
-    n: int
-    """Pairs of finite values."""
-
-    n_effective: float
-    """Independent pairs that the n are worth, given the autocorrelation of both series."""
-
+    lag: int  # Steps that the signal is taken earlier than the loss ratio; below 0 it is taken later
+    pearson_r: float  # Coefficient in -1 … 1; nan when either series is constant or too short
+    p_value: float  # Two-sided, for independent samples, as the paper reports it. Training series are not independent.
+    n: int  # Pairs of finite values
+    n_effective: float  # Independent pairs that the n are worth, given the autocorrelation of both series
+    # Two-sided, for n_effective pairs, corrected (Holm) for all tests of this method: over the signals, and over the
+    # lags where lags were searched. Only a prewhitened one says anything about series that have a trend.
     p_value_adjusted: float
-    """Two-sided, for n_effective pairs, corrected (Holm) for all tests of this method: over the signals, and over the
-    lags where lags were searched. Only a prewhitened one says anything about series that have a trend."""
-
-    method: Method = "plain"
-    """plain: the readings as they are; prewhitened: what of each is not told by its own past (`prewhitened`)."""
+    method: Method = "plain"  # plain: the readings as they are; prewhitened: see `prewhitened`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +38,14 @@ class LagProfile:
     """One signal against the loss ratio at all lags, both prewhitened. The arrays are (lags,) each."""
 
     signal: str
-    lags: NDArray[np.int64]
-    """In steps; positive where the signal is taken earlier than the loss ratio."""
-
-    r: NDArray[np.float64]
+    lags: NDArray[np.int64]  # In steps; positive where the signal is taken earlier than the loss ratio
+    r: Floats
     n: NDArray[np.int64]
-    n_effective: NDArray[np.float64]
-    p: NDArray[np.float64]
-    p_adjusted: NDArray[np.float64]
+    n_effective: Floats
+    p: Floats
+    p_adjusted: Floats
 
     def row(self, place: int) -> Correlation:
-        """The coefficient at one place of the arrays."""
         return Correlation(
             signal=self.signal,
             lag=int(self.lags[place]),
@@ -84,25 +59,17 @@ class LagProfile:
 
     @property
     def rows(self) -> tuple[Correlation, ...]:
-        """Every lag, the most negative first."""
         return tuple(self.row(place) for place in range(len(self.lags)))
 
     @property
     def best(self) -> int | None:
-        """Where |r| is largest; None where no lag has a coefficient."""
         return None if np.isnan(self.r).all() else int(np.nanargmax(np.abs(self.r)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlations:
-    """The table, with what it left out."""
-
-    rows: tuple[Correlation, ...]
-    """First each signal plain at lag 0, then each prewhitened at lag 0, then each prewhitened at its best lag."""
-
-    infinite_ratios: int
-    """Steps left out because their loss ratio is inf: the loss was not finite."""
-
+    rows: tuple[Correlation, ...]  # Each signal plain at lag 0, prewhitened at lag 0, prewhitened at its best lag
+    infinite_ratios: int  # Steps left out because their loss ratio is inf: the loss was not finite
     profiles: tuple[LagProfile, ...] = ()
 
 
@@ -113,9 +80,8 @@ def correlations(
 
     nan is a value that is not there. Names of `always` have a row whatever they hold; another column has rows where it
     varies at all. Where a step does not lie after the one before, a new stretch begins that no lag reaches across.
-    A name may be anything, `adam_variance_max[layer 3]` too. The tests are corrected by Holm's method: no assumption
-    on how they depend on one another. Plain coefficients are one family (the signals, at lag 0, as asked beforehand),
-    prewhitened ones another (signals times lags, as searched).
+    The tests are corrected by Holm's method, however they depend on one another. Plain coefficients are one family (the
+    signals, at lag 0, as asked beforehand), prewhitened ones another (signals times lags, as searched).
     """
     at = np.asarray(steps, dtype=np.int64)
     ratio = np.asarray(columns["loss_ratio"], dtype=np.float64)
@@ -132,22 +98,24 @@ def correlations(
         x = axis.spread(column[there])
         plain.append(_plain(name, x, against))
         profiles.append(_profile(name, prewhitened(x)[1:], against, largest_lag))
-    corrected = tuple(_corrected_profiles(profiles))
+    corrected_plain = holm(np.array([row.p_value_adjusted for row in plain])).tolist()
+    corrected = _corrected(profiles)
     at_zero = [p.row(len(p.lags) // 2) for p in corrected]
     at_best = [p.row(p.best) for p in corrected if p.best is not None and p.lags[p.best] != 0]
     return Correlations(
-        rows=(*_corrected_rows(plain), *at_zero, *at_best),
+        rows=(
+            *(replace(row, p_value_adjusted=p) for row, p in zip(plain, corrected_plain, strict=True)),
+            *at_zero,
+            *at_best,
+        ),
         infinite_ratios=int(np.isposinf(ratio).sum()),
         profiles=corrected,
     )
 
 
-def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def holm(p: Floats) -> Floats:
     """p values corrected for their number: the i-th smallest times (m - i + 1), never below a smaller one's; nan stays.
-
-    Keeps the chance of any false alarm in the family at what a single test has, however the tests depend on one
-    another. Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
-    """
+    Source: Holm 1979, "A simple sequentially rejective multiple test procedure"."""
     tested = np.flatnonzero(~np.isnan(p))
     order = tested[np.argsort(p[tested], kind="stable")]
     corrected = np.full(len(p), np.nan)
@@ -156,7 +124,7 @@ def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return corrected
 
 
-def _varies(ratio: NDArray[np.float64], column: NDArray[np.float64]) -> bool:
+def _varies(ratio: Floats, column: Floats) -> bool:
     pairs = column[np.isfinite(column) & np.isfinite(ratio)]
     return len(pairs) >= MIN_PAIRS and bool(np.ptp(pairs) > 0)
 
@@ -166,16 +134,13 @@ class _Ratio:
     """The loss ratio on a signal's axis: at the signal's own steps. Signals of the same steps share it."""
 
     axis: Axis
-    values: NDArray[np.float64]
-    memory: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """`autocorrelation` up to n/5."""
-    whitened: NDArray[np.float64]
-    """`prewhitened`, without the first, which never has a predecessor."""
-    whitened_memory: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """Its autocorrelation, up to twice LAGS."""
+    values: Floats
+    memory: tuple[Floats, Floats]  # `autocorrelation` up to n/5
+    whitened: Floats  # `prewhitened`, without the first, which never has a predecessor
+    whitened_memory: tuple[Floats, Floats]  # Its autocorrelation, up to twice LAGS
 
     @classmethod
-    def of(cls, axis: Axis, ratio: NDArray[np.float64]) -> _Ratio:
+    def of(cls, axis: Axis, ratio: Floats) -> _Ratio:
         values = axis.spread(ratio)
         lags = max(0, min(int(np.isfinite(values).sum()) // 5, len(values) - 1))
         whitened = prewhitened(values)[1:]
@@ -183,11 +148,10 @@ class _Ratio:
         return cls(axis, values, autocorrelation(values, lags), whitened, autocorrelation(whitened, reach))
 
 
-def _plain(signal: str, x: NDArray[np.float64], ratio: _Ratio) -> Correlation:
+def _plain(signal: str, x: Floats, ratio: _Ratio) -> Correlation:
     pearson = StreamingPearson.of(x, ratio.values)
-    effective = float(pearson.n)
-    if not math.isnan(pearson.r):
-        effective = _worth(x, np.isfinite(x) & np.isfinite(ratio.values), ratio.memory)
+    both = np.isfinite(x) & np.isfinite(ratio.values)
+    effective = float(pearson.n) if math.isnan(pearson.r) else _worth(x, both, ratio.memory)
     return Correlation(
         signal=signal,
         lag=0,
@@ -199,16 +163,13 @@ def _plain(signal: str, x: NDArray[np.float64], ratio: _Ratio) -> Correlation:
     )
 
 
-def _worth(
-    x: NDArray[np.float64], both: NDArray[np.bool_], ratio: tuple[NDArray[np.float64], NDArray[np.float64]]
-) -> float:
-    """n_effective of x where the ratio is there too, given the ratio's autocorrelation."""
+def _worth(x: Floats, both: NDArray[np.bool_], ratio: tuple[Floats, Floats]) -> float:
     ry, _ = ratio
     rx, apart = autocorrelation(x if both.all() else np.where(both, x, np.nan), len(ry) - 1)
     return worth(rx, ry, apart)
 
 
-def _profile(signal: str, x: NDArray[np.float64], ratio: _Ratio, largest_lag: int) -> LagProfile:
+def _profile(signal: str, x: Floats, ratio: _Ratio, largest_lag: int) -> LagProfile:
     y = ratio.whitened
     both = np.isfinite(x) & np.isfinite(y)
     pairs = int(both.sum())
@@ -220,7 +181,7 @@ def _profile(signal: str, x: NDArray[np.float64], ratio: _Ratio, largest_lag: in
             signal=signal, lags=zeros, r=nothing, n=zeros, n_effective=np.zeros(1), p=nothing, p_adjusted=nothing
         )
     r, n = cross_correlation(x, y, lags)
-    effective: NDArray[np.float64] = n.astype(np.float64) * (_worth(x, both, ratio.whitened_memory) / pairs)
+    effective: Floats = n.astype(np.float64) * (_worth(x, both, ratio.whitened_memory) / pairs)
     return LagProfile(
         signal=signal,
         lags=np.arange(-lags, lags + 1) * ratio.axis.interval_steps,
@@ -232,7 +193,7 @@ def _profile(signal: str, x: NDArray[np.float64], ratio: _Ratio, largest_lag: in
     )
 
 
-def _p_values_of_news(r: NDArray[np.float64], n: NDArray[np.float64], excess_kurtosis: float) -> NDArray[np.float64]:
+def _p_values_of_news(r: Floats, n: Floats, excess_kurtosis: float) -> Floats:
     """Two-sided p of coefficients whose tails are as heavy as the pairs make them.
 
     Under independence sum x y has the excess kurtosis k_x k_y / n (k = E z^4 of standardised values; 9/n for normal
@@ -243,11 +204,11 @@ def _p_values_of_news(r: NDArray[np.float64], n: NDArray[np.float64], excess_kur
     size = np.maximum(n, 2 + 1e-9)
     with np.errstate(divide="ignore"):
         t = np.abs(r) * np.sqrt((size - 2) / (1 - r * r)) * math.sqrt(nu / (nu - 2))
-    found: NDArray[np.float64] = np.where(n > 2, 2 * special.stdtr(np.minimum(nu, size - 2), -t), 1.0)
+    found: Floats = np.where(n > 2, 2 * special.stdtr(np.minimum(nu, size - 2), -t), 1.0)
     return np.where(np.isnan(r), np.nan, found)
 
 
-def _kurtosis(x: NDArray[np.float64]) -> float:
+def _kurtosis(x: Floats) -> float:
     """E z^4 of the standardised finite values, 1 or more; 3 for normal ones, and where nothing varies."""
     z = x[np.isfinite(x)]
     z = z - z.mean() if len(z) else z
@@ -255,15 +216,9 @@ def _kurtosis(x: NDArray[np.float64]) -> float:
     return max(1.0, float(np.mean(np.square(z * z))) / variance**2) if variance > 0 else 3.0
 
 
-def _corrected_rows(rows: Sequence[Correlation]) -> Iterator[Correlation]:
-    for row, p in zip(rows, holm(np.array([row.p_value_adjusted for row in rows])), strict=True):
-        yield replace(row, p_value_adjusted=float(p))
-
-
-def _corrected_profiles(profiles: Sequence[LagProfile]) -> Iterator[LagProfile]:
+def _corrected(profiles: Sequence[LagProfile]) -> tuple[LagProfile, ...]:
     if not profiles:
-        return
+        return ()
     p = holm(np.concatenate([profile.p_adjusted for profile in profiles]))
-    ends = np.cumsum([len(profile.lags) for profile in profiles])
-    for profile, part in zip(profiles, np.split(p, ends[:-1]), strict=True):
-        yield replace(profile, p_adjusted=part)
+    parts = np.split(p, np.cumsum([len(profile.lags) for profile in profiles])[:-1])
+    return tuple(replace(profile, p_adjusted=part) for profile, part in zip(profiles, parts, strict=True))

@@ -1,0 +1,230 @@
+"""Facts from the options of Megatron's trainers (BigScience's, Microsoft's, NVIDIA's) and of `trainer_hooks.gpt`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, number, whole
+from sentinel.jobscript.given import Given, Option, Unread
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.training_settings import settings_of
+
+T = TypeVar("T")
+Known = dict[str, Any]  # Values of `Facts`, by their names
+_WHOLE = [
+    *["hidden-size", "ffn-hidden-size", "num-layers", "num-attention-heads", "kv-channels", "seq-length"],
+    *["max-position-embeddings", "vocab-size", "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts"],
+    *["tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "world-size"],
+    *["micro-batch-size", "global-batch-size", "train-samples", "train-iters", "train-tokens"],
+    *["lr-decay-samples", "lr-decay-iters", "lr-decay-tokens"],
+]
+_NOT_NEGATIVE = ["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens"]
+_NOT_NEGATIVE += ["save-interval", "eval-interval", "exit-interval"]
+_NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
+# Settings whose value stands in one option as it is.
+_PLAIN = {name: setting for name, setting in settings_of().items() if setting.option}
+
+
+def _not_negative(text: str) -> int:
+    return int(number(str(int(text))))
+
+
+# Option -> the fact, and how its value is read or, for a switch, what it says.
+Table = Mapping[str, tuple[Any, ...]]
+_MEGATRON: Table = {
+    **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
+    **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
+    **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
+    **{setting.option: (name, number) for name, setting in _PLAIN.items()},
+    "--pad-vocab-size-to": ("padded_vocab_size", whole),
+    "--num-key-value-heads": ("num_query_groups", whole),
+    "--ds-sequence-parallel-size": ("context_parallel_size", whole),
+    "--exit-duration-in-mins": ("exit_duration_min", number),
+    "--pp-partition-method": ("pp_partition_method", lambda text: text.strip("'\"")),
+}
+_SWITCHES: Table = {
+    "--swiglu": ("gated_ffn", True),
+    "--glu-activation": ("gated_ffn", True),
+    "--embed-layernorm": ("embed_layernorm", True),
+    "--untie-embeddings-and-output-weights": ("tied_embeddings", False),
+    "--use-rotary-position-embeddings": ("learned_positions", False),
+    "--fp16": ("precision", "fp16"),
+    "--bf16": ("precision", "bf16"),
+}
+_LOSS_SCALES = {"--loss-scale": "static_loss_scale", "--initial-loss-scale": "initial_loss_scale"}
+# Megatron's own, for options that are not given: megatron/arguments.py, the same in all three.
+_DEFAULTS: Known = {
+    "gated_ffn": False,
+    "embed_layernorm": False,
+    "tied_embeddings": True,
+    "learned_positions": True,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    **{name: setting.default for name, setting in _PLAIN.items()},
+    "init_method_std": 0.02,
+    "make_vocab_size_divisible_by": 128,
+}
+
+
+def _read(given: Given, table: Table, unread: list[Unread]) -> tuple[Known, set[str]]:
+    """The values of the options in the table, the last of each; and the facts that an unreadable one leaves open."""
+    known: Known = {}
+    unsure: set[str] = set()
+    for option in given.options:
+        name, meaning, *_ = table.get(option.flag, ("", None))
+        why = option.unread
+        try:
+            if name and why is None:
+                known[name] = meaning(option.values[0]) if callable(meaning) else meaning
+        except (ValueError, IndexError):
+            why = Unread(what=option.flag, why=f"{' '.join(option.values) or 'nothing'} is not a value for it")
+        if name and why is not None:
+            unsure.add(name)
+            unread.append(why)
+    return {name: value for name, value in known.items() if name not in unsure}, unsure
+
+
+def megatron_facts(given: Given, unread: list[Unread]) -> Known:
+    """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
+    known, unsure = _read(given, _MEGATRON, unread)
+    switched, unsure_switches = _read(given, _SWITCHES, unread)
+    known, unsure = known | switched, unsure | unsure_switches
+    flags = {option.flag: option for option in given.options}
+    newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
+    known["lr_scheduler"] = "newer" if newer else "older"
+    if (position := flags.get("--position-embedding-type")) is not None and position.values:
+        known["learned_positions"] = position.values[0].lower() in ("absolute", "learned_absolute")
+    if "--group-query-attention" in flags and (groups := flags.get("--num-query-groups")) and groups.values:
+        known["num_query_groups"] = or_none(whole, groups.values[0])
+    if (ramp := flags.get("--rampup-batch-size")) is not None:
+        known["rampup_batch_size"] = _ramp(ramp, unread)
+    for flag, name in _LOSS_SCALES.items() if "--deepspeed" not in flags else ():
+        if (scale := flags.get(flag)) is not None and scale.values and scale.unread is None:
+            known[name] = or_none(number, scale.values[0])
+        elif scale is None and given.complete and flag == "--initial-loss-scale":
+            known[name] = 2.0**32
+    if given.complete:
+        _absent(known, unsure, flags)
+    return {name: value for name, value in known.items() if name not in unsure}
+
+
+def _absent(known: Known, unsure: set[str], flags: Mapping[str, Option]) -> None:
+    """What it means that an option is not there."""
+    for name, value in _DEFAULTS.items():
+        if name not in unsure:
+            known.setdefault(name, value)
+    if ("--save" not in flags or "save_interval" not in known) and "save_interval" not in unsure:
+        known["save_interval"] = 0
+    if "--deepspeed" in flags and "--no-pipeline-parallel" not in flags:
+        known.setdefault("pp_partition_method", "type:transformer")
+    unit = "samples" if known.get("train_samples") else "iters"
+    warmups = [f"lr_warmup_{each}" for each in ("iters", "samples", "tokens", "fraction")]
+    given = [name for name in warmups if known.get(name)]
+    for name in warmups:  # those of the other units are 0 by default, and mean nothing
+        if name not in given:
+            known.pop(name, None)
+    if not given and unsure.isdisjoint(warmups):
+        known[f"lr_warmup_{unit}"] = 0
+
+
+def _ramp(option: Option, unread: list[Unread]) -> BatchRamp | None:
+    try:
+        if option.unread is not None:
+            raise ValueError
+        start, increment, samples = (int(value) for value in option.values)
+        return BatchRamp(start=start, increment=increment, samples=samples)
+    except (ValueError, ConfigError):
+        unread.append(option.unread or Unread(what=option.flag, why=f"{' '.join(option.values)} are not three numbers"))
+        return None
+
+
+def made(kind: type[T], values: Known, what: str, unread: list[Unread]) -> T | None:
+    """An object of these values; None, and said, where no run can have them."""
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        unread.append(Unread(what=what, why=str(error)))
+        return None
+
+
+def or_none(parse: Callable[[str], T], text: str) -> T | None:
+    """The number; None for 0, and for what is none."""
+    try:
+        return parse(text) or None
+    except ValueError:
+        return None
+
+
+# Layers, width, heads and length, as the trainer has them.
+PRESETS: Mapping[str, tuple[int, int, int, int]] = {
+    "tiny": (4, 64, 4, 128),
+    "117M": (12, 768, 12, 1024),
+    "350M": (24, 1024, 16, 1024),
+    "1.5B": (48, 1600, 25, 1024),
+    "gpt3-125M": (12, 768, 12, 2048),
+    "gpt3-1.3B": (24, 2048, 16, 2048),
+}
+# Its options, by Megatron's names for them.
+NAMES: Mapping[str, str] = {
+    "--adam-beta2": "--beta2",
+    "--clip-grad": "--clip",
+    "--eval-interval": "--validate-every",
+    "--lr-decay-tokens": "--lr-unit tokens --lr-decay",
+    "--lr-warmup-samples": "--lr-warmup",
+    "--min-lr": "--lr-min",
+    "--train-iters": "--steps",
+    "--train-tokens": "--tokens",
+}
+# Its options: the fact, how its value is read, and the trainer's own value where the option is not given.
+_GPT_TRAINER: Table = {
+    "--preset": ("preset", str, "tiny"),
+    "--seqlen": ("seq_length", whole),
+    "--vocabulary": ("padded_vocab_size", whole),
+    "--lr": ("lr", number, 6e-4),
+    "--lr-min": ("min_lr", number, 0.0),
+    "--lr-warmup": ("lr_warmup", _not_negative, 0),
+    "--lr-decay": ("lr_decay", _not_negative),
+    "--lr-unit": ("lr_unit", str, "steps"),
+    "--beta1": ("adam_beta1", number, 0.9),
+    "--beta2": ("adam_beta2", number, 0.999),
+    "--clip": ("clip_grad", number, 1.0),
+    "--global-batch": ("global_batch_size", whole, 16),
+    "--micro-batch": ("micro_batch_size", whole),
+    "--seqlen-start": ("seqlen_start", whole),
+    "--seqlen-warmup-steps": ("seqlen_warmup_steps", _not_negative, 0),
+    "--steps": ("train_iters", whole),
+    "--tokens": ("train_tokens", whole),
+    "--validate-every": ("eval_interval", _not_negative, 0),
+    "--precision": ("precision", str, "fp32"),
+    "--save-interval": ("save_interval", _not_negative, 0),
+    "--run": ("run", str),
+}
+DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values() if default}
+
+
+def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
+    """What the options say, with the preset's shape and the trainer's defaults."""
+    known, unsure = _read(given, _GPT_TRAINER, unread)
+    for name, value in DEFAULTS.items() if given.complete else ():
+        if name not in unsure:
+            known.setdefault(name, value)
+    shape = ("gated_ffn", "tied_embeddings", "learned_positions")
+    topology = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+    facts: Known = {name: _DEFAULTS[name] for name in (*shape, *topology)}
+    preset = known.pop("preset", None)
+    if preset in PRESETS:
+        layers, width, heads, length = PRESETS[preset]
+        facts |= {"num_layers": layers, "hidden_size": width, "num_attention_heads": heads, "seq_length": length}
+        facts["declared_parameters"] = declared_parameters(preset)
+    start, duration = known.pop("seqlen_start", None), known.pop("seqlen_warmup_steps", None)
+    unit, warmup, decay = known.pop("lr_unit", None), known.pop("lr_warmup", None), known.pop("lr_decay", None)
+    if unit is not None:
+        suffix = "tokens" if unit == "tokens" else "iters"
+        facts |= {f"lr_warmup_{suffix}": warmup, f"lr_decay_{suffix}": decay or None}
+    facts |= known
+    if start is not None and unsure.isdisjoint(("seqlen_warmup_steps", "seqlen_start")):
+        slw = {"min_difficulty": start, "max_difficulty": facts.get("seq_length"), "difficulty_step": 8}
+        slw |= {"schedule": "fixed_linear", "total_steps": duration}
+        facts["curriculum"] = made(Curriculum, slw, "--seqlen-start", unread)
+    return facts

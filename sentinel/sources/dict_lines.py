@@ -1,0 +1,241 @@
+"""A dict on a line: fairseq's and metaseq's after `| INFO | train_inner |`, Hugging Face's in Python, and JSONL."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.sources.column_names import SPLITS, is_of_training, is_of_validation
+from sentinel.sources.line_events import (
+    Decoder,
+    Evaluated,
+    Event,
+    ProgramEnded,
+    ProgramStarted,
+    Reading,
+    checkpoint_events,
+    fields_of,
+)
+from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.vocabulary.errors import LineError
+
+_PAIR = re.compile(r"\b(\w{1,40})=([^\s,|]{1,64})")
+_BETWEEN_BARS = re.compile(r"\|\s*(\w{1,40}) ([^\s|]{1,64})(?=\s*(?:\||$))")
+_LN2 = math.log(2.0)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LineError("not JSON, or cut") from None
+    if not isinstance(data, dict):
+        raise LineError("not a JSON object")
+    return data
+
+
+class Fairseq(Decoder):
+    """fairseq's json log: values are strings, and losses are in bits (base 2), as its `ppl` = 2^loss shows."""
+
+    note = "losses are written in bits (base 2) and given in nats"
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """The events of the line. fairseq does not count an update that overflowed, and writes no line for it."""
+        begin = line.find("{")
+        if begin < 0 and "num_updates" in line:
+            return self._in_words(line)
+        if begin < 0 or ("| train" not in line and "| valid" not in line) or "num_updates" not in line:
+            if begin >= 0 and "| train_inner |" in line[:begin]:
+                raise LineError("cut before its num_updates")
+            return () if "gradient overflow detected" in line else checkpoint_events(line)
+        return self._read(line[:begin], _object(line[begin : line.rfind("}") + 1]))
+
+    def _in_words(self, line: str) -> Sequence[Event] | None:
+        """`train_inner | epoch 001: 10 / 1000 loss=16.4, ppl=…, num_updates=10, …`, its format `simple`.
+
+        Its validations, and the sum of an epoch, stand between bars: `| valid_loss 8.1 | num_updates 600`.
+        """
+        if "num_updates=" not in line:
+            values = dict(_BETWEEN_BARS.findall(line))
+            if "num_updates" not in values:
+                return None
+            return self._read(line, values) if "| valid" in line else ()
+        values = dict(_PAIR.findall(line))
+        if "| train" not in line and "| valid" not in line and "gnorm" not in values:
+            return None
+        return self._read(line if "| valid" in line else line + "| train_inner", values)
+
+    def _read(self, head: str, data: dict[str, Any]) -> Sequence[Event]:
+        fields = fields_of(data.items())
+        at = fields["time_unix_s"] = time_of(head)
+        loss, validated, step = (fields.pop(name, None) for name in ("loss", "validation_loss", "step"))
+        if "| valid" in head:
+            loss = loss if validated is None else validated
+            if loss is None:
+                raise LineError("a validation without its loss")
+            updates = whole(str(data.get("valid_num_updates", "")))
+            return (Evaluated(loss=loss * _LN2, step=step if updates is None else updates, time_unix_s=at),)
+        if "| train_inner" not in head:  # the sum of an epoch: its steps have been values
+            return ()
+        if loss is None or step is None:
+            raise LineError("an update without its loss or its number")
+        return (Reading(step, loss * _LN2, rank_of(head), fields),)
+
+
+class Metaseq(Fairseq):
+    """metaseq's, which adds norms of activations and memory; Slurm's process id before each line."""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        of_fairseq = "actv_norm" not in line and "cuda_gb" not in line
+        if of_fairseq and ("num_updates=" in line or ("num_updates" in line and "| train_inner" in line)):
+            return None
+        return super().decode(line)
+
+
+_TIMES = ("time_unix_s", "timestamp", "_timestamp", "time", "ts")
+_EARLIEST_UNIX_S = 1e9  # September 2001: a smaller "time" is a duration
+
+
+class JsonLines(Decoder):
+    """One JSON object a line with a step and a loss under any of their usual names."""
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        begin = line.find("{")
+        if begin < 0 or ("loss" not in line.lower() and "tep" not in line) or '"' not in line or "| train" in line:
+            return checkpoint_events(line)
+        end, starts_line = line.rfind("}"), not line[:begin].strip()
+        if end < begin:
+            if starts_line and "loss" in line:
+                raise LineError("not JSON, or cut")
+            return None
+        try:
+            data = _object(line[begin : end + 1])
+        except LineError:
+            if starts_line and '"' in line[begin : begin + 4]:
+                raise
+            return None
+        for inner in ("data", "metrics", "logs"):
+            if isinstance(data.get(inner), dict):
+                data = {**data, **data[inner]}
+        return self._read(data, line[:begin])
+
+    def _read(self, data: Mapping[str, Any], head: str) -> Sequence[Event] | None:
+        fields = fields_of(data.items())
+        step, loss, validated = (fields.pop(name, None) for name in ("step", "loss", "validation_loss"))
+        split = next((data[key] for key in SPLITS if key in data), None)
+        if not is_of_training(split):
+            loss, validated = None, loss if is_of_validation(split) else validated
+        if step is None and loss is None:
+            return None
+        times = (number(str(data[name])) for name in _TIMES if name in data)
+        at = next((time for time in times if time is not None and time > _EARLIEST_UNIX_S), None)
+        if at is None:
+            at = time_of(head or str(data.get("datetime", data.get("time", ""))))
+        events: list[Event] = []
+        if loss is not None:
+            if step is None:
+                raise LineError("a loss without its step")
+            total = whole(str(data.get("total_steps", "")))
+            events.append(Reading(step, loss, rank_of(head), {"time_unix_s": at} | fields, total))
+        if validated is not None:
+            events.append(Evaluated(loss=validated, step=step, time_unix_s=at))
+        return events
+
+
+_PYTHON_PAIR = re.compile(
+    r"""['"]([\w/ .-]{1,80})['"]\s*:\s*"""
+    r"""(?:(?:np\.|numpy\.|torch\.)?(?:float(?:16|32|64)|tensor)\()?['"]?([^\s'",}{)]+)"""
+)
+"""Newer versions write the numbers as texts; numpy's and torch's show what they are."""
+
+_LONGEST_OPEN = 4_000  # characters of a dict over several lines that are waited for
+
+
+class HuggingFace(Decoder):
+    """Hugging Face's Trainer: one Python dict a line, without the step.
+
+    `{'loss': 1.36, 'grad_norm': 0.24, 'learning_rate': 5e-05, 'epoch': 0.01}`. The lines are counted: one line is one
+    step here, whatever `logging_steps` was. Where the epoch goes back, the run was resumed: counting goes on after the
+    last line of an earlier epoch. A loss that is exactly 0.0 beside a grad norm of nan is nan: the Trainer shows it so.
+    """
+
+    def __init__(self) -> None:
+        self.note = "the lines name no step: they are counted, so a step here is one logged line"
+        self._epochs = array("d")
+        self._count = 0
+        self._last = ""
+        self._open = ""  # the beginning of a dict that goes on on the next line
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        """The events of one dict, or of several between the pieces of a progress bar."""
+        if self._open:
+            joined, self._open = f"{self._open} {line.strip()}", ""
+            if line.lstrip().startswith(("'", '"', "}")) and len(joined) <= _LONGEST_OPEN:
+                line = joined
+        pieces = [line]
+        if line.count("{") > 1 and "'loss'" in line:
+            pieces = [piece + "}" for piece in line.split("}")]
+            pieces[-1] = pieces[-1][:-1]
+        found = [events for piece in pieces if (events := self._of_one(piece)) is not None]
+        return [event for events in found for event in events] if found else None
+
+    def _of_one(self, line: str) -> Sequence[Event] | None:
+        begin = line.find("{")
+        if begin >= 0 and '"learning_rate"' in line and '"step"' not in line:
+            line = line.replace('"', "'")
+        if begin >= 0 and line.rstrip().endswith(",") and "'" in line[begin : begin + 2] and "}" not in line:
+            self._open = line
+            return ()
+        if begin < 0 or "loss'" not in line or ("'epoch'" not in line and "'learning_rate'" not in line):
+            if begin >= 0 and "'loss'" in line and line.lstrip().startswith("{"):
+                raise LineError("cut before its epoch or learning rate")
+            return None
+        if "}" not in line[begin:]:
+            raise LineError("cut before its end")
+        values = dict(_PYTHON_PAIR.findall(line, begin))
+        head = line[:begin]
+        at = time_of(head)
+        if "train_runtime" in values:
+            return (ProgramEnded(time_unix_s=at),)
+        if "loss" not in values:
+            evaluated = next((number(text) for name, text in values.items() if name.endswith("eval_loss")), None)
+            return None if evaluated is None else (Evaluated(loss=evaluated, time_unix_s=at),)
+        return self._reading(values, line[begin:], head, at)
+
+    def _reading(self, values: dict[str, str], text: str, head: str, at: float) -> Sequence[Event]:
+        loss = number(values["loss"])
+        if loss is None:
+            raise LineError("a loss that is not a number")
+        fields = {"time_unix_s": at} | fields_of((name, text.partition("/")[0]) for name, text in values.items())
+        norm, step = fields.get("grad_norm"), fields.pop("step", None)
+        fields.pop("loss")
+        if loss == 0.0 and norm is not None and not math.isfinite(norm):
+            loss = math.nan
+        if text == self._last:
+            return ()  # another rank's
+        self._last = text
+        if step is not None:
+            self.note = ""
+            return (Reading(step, loss, rank_of(head), fields),)
+        before, step = self._count, self._counted(fields.get("epoch"))
+        reading = Reading(step, loss, rank_of(head), fields)
+        if self._count > before or not self._epochs:
+            return (reading,)
+        resumed = {"resumed_from": step - 1 or None}
+        return (ProgramStarted(facts=resumed, certain=True, time_unix_s=at), reading)
+
+    def _counted(self, epoch: float | None) -> int:
+        if epoch is not None and math.isfinite(epoch):
+            if self._epochs and epoch < self._epochs[-1]:
+                self._count = bisect_left(self._epochs, epoch)
+                del self._epochs[self._count :]
+            self._epochs.append(epoch)
+        elif self._epochs:
+            self._epochs.append(self._epochs[-1])
+        self._count += 1
+        return self._count

@@ -1,0 +1,151 @@
+"""Job scripts put together from many pieces, and what is read from them and written into them, without sentences.
+
+`python -m tests.jobscript.composed_scripts` records it in tests/data/composed_scripts.txt, and tries each script that
+came of a change with the real bash: nothing is recorded that gives the trainer something else than was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentinel.jobscript import Change, RemoveOption, SetDirective, SetJson, SetOption, SetVariable, rewrite
+from sentinel.jobscript.given import Given, Option, Unread, given
+from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from tests.jobscript.hostile_scripts import wrong
+from tests.jobscript.script_snippets import HEADS, LINES, SETS, STARTS, USES, VALUES
+
+__all__ = ["RECORD", "SEEDS", "recorded", "said"]
+
+RECORD = Path(__file__).parents[1] / "data" / "composed_scripts.txt"
+SEEDS = range(300)
+
+_AROUND = (
+    "{}",
+    "{}",
+    "{}",
+    "{}",
+    "if true; then\n{}\nfi",
+    "main() {{\n{}\n}}\nmain",
+    "for i in 1 2; do\n{}\ndone",
+    "true && {{\n{}\n}}",
+    "(\n{}\n)",
+)
+_MORE = (
+    "f() { echo $A; }\nf",
+    "A=--fp16",
+    'A+=" --lr 4"',
+    'A="$A --wd 0.1"',
+    'B="$A"',
+    'A=" \\\n  --lr 1 \\\n  --seed 2 \\\n  "',
+    'A="\n  --lr 1\n  --seed 2\n"',
+    "A=(\n  --lr 1\n  --seed 2 # two\n)",
+    'cat > c.json <<J\n{\n  "a": 1,\n  "b": {\n    "c": $B\n  }\n}\nJ',
+    'cat > c.json <<\'J\'\n{"a": {}, "b": [1, 2]}\nJ',
+    'cat <<J > "$C"\n{"a": "x", "b": {"a": 1}}\nJ',
+    "C=c.json",
+    "cat > d.json <<J\n{}\nJ",
+    "# --lr 6",
+    "cd /tmp",
+)
+_CHANGES: tuple[Change, ...] = (
+    SetOption(flag="--lr", value="7"),
+    SetOption(flag="--lr", value="a b"),
+    SetOption(flag="--seed", value="8"),
+    SetOption(flag="--wd", value="9"),
+    SetOption(flag="--no-load-rng"),
+    SetOption(flag="--fp16"),
+    RemoveOption(flag="--lr"),
+    RemoveOption(flag="--seed", values=1),
+    RemoveOption(flag="--fp16", values=0),
+    SetVariable(name="A", value="3"),
+    SetVariable(name="B", value="3"),
+    SetVariable(name="L", value="5"),
+    SetJson(path=("a",), value=3),
+    SetJson(path=("b", "c"), value={"d": [1, None]}),
+    SetDirective(flag="--time", value="1:00"),
+    SetDirective(flag="--nodes", value="3"),
+)
+
+
+def script(rng: random.Random) -> str:
+    """A script; most start one trainer, and set what it gets in one way or another."""
+    lines = [*LINES, *(m for m in _MORE for _ in range(5))]
+    start = rng.choice(STARTS).replace("x.py", "pretrain_gpt.py")
+    parts = [f"B=4\nL={rng.choice(VALUES)}" if rng.random() < 0.3 else "B=4"]
+    parts += rng.sample(lines, rng.choice((0, 0, 1, 1, 2)))
+    parts += [rng.choice((rng.choice(SETS), rng.choice(SETS), rng.choice(_MORE)))]
+    parts += rng.sample(lines, rng.choice((0, 0, 0, 1)))
+    used = rng.choice(USES) + rng.choice(("", " --seed 5", " --lr $L", " --deepspeed_config c.json", " --wd $((B*2))"))
+    parts += [rng.choice(_AROUND).format(start.replace("USED", used))]
+    parts += rng.sample(lines, rng.choice((0, 0, 0, 1)))
+    head = f"#!/bin/bash\n{rng.choice(HEADS)}\n" if rng.random() < 0.5 else ""
+    return head + "\n".join(parts) + "\n"
+
+
+def said(seed: int) -> str:
+    """What is read from the script, and what comes of each change: the text, or the line that stands in the way."""
+    rng = random.Random(seed)
+    text = script(rng)
+    return "\n".join([f"== {seed}", ascii(text), *_read(text), *_written(text, rng.sample(_CHANGES, 6))])
+
+
+def _read(text: str) -> Iterator[str]:
+    try:
+        found = given(text)
+    except ScriptRefused as refused:
+        yield f"refused {refused.line_number}"
+        return
+    yield ascii(f"{found.program} {_options(found.options)} after {_options(found.launcher)} {found.directives}")
+    yield ascii(f"{found.deepspeed} {found.complete} {_unread(found)}")
+
+
+def _options(options: tuple[Option, ...]) -> str:
+    return " ".join(f"{o.flag}{o.values}{'' if o.unread is None else f'?{o.unread.line}'}" for o in options)
+
+
+def _unread(found: Given) -> list[tuple[str, int | None]]:
+    def named(one: Unread) -> tuple[str, int | None]:
+        return one.what if one.what[0] in "-$" else "", one.line
+
+    return [named(one) for one in found.unread]
+
+
+def _written(text: str, changes: list[Change]) -> Iterator[str]:
+    for change in changes:
+        try:
+            made = rewrite(text, [change])
+        except (ScriptRefused, ConfigError) as error:
+            yield f"{_short(change)}: {getattr(error, 'line_number', 'error')}"
+            continue
+        yield f"{_short(change)}: {made.changed_lines} " + ascii(
+            "|".join(line for line in made.diff.split("\n")[2:] if line[:1] in ("+", "-", "\\"))
+        )
+
+
+def _short(change: Change) -> str:
+    return " ".join([type(change).__name__, *(ascii(getattr(change, name)) for name in change.__dataclass_fields__)])
+
+
+def recorded() -> dict[int, str]:
+    """Seed -> what is recorded of it."""
+    parts = RECORD.read_text(encoding="utf-8").split("== ")[1:]
+    return {int(part.partition("\n")[0]): "== " + part.rstrip("\n") for part in parts}
+
+
+def _tried(seed: int) -> Iterator[str]:
+    """What bash finds wrong; of a module it can't be told which program is the trainer."""
+    rng = random.Random(seed)
+    text = script(rng)
+    for change in rng.sample(_CHANGES, 6) if "-m pkg" not in text else ():
+        with contextlib.suppress(ValueError):  # what the script writes was no JSON before
+            if why := wrong(text, change):
+                yield f"{seed} {text!a} {change} {why}"
+
+
+if __name__ == "__main__":
+    for each in SEEDS:
+        print(*_tried(each), sep="\n", end="")
+    RECORD.write_text("\n".join(map(said, SEEDS)) + "\n", encoding="utf-8")
