@@ -19,6 +19,8 @@ from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Val
 from tests.adapters.pagers import free_port
 from tests.hooks.trainer import losses, records, starts
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
