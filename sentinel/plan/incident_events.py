@@ -1,10 +1,8 @@
 """The incident log's events, as they are written, and `fold`, which adds them up to incidents.
 
-One JSON object per line, each with `event`, `incident` and `time_unix_s` (added when it is
-written). `sentinel.plan.sentences` says each as a sentence.
+One JSON object per line, each with `event`, `incident` and `time_unix_s` (added when it is written).
 
-    opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
-                or a person asked for a rollback, or a rollback did not take effect (`ignored`: its id)
+    opened      a divergence was found, a person asked for a rollback, or a rollback did not take effect (`ignored`)
     baseline_completed      what its job script asks for, where Slurm did not answer when it was opened (baseline)
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     proposed    mode approve: what a person is asked to agree to, with its digest
@@ -12,8 +10,7 @@ written). `sentinel.plan.sentences` says each as a sentence.
     waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     decided     a rung, a target and the overrides: what the coming intents carry out
-    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
-                of a whole incident; an intent has the newest attempt that was known (newest_attempt)
+    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
     proved      each change is confirmed by what the new attempt reports (attempt, checks)
     not_verified            no change is contradicted, and not each is confirmed (attempt, checks, not_verified)
@@ -21,8 +18,7 @@ written). `sentinel.plan.sentences` says each as a sentence.
     rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
-    troubled    no divergence, and somebody has to know of it: a turn that fails again and again, a job that is gone
-                (topic, severity, reason, since_unix_s; `incident` is null); again every hour while it struggles
+    troubled    no divergence, and a person has to know: a turn that fails, a job that is gone; again every hour
     relieved    that it is over (topic, reason)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
