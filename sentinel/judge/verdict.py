@@ -51,7 +51,7 @@ class Context:
 class Verdict:
     kind: VerdictKind
     reason: str
-    global_step: int | None = None  # The step that it speaks of; None where there is none yet
+    global_step: int | None = None  # The step that it is about; None where there is none yet
     onset_range: tuple[int, int] | None = None  # First step of the episode, earliest and latest; None without one
     alarm_step: int | None = None  # The step at which the divergence was known
     led_by: tuple[str, ...] = ()

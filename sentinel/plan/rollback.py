@@ -26,7 +26,7 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
-PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
+PAUSED = "the run is paused: sentinel watches and pages, and does not act"
 KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
 
