@@ -113,7 +113,7 @@ class RunState:
     starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
-    disagreement: str | None = None  # how `latest` and its kin contradict one another, as a sentence
+    disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
     overrides: Overrides | None = None  # what overrides.json says; None when there is none
     tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard

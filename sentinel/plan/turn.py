@@ -122,7 +122,8 @@ def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:
     attempt = look.history.latest.number if look.history.latest else None
     if (verdict.kind, attempt) != memory.announced:
         at = f" at step {verdict.global_step}" if verdict.global_step is not None else ""
-        notes.append(f"attempt {attempt} is {verdict.kind}{at}: {verdict.reason}")
+        who = "the run" if attempt is None else f"attempt {attempt}"
+        notes.append(f"{who} is {verdict.kind}{at}: {verdict.reason}")
     plateaus = [e for e in look.series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
     new = {e.onset_step: e for e in plateaus if e.onset_step not in memory.plateaus}
     notes += [f"slower than it should be, for a person to look at: {e.reason}" for e in new.values()]
