@@ -19,11 +19,14 @@ def pin(
 ) -> int:
     from sentinel.daemon.wiring import neighbours_of
 
-    pins = neighbours_of(find_config(run, config_dir)).checkpoints.pins
+    checkpoints = neighbours_of(find_config(run, config_dir)).checkpoints
+    pins = checkpoints.pins
     if tag is None:
         typer.echo("\n".join(pins.tags()) or "nothing is pinned")
         return 0
     if not release:
+        if torn := [c for c in checkpoints.list() if c.tag == tag and not c.complete]:
+            raise ConfigError(f"{tag} is not complete and is not worth a pin: {torn[0].problem}")
         pins.pin(tag)
         typer.echo(f"{tag} is pinned: retention can't delete it; the pin takes no space while the checkpoint exists")
         return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel import bounded
+from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.vocabulary.errors import ConfigError
@@ -41,7 +41,7 @@ def ui(
     config = find_config(run, config_dir)
     tls, token = certificate_of(certificate, key), None
     if token_file is not None:
-        token = bounded.read_text(token_file, bounded.SECRET_BYTES).strip()
+        token = Secret(what="token", env=None, file=token_file, environ={}).read().strip()
         if len(token) < 16:
             raise ConfigError(f"the token in {token_file} is shorter than 16 characters")
     elif not is_loopback(host):

@@ -70,7 +70,7 @@ def _run(check: Callable[[Config], Iterator[Finding]], config: Config) -> Iterat
 def configuration(config: Config) -> Iterator[Finding]:
     mode = config.policy.mode
     yield Finding("ok", "configuration", f"{config.run.name}, mode {mode}, launcher {config.launcher.kind}")
-    if mode == "observe":
+    if mode == "observe" and config.launcher.kind != "elsewhere":
         yield Finding("note", "mode", 'sentinel does not act; [policy] mode = "approve" or "act" lets it')
 
 

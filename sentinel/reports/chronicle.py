@@ -105,9 +105,9 @@ def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, An
 def _summary(history: History, incidents: tuple[Incident, ...]) -> str:
     steps = [s.global_step for a in history.attempts.values() for s in a.samples]
     return (
-        f"{len(history.attempts)} attempts, {max(steps, default=0)} steps reached, {len(incidents)} incidents, "
-        f"{sum(len(i.rollbacks) for i in incidents)} rollbacks, {lost_so_far(incidents)} steps lost to them, "
-        f"{sum(i.outcome == 'recovered' for i in incidents)} recovered."
+        f"attempts: {len(history.attempts)}, steps reached: {max(steps, default=0)}, incidents: {len(incidents)}, "
+        f"rollbacks: {sum(len(i.rollbacks) for i in incidents)}, steps lost to them: {lost_so_far(incidents)}, "
+        f"recovered: {sum(i.outcome == 'recovered' for i in incidents)}."
     )
 
 

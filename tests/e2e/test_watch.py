@@ -339,6 +339,9 @@ def test_a_dry_run_has_a_price(run: Path) -> None:
 def test_a_pinned_checkpoint_outlives_a_retention_and_is_rolled_back_to(run: Path) -> None:
     target = targeted(run)
     before = inventory(run, f"checkpoints/{target}")
+    (run / "checkpoints" / "global_step5").mkdir()
+    assert "global_step5 is not complete" in sentinel(run, "pin", "global_step5", expect=2).stderr
+    (run / "checkpoints" / "global_step5").rmdir()
     sentinel(run, "pin", target)
     assert sentinel(run, "pin").stdout == f"{target}\n"
     for step in range(20, int(target.removeprefix("global_step")) + 10, 10):
