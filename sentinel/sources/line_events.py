@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.sources.column_names import meaning
@@ -80,6 +81,35 @@ class Decoder:
     """Decodes the lines of one log in one format."""
 
     note = ""  # what a reader of the numbers has to know; a sentence, or empty
+    takes_columns = False  # whether names that the user gives are looked for
+    names: Mapping[str, str] = {}
+    """Names that the user gives: theirs to the field of ours."""
+
+    @property
+    def notes(self) -> list[str]:
+        return [self.note] if self.note else []
+
+    @property
+    def problem(self) -> str:
+        """Why the lines can be read in two ways; a sentence, or empty."""
+        return ""
+
+    @property
+    def displaced(self) -> str:
+        """The same, where it was seen after lines had been read in the wrong way."""
+        return ""
+
+    @property
+    def left_out(self) -> int:
+        """Lines with a step that are not the training loop's."""
+        return 0
+
+    def ask(self, columns: Mapping[str, str]) -> None:
+        """Takes the names that the user gives, field to name."""
+        self.names = {theirs: ours for ours, theirs in columns.items()}
+
+    def learn(self, other: Decoder) -> None:
+        """Takes over what another decoder of the same log has found out about its kinds of lines."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
@@ -113,15 +143,20 @@ def checked(event: Event) -> Event:
 COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
 
 
-def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """The fields among the names of a line; None for a value that is not a number.
 
-    Of several names of one field the preferred one that has a number is taken.
+    Of several names of one field the preferred one that has a number is taken: the user's (`names`) before all.
     """
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
     for name, value in pairs:
-        known = _names[name] if name in _names else _known(name)
+        if names and name in names:
+            known: Known | None = (names[name], -1, _READ_BY.get(names[name], number))
+        else:
+            known = _names[name] if name in _names else _known(name)
+            if names and known is not None and known[0] in names.values():
+                continue  # the user has named another
         if known is None:
             continue
         ours, rank, read = known
