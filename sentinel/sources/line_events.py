@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from sentinel.sources.column_names import meaning
@@ -143,7 +142,7 @@ def checked(event: Event) -> Event:
 COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
 
 
-def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The fields among the names of a line; None for a value that is not a number.
 
     Of several names of one field the preferred one that has a number is taken: the user's (`names`) before all.
@@ -151,12 +150,9 @@ def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] = Mappi
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
     for name, value in pairs:
-        if names and name in names:
-            known: Known | None = (names[name], -1, _READ_BY.get(names[name], number))
-        else:
-            known = _names[name] if name in _names else _known(name)
-            if names and known is not None and known[0] in names.values():
-                continue  # the user has named another
+        known = _names[name] if name in _names else _known(name)
+        if names:
+            known = _asked(name, known, names)
         if known is None:
             continue
         ours, rank, read = known
@@ -174,6 +170,13 @@ def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] = Mappi
 Known = tuple[str, int, Callable[[str], float | None]]  # a field, the place among its names, how its value is read
 _names: dict[str, Known | None] = {}  # of those that were met; a dict is faster than a cached function
 _MOST_NAMES, _LONGEST_NAME = 4096, 100
+
+
+def _asked(name: str, known: Known | None, names: Mapping[str, str]) -> Known | None:
+    """The meaning of a name where the user has named some: theirs alone for those fields."""
+    if name in names:
+        return names[name], -1, _READ_BY.get(names[name], number)
+    return None if known is not None and known[0] in names.values() else known
 
 
 def _known(name: str) -> Known | None:

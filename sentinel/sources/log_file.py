@@ -17,6 +17,7 @@ from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, che
 from sentinel.sources.line_formats import FORMATS, format_named
 from sentinel.sources.line_text import uncoloured, unwrapped
 from sentinel.sources.rank_merge import AttemptMerge
+from sentinel.sources.taken_names import TakenNames
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.sample import Record
 
@@ -60,6 +61,8 @@ class LineReader:
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
         self.lines = self.readings = self.evaluations = self.foreign = self.unreadable = 0
         self.first_unreadable: list[UnreadableLine] = []
+        self.taken: TakenNames | None = None
+        """Finds out which words became which field, where that is wanted."""
 
     @property
     def note(self) -> str:
@@ -99,6 +102,8 @@ class LineReader:
                 shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=str(error))
                 self.first_unreadable.append(shown)
             return []
+        if self.taken is not None:
+            self.taken.push(line, events or ())
         if events is None:
             self.foreign += 1
             return []
@@ -195,12 +200,14 @@ class LogFile:
         learned: Decoder | None = None,
     ) -> None:
         self.path = path
+        self.explains = False
         self.format = line_format.name
         self._new_reader = partial(LineReader, line_format, columns, learned)
         self.reader, self.splitter = self._new_reader(), LineSplitter()
 
     def __iter__(self) -> Iterator[Record]:
         self.reader, self.splitter = reader, splitter = self._new_reader(), LineSplitter()
+        reader.taken = TakenNames() if self.explains else None
         for number, line in _lines(self.path, splitter):
             records = reader.feed(line, number)
             if records:

@@ -96,7 +96,10 @@ def in_columns(records: Iterable[Record], tally: Tally) -> Iterator[Readings]:
 
 
 def _log_chunks(log: LogFile, tally: Tally) -> Iterator[Readings]:
+    log.explains = tally.explains
     yield from in_columns(log, tally)
+    tally.names = {} if log.reader.taken is None else log.reader.taken.names
+    tally.counts = log.reader.counts
     tally.unreadable += log.reader.unreadable
     tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.reader.first_unreadable]
     if log.reader.note:

@@ -92,6 +92,7 @@ def _columns(files: list[Path], asked: Mapping[str, str], tags: dict[str, int]) 
 
 def _chunks(files: list[Path], found: Mapping[str, str], tally: Tally) -> Iterator[Readings]:
     merge, columns = RowMerge(tally, one_writer=True), dict(found)
+    tally.names = columns
     for path in files:
         tags: dict[str, int] = {}
         try:
