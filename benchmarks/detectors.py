@@ -1,7 +1,7 @@
 """sentinel and ten peers on labelled loss curves: what each misses, what each would roll back for nothing.
 
-Without --curves: `benchmarks/public` (32 curves of public runs) and `benchmarks/recorded` (small GPTs made ill on
-purpose), where they are there. Rules, and how each peer is read: docs/BACKTEST.md.
+Without --curves: `benchmarks/public` (32 curves of public runs) and `benchmarks/recorded` (small GPTs that were
+made to diverge), where they are there. Rules, and how each peer is read: docs/BACKTEST.md.
 """
 
 from __future__ import annotations

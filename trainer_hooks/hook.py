@@ -34,7 +34,7 @@ from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
 from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample
 
-__all__ = ["Hook", "Position", "attach"]
+__all__ = ["Hook", "Position", "attach", "state_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +88,9 @@ def attach(
             attached.attempt,
         )
         return attached
-    where = state_dir or os.environ.get("SENTINEL_STATE_DIR")
-    if where is None and (why := why_not_a_name(run)) is not None:
-        log.error("sentinel: run=%s %s: the run's state folder is .sentinel/run in its place", ascii(run)[:60], why)
     hook = Hook(
         engine,
-        Path(where or Path(".sentinel") / ("run" if why_not_a_name(run) else run)),
+        state_folder(state_dir, run),
         run=run,
         mpu=mpu,
         exporter=exporter or ExporterSettings(address=address, port=port, announce=announce),
@@ -106,6 +103,15 @@ def attach(
     with suppress(Exception):  # an engine that takes no attribute can only be attached to twice
         setattr(engine, _ATTACHED, hook)
     return hook
+
+
+def state_folder(state_dir: str | os.PathLike[str] | None, run: str) -> Path:
+    """Where the run's journal, overrides.json and KILL are."""
+    where = state_dir or os.environ.get("SENTINEL_STATE_DIR")
+    if where is None and (why := why_not_a_name(run)) is not None:
+        log.error("sentinel: run=%s %s: the run's state folder is .sentinel/run in its place", ascii(run)[:60], why)
+        run = "run"
+    return Path(where or Path(".sentinel") / run)
 
 
 class Hook:

@@ -44,10 +44,10 @@ class References:
 
 
 class Following:
-    """What the watch needs of each sample once: the judge's series, where the readings were ill, and where the data
-    stood at the checkpoints. A look takes what is new. The line is gone through from its beginning where it has become
-    another one (a new attempt, or the report of how it began), and where a checkpoint is listed whose step was taken
-    too long ago to be at hand, and of which the trainer has not said that it was saved: once for each."""
+    """What the watch needs of each sample once: the judge's series, the spans of unhealthy readings, and the
+    data's position at the checkpoints. A look takes the new samples only. The line of descent is read from its
+    beginning where it has changed (a new attempt, or the report of how it began), and once for each checkpoint that is
+    listed, is older than the samples at hand, and was not reported as saved by the trainer."""
 
     def __init__(self, history: History, thresholds: Thresholds, planned: Sequence[int] = ()) -> None:
         self._history = history

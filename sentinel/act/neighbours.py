@@ -24,7 +24,7 @@ class Launcher(Protocol):
         """What is there of the job, now. Does not raise when nobody can say: it says so."""
 
     def keep(self, started: Sequence[RunStarted]) -> None:
-        """Records what a later start will need and what its neighbour will have forgotten by then."""
+        """Records what a later start needs and the scheduler may no longer know by then."""
 
     def fenced(self, started: Sequence[RunStarted], spare: str | None) -> None:
         """Looks afresh; JobStillAlive when anything of the job may write, but what was started for `spare`."""

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Watch:
-    """Follows one run. `tick` is one turn; it returns why the watch is over, or None. `settle` carries undos that were
-    cut short to their end; `own` raises LockHeld where another sentinel has the run by now: a look may take an hour,
-    and more."""
+    """Follows one run. `tick` makes one turn; it returns why the watch has ended, or None while it goes on. `settle`
+    completes interrupted undos. `own` is called after each look, which may take an hour and more: it raises LockHeld
+    where another sentinel has taken the run's lock meanwhile."""
 
     observer: Observer
     perform: Perform
@@ -33,7 +33,7 @@ class Watch:
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
     last: Look | None = field(default=None, init=False)  # what the last turn saw
-    struggles: int = field(default=0, init=False)  # turns so far in which something went wrong
+    struggles: int = field(default=0, init=False)  # turns so far that had an error
     _past: Past = field(default_factory=Past, init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
 
@@ -43,7 +43,7 @@ class Watch:
             look = self.observer.look(now_unix_s)
         except TemporaryError as error:
             log.warning("%s; looking again", error)
-            self._struggle(str(error), now_unix_s)
+            self._record_failure(str(error), now_unix_s)
             return None
         self.own()
         self.last = look = replace(look, memory=self._memory, paging_problem=self.paging_problem())
@@ -55,7 +55,7 @@ class Watch:
         except TemporaryError as error:
             log.warning("%s; trying again", error)
             turn = next_turn(replace(look, failure=Failure(reason=str(error))), self.policy)
-        except FilesystemRefused:  # what was decided stands, and is taken up once a person has mended that
+        except FilesystemRefused:  # the decision is in the incident log: it is carried out after a repair
             raise
         except (PermanentError, ConfigError) as error:
             turn = next_turn(replace(look, failure=Failure(reason=str(error), permanent=True)), self.policy)
@@ -69,11 +69,11 @@ class Watch:
     def failed(self, error: Exception, now_unix_s: float) -> None:
         """A turn ended with an unforeseen error: tried again, and told when it lasts."""
         try:
-            self._struggle(f"the watch's turns fail: {error!r}", now_unix_s)
+            self._record_failure(f"the watch's turns fail: {error!r}", now_unix_s)
         except (OSError, SentinelError) as failure:
             log.error("the failure can't be recorded in the incident log: %s", failure)
 
-    def _struggle(self, reason: str, now_unix_s: float) -> None:
+    def _record_failure(self, reason: str, now_unix_s: float) -> None:
         self.struggles += 1
         records, self._memory = failed_look(reason, self._memory, self.policy, now_unix_s, last=self.last)
         self.ledger.record_all(records)

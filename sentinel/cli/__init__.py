@@ -1,7 +1,7 @@
 """The command line, and the composition root: builds adapters, calls the loop. One short function per command.
 
-Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 a neighbour could not be reached (try again),
-4 a person is needed.
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage or configuration, 3 another system could not be reached (try
+again), 4 a person is needed.
 """
 
 from __future__ import annotations

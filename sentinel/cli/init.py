@@ -35,7 +35,7 @@ def init(
     config_dir: ConfigDir = RUNS,
 ) -> int:
     """Where SENTINEL_STATE_DIR is set, the trainer's hook writes there, and it becomes [run] state_dir."""
-    checked_name(name, "NAME, the run's name,")
+    checked_name(name, "NAME")
     if launcher not in (None, "local", "slurm", "elsewhere"):
         raise ConfigError(f"--launcher is local, slurm or elsewhere, not {launcher!r}")
     path = config_dir / f"{name}.toml"

@@ -220,18 +220,18 @@ def _no_attempt(config: Config) -> Finding:
 def ladder(config: Config) -> Iterator[Finding]:
     """Whether each rung can be carried out, with the settings that the trainer has reported and can apply."""
     run = observer_of(config, neighbours_of(config)).look(clock()).run
-    rungs = {rung: _refusal(rung, run) for rung in config.policy.ladder}
-    none_left = None not in rungs.values()
-    for rung, why in rungs.items():
+    refusals = [_refusal(rung, run) for rung in config.policy.ladder]
+    none_left = None not in refusals
+    for why in refusals:
         if why is not None:
             follows = "no rung is left" if none_left else "it is skipped, and the next rung is tried"
-            yield Finding("bad" if none_left else "note", "ladder", f"rung {rung.name!r}: {why}; {follows}")
+            yield Finding("bad" if none_left else "note", "ladder", f"{why}; {follows}")
     names = ", ".join(rung.name for rung in config.policy.ladder)
     yield Finding("ok", "ladder", f"{len(config.policy.ladder)} rungs: {names}")
 
 
 def _refusal(rung: Rung, run: RunState) -> str | None:
-    """Why the rung can't be carried out, as a sentence; None where it can, or where it restarts nothing."""
+    """Why the rung can't be carried out, a sentence that names it; None where it can, or where it restarts nothing."""
     if rung.page or rung.wait_steps is not None:
         return None
     anchor = Anchor(global_step=1, consumed_samples=1, consumed_tokens=1)
@@ -240,7 +240,8 @@ def _refusal(rung: Rung, run: RunState) -> str | None:
         overrides = overrides_for(rung, run.baseline, **ids, anchor=anchor, new_seed=1, onset_past=2)
     except ConfigError as error:
         return str(error)
-    return not_applied(overrides, run.baseline, run)
+    why = not_applied(overrides, run.baseline, run)
+    return None if why is None else f"rung {rung.name!r}: {why}"
 
 
 def launcher(config: Config) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ class Turns:
     """Cost and failures of the daemon's turns of one run, since it began to watch."""
 
     count: int = 0
-    errors: int = 0  # turns with an error: a neighbour that did not answer, or an unexpected exception
+    errors: int = 0  # turns with an error: another system that did not answer, or an unexpected exception
     took_s: float = 0.0  # of all turns together, wall time
     last_took_s: float = 0.0
     last_late_s: float = 0.0  # by which the last turn began after its due time

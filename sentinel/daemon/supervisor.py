@@ -28,7 +28,7 @@ from sentinel.vocabulary.errors import ConfigError
 log = logging.getLogger(__name__)
 
 _BEAT_S = 1.0
-_INTERRUPTED = 3  # exit code after a second SIGTERM while a turn hung: a neighbour does not answer
+_INTERRUPTED = 3  # exit code after a second SIGTERM while a turn hung: another system does not answer
 
 _COLLECTED_AFTER = (100_000, 20, 20)
 """Thresholds of gc.set_threshold. There is little cyclic garbage, and a collection goes through the million objects

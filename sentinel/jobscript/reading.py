@@ -42,7 +42,9 @@ def read_text(text: str, name: str = "") -> Read:
         found = given(text)
     except ScriptRefused as refused:
         where = "" if refused.line_number is None else f"line {refused.line_number}: "
-        raise ConfigError(f"{where}{refused.reason}") from refused
+        raise ConfigError(
+            f"as a job script (no arguments that Megatron printed are in it): {where}{refused.reason}"
+        ) from refused
     return _read(found, "job script", name, {})
 
 

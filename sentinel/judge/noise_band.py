@@ -82,7 +82,7 @@ class PowerLaw:
 
 
 class NoiseBand:
-    """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from the illness.
+    """Where a signal's own noise lets it be, learnt only from values that stayed inside: never from a divergence.
 
     level = the smaller of the median of the last 4 blocks' medians and the mean of the last 2. upper = level +
     max(k * tail * sigma, floor * |level|). sigma is `robust_sigma` over 8 blocks, or where the loss wanders more than

@@ -1,4 +1,4 @@
-"""All that is kept of the past of one line of descent: feeds the detectors, and keeps what they find."""
+"""The judge's state for one line of descent (an attempt and those that it continues): detectors and their findings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sentinel.judge.schedule_changes import Change, Regime, Settings
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
-# Settings whose baselines are kept: a schedule that goes back and forth (900 steps short, 100 full) has two. It would
-# else begin its bands anew at every turn, and a divergence that shows at the full length alone would never be seen.
+# Number of settings whose baselines are kept. A schedule that alternates (900 steps short, 100 full) has two: with one
+# baseline its bands would begin anew at each switch, and a divergence at the full length alone would not be seen.
 _KEPT_SETTINGS = 4
 
 
 class Series:
     """Takes the samples of one line of descent, in order. `judge` says what they mean, `events` what happened.
 
-    What is kept does not grow with the samples, but for one line for each event. `planned` are steps at which a person
+    Memory does not grow with the samples, except by one entry for each event. `planned` are steps at which a person
     has announced a change (other data, another stage): what the trainer reports itself need not be announced.
     `references` are other runs that this one should not be slower than.
     """
@@ -56,7 +56,7 @@ class Series:
         )
         self._block: list[tuple[int, float]] = []
         self._lr: float | None = None
-        self.last: Sample | None = None  # The newest sample that came by itself; None where they came as columns
+        self.last: Sample | None = None  # The newest sample given to `push`; `push_readings` does not set it
         for sample in samples:
             self.push(sample)
 
@@ -101,7 +101,7 @@ class Series:
         return self._findings.events(spike(episode.onset_range, None, episode.waiting, led))
 
     def compare_with(self, references: Sequence[Reference]) -> None:
-        """What the references are from now on: they may be still running themselves."""
+        """Replaces the reference runs, which may have grown."""
         self.known.references = references
 
     def push(self, sample: Sample) -> None:
@@ -126,7 +126,7 @@ class Series:
                 i += 1
 
     def end(self) -> None:
-        """No more samples will come: what is waited for now will not come back."""
+        """No more samples will come: an episode that is open now has not recovered."""
         for detector in self.known.baseline.detectors:
             if self.alarm is None:
                 self._note(detector.end(self.known))
@@ -230,11 +230,11 @@ class Series:
             baseline.episode.resume()
         if baseline is None:
             baseline = Baseline(band=past.band.begun_anew(), detectors=[])
-            self._findings.end_alarm(change.step)  # where one is taken up, it stays until the loss is seen to be back
+            self._findings.end_alarm(change.step)  # with an earlier baseline the alarm stays until the loss is back
         self._compare_with(baseline, past.detectors)
 
     def _compare_with(self, baseline: Baseline, detectors: list[Detector]) -> None:
-        """From here on losses are compared with this baseline: a detector that learns per settings is another one."""
+        """Compares losses with this baseline from now on. It has its own detectors where these learn `per_settings`."""
         own = {type(detector): detector for detector in baseline.detectors}
         t = self.known.thresholds
         baseline.use([own.get(type(d)) or type(d)(t) if d.per_settings else d for d in detectors])

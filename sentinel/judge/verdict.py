@@ -1,4 +1,4 @@
-"""judge(series, context, thresholds) -> Verdict: what the run's readings mean, in a sentence one can act on."""
+"""judge(series, context, thresholds) -> Verdict: the state of the run, with the reason as a sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Context:
     now_unix_s: float
     job_alive: bool | None  # Whether a process of the run is alive; None where that is unknown
     why_unknown: str | None = None  # Why that is unknown, as a sentence; None where it is known
-    elsewhere: bool = False  # Whether the job is out of sight by configuration: its end shows as silence only
+    elsewhere: bool = False  # Whether [launcher] kind is elsewhere: the job is not visible, its end is seen as silence
     job_was_seen: bool = False  # Whether a job of this run has been there before, by what it left besides a journal
     pending: bool = False  # Whether the job waits in a scheduler's queue
     readable: bool = True  # Whether the readings can be got at, at all
@@ -51,7 +51,7 @@ class Context:
 class Verdict:
     kind: VerdictKind
     reason: str
-    global_step: int | None = None  # The step that it speaks of; None where there is none yet
+    global_step: int | None = None  # The step that it is about; None where there is none yet
     onset_range: tuple[int, int] | None = None  # First step of the episode, earliest and latest; None without one
     alarm_step: int | None = None  # The step at which the divergence was known
     led_by: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
     if context.last_sample_unix_s is None or witness is None or context.job_alive is not True:
         return None
     silent_s = context.now_unix_s - context.last_sample_unix_s
-    if silent_s < -limit_s:  # a clock of another time zone says as little as none
+    if silent_s < -limit_s:  # the clock is off (another time zone): as without a clock
         silent_s = math.nan
     if silent_s < limit_s or context.now_unix_s - witness < limit_s:
         return None

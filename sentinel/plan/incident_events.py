@@ -1,10 +1,8 @@
 """The incident log's events, as they are written, and `fold`, which adds them up to incidents.
 
-One JSON object per line, each with `event`, `incident` and `time_unix_s` (added when it is
-written). `sentinel.plan.sentences` says each as a sentence.
+One JSON object per line, each with `event`, `incident` and `time_unix_s` (added when it is written).
 
-    opened      a divergence was found (attempt, onset_range, alarm_step, reason, led_by, baseline, best_mean, …),
-                or a person asked for a rollback, or a rollback did not take effect (`ignored`: its id)
+    opened      a divergence was found, a person asked for a rollback, or a rollback did not take effect (`ignored`)
     baseline_completed      what its job script asks for, where Slurm did not answer when it was opened (baseline)
     shadow      what would have been done, in mode observe (rollback, rung, target, changes)
     proposed    mode approve: what a person is asked to agree to, with its digest
@@ -12,8 +10,7 @@ written). `sentinel.plan.sentences` says each as a sentence.
     waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     decided     a rung, a target and the overrides: what the coming intents carry out
-    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for the undo
-                of a whole incident; an intent has the newest attempt that was known (newest_attempt)
+    intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
     proved      each change is confirmed by what the new attempt reports (attempt, checks)
     not_verified            no change is contradicted, and not each is confirmed (attempt, checks, not_verified)
@@ -21,8 +18,7 @@ written). `sentinel.plan.sentences` says each as a sentence.
     rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
-    troubled    no divergence, and somebody has to know of it: a turn that fails again and again, a job that is gone
-                (topic, severity, reason, since_unix_s; `incident` is null); again every hour while it struggles
+    troubled    no divergence, and a person has to know: a turn that fails, a job that is gone; again every hour
     relieved    that it is over (topic, reason)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
@@ -183,14 +179,16 @@ def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
 
 
 _STRINGS = ("rung", "hypothesis", "reason", "outcome", "digest", "rollback")
+_LISTS = ("changes", "led_by", "unconfirmed")
 _WHOLE = ("attempt", "alarm_step", "lost_steps", "from_step", "until_step", "newest_attempt")
 
 
 def _take(incidents: dict[str, Incident], event: Event) -> None:
     kind = event["event"]
-    for keys, expected in ((_STRINGS, str), (_WHOLE, int)):
-        if odd := [key for key in keys if not isinstance(event.get(key), expected | None)]:
-            raise IncidentLogError(f"{odd[0]} should be of type {expected.__name__}, not {shown(event[odd[0]])}")
+    words = [event.get(key) for key in _STRINGS] + [word for key in _LISTS for word in event.get(key) or ()]
+    for values, expected in ((words, str), ([event.get(key) for key in _WHOLE], int)):
+        if odd := [value for value in values if not isinstance(value, expected | None)]:
+            raise IncidentLogError(f"{shown(odd[0])} stands where a value of type {expected.__name__} should")
     if kind == "opened":
         incidents[checked_name(event["incident"], "incident")] = _opened(event)
         return
@@ -277,7 +275,7 @@ def _opened(event: Event) -> Incident:
         **{key: event[key] for key in ("attempt", "alarm_step", "onset_tokens", "reason")},
         **later,
         best_mean=to_number(event["best_mean"], "best_mean"),
-        led_by=_texts(event["led_by"], "led_by"),
+        led_by=tuple(event["led_by"]),
         baseline=Baseline.from_json(event["baseline"]),
         status="stopped" if about else "open",
         note=event["reason"] if about else None,
@@ -292,15 +290,9 @@ def _decided(event: Event, time_unix_s: float) -> Rollback:
         target_tag=None if tag is None else checked_name(tag, "target"),
         target_step=event["target"]["global_step"],
         overrides=decode_overrides(dump_json(event["overrides"])),
-        changes=_texts(event["changes"], "changes"),
+        changes=tuple(event["changes"]),
         decided_unix_s=time_unix_s,
-        unconfirmed=_texts(event.get("unconfirmed", []), "unconfirmed"),
+        unconfirmed=tuple(event.get("unconfirmed", ())),
         **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
         **{key: event[key] for key in later if key in event},
     )
-
-
-def _texts(values: Any, name: str) -> tuple[str, ...]:
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise IncidentLogError(f"{name} should be a list of strings, not {shown(values)}")
-    return tuple(values)

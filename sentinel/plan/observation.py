@@ -113,7 +113,7 @@ class RunState:
     starts_unix_s: tuple[float, ...] = ()  # when sentinel has started the job, by its own clock
     checkpoints: tuple[Checkpoint, ...] = ()  # ordered by global_step
     latest_tag: str | None = None  # what `latest` says; None when there is no such file
-    disagreement: str | None = None  # how `latest` and its kin contradict one another, as a sentence
+    disagreement: str | None = None  # how `latest` and the other trackers contradict one another, as a sentence
     room_problem: str | None = None  # what there is too little of for the coming saves; None also where not looked at
     overrides: Overrides | None = None  # what overrides.json says; None when there is none
     tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
@@ -133,13 +133,13 @@ class RunState:
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
     approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
     kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops
-    paused: bool = False  # whether a person has said `pause`: watch, speak, do not act
+    paused: bool = False  # whether `sentinel pause` is in force: sentinel watches and pages, and does not act
 
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
     def illness_at(self, step: int) -> UnhealthySpan | None:
-        """Why a checkpoint of that step has an illness in it, by the run's own readings; None where none is known."""
+        """The span of unhealthy readings that a checkpoint of that step lies in; None where none is known."""
         return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
 
     @property

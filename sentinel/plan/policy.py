@@ -11,7 +11,7 @@ from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, AT_LEAST_1, POSITIVE_OR_INF, Range, outside
 
-# observe: watch, speak, log what would be done; approve: ask a person (`sentinel approve`), then do it; act: do it
+# observe: watch, page, log what would be done; approve: ask a person (`sentinel approve`), then do it; act: do it
 Mode = Literal["observe", "approve", "act"]
 
 
@@ -114,7 +114,7 @@ class Tuning:
     """T of the first probes; default the longest of the durations that is at most 4 times the LR warmup."""
 
     beginning_steps: Annotated[int | None, AT_LEAST_1] = None
-    """A fluctuation up to this step speaks against the start, a later one against T; default the LR warmup."""
+    """A fluctuation up to this step rejects the start, a later one rejects T; default the LR warmup."""
 
     horizon_steps: Annotated[int | None, AT_LEAST_1] = None
     """A probe that does not fluctuate by this step is calm; default 3 times the LR warmup: the risky ones."""

@@ -26,7 +26,7 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.vocabulary.overrides import Anchor
 
-PAUSED = "the run is paused: sentinel watches and speaks, and does not act"
+PAUSED = "the run is paused: sentinel watches and pages, and does not act"
 KILL_FILE = "the KILL file is in the state folder: a job would stop after its first step; take it away first"
 
 
@@ -44,8 +44,8 @@ class Plan:
 
 
 def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
-    """The actions that are still missing to carry the decision out, in the order of rule 4: fence, then act. Empty once
-    the decision's own job runs or has run: what it writes is not to be moved."""
+    """The actions that are still missing to carry the decision out: first the old job is stopped, then files are moved.
+    Empty once the decision's own job runs or has run: the files that it writes must not be moved."""
     ours, incident = decision.id, decision.overrides.incident
     if (why := hindered(run, spare=ours)) is not None:
         return Plan(refusal=why, waits=True)
@@ -55,8 +55,8 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         stop = (StopJob(others, spare=ours),) if alive and others else ()  # the old job was requeued meanwhile
         return _carried_out(decision, run, policy, stop)
     no_restart = no_start(run, policy, ours) if decision.restart else None  # before anything is stopped
-    if (first := _target_in_doubt(decision, run) or no_restart) is not None:
-        return first
+    if (blocked := _target_in_doubt(decision, run) or no_restart) is not None:
+        return blocked
     actions: list[Action] = []
     if decision.restart and run.jobs.prepares and ours not in run.jobs.prepared:
         actions.append(PrepareJob(incident, ours, decision.overrides if run.jobs.rewrites_script else None))
@@ -112,18 +112,18 @@ def not_yet_verified(target: Checkpoint | None) -> Plan | None:
 
 
 def on_hold(run: RunState) -> Plan | None:
-    """The refusal to do anything while a person wants nothing done; None when none does."""
+    """The refusal to act while the run is paused or its KILL file exists; None otherwise."""
     return Plan(refusal=PAUSED if run.paused else KILL_FILE, waits=True) if run.paused or run.kill_file else None
 
 
 def no_room(run: RunState) -> Plan | None:
-    """The refusal to restart a job that could not save; None when it could."""
+    """The refusal to restart a job whose saves would not fit on the disk; None when they would."""
     why = run.room_problem
     return None if why is None else Plan(refusal=f"the coming saves would find no room: {why}", waits=True)
 
 
 def no_start(run: RunState, policy: Policy, rollback: str | None) -> Plan | None:
-    """The refusal to start the job now, whatever is left of the budgets; None when it may be started."""
+    """The refusal to start the job now, for reasons other than the budgets; None when it may be started."""
     if run.overlap is not None:
         return Plan(refusal=f"nothing is started while two attempts train: {run.overlap}", waits=True)
     if (lost := run.jobs.lost.get(rollback)) is not None:

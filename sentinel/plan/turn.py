@@ -1,7 +1,7 @@
 """next_turn(look, policy) -> Turn: all that is decided between two looks, each with its reason. Pure.
 
-A turn is made from what is true at this look and from the incident log; what a watch remembers beside them
-(`Memory`) may be lost. So a turn that was cut short anywhere is taken up by the same function at the next look.
+A turn follows from the observation (`Look`) and the incident log; `Memory` only prevents repetition, and may be lost.
+So a turn that was interrupted is completed by the same function at the next look.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sentinel.plan.restart import hang_turn, restart_turn
 from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
-OLD_AFTER_S = 60.0  # a look that took longer has waited for a filesystem: what it found first may not be so any more
+OLD_AFTER_S = 60.0  # a look that took longer waited for a filesystem: its first readings may be out of date
 
 
 def next_turn(look: Look, policy: Policy) -> Turn:
-    """What is to be done, recorded and told now; with `look.failure`, what follows from the failure of just that."""
+    """The actions, records and messages of this turn; with `look.failure`, those that follow from the failed turn."""
     if look.failure is not None and look.failure.permanent:
         return _stopped(look, look.failure)
     notes, memory = _announced(look)
     if look.failure is not None:
         turn = Turn(reason=look.failure.reason, memory=replace(memory, looked_again=False))
         return with_alerts(turn, alerts_of(look, policy, None), look)
-    again = memory.turns > 1 and not memory.looked_again  # at the first look there is much to read
+    again = memory.turns > 1 and not memory.looked_again  # the first look reads the whole journal
     if again and look.took_s > OLD_AFTER_S:
         why = f"looking took {look.took_s:.0f} s, and what was found may be old: looking again"
         return Turn(reason=why, notes=(*notes, why), memory=replace(memory, looked_again=True))
@@ -44,13 +44,13 @@ def next_turn(look: Look, policy: Policy) -> Turn:
 
 
 def opens_incident(look: Look) -> bool:
-    """Whether this look begins an incident: the readings of its onset are needed then."""
+    """Whether this look opens an incident; then the caller reads the samples around the onset (`Look.onset`)."""
     attempt, incidents = look.history.latest, look.run.incidents
     if look.verdict.kind is not VerdictKind.DIVERGED or attempt is None:
         return False
     if any(i.undoing or i.status != "closed" for i in incidents):
         return False
-    # a person who undid a rollback has taken this attempt's divergence upon themselves
+    # after an undo, a person handles this attempt's divergence: no incident is opened for it
     return not any(i.outcome == "undone" and i.attempt == attempt.number for i in incidents)
 
 
@@ -100,7 +100,7 @@ def _without_incident(look: Look, policy: Policy) -> Turn:
 
 def _stopped(look: Look, failure: Failure) -> Turn:
     incident = look.run.open_incident
-    if incident is None or any(i.undoing for i in look.run.incidents):  # the watch itself fails
+    if incident is None or any(i.undoing for i in look.run.incidents):  # the failure is the watch's, not an incident's
         return Turn(reason=failure.reason, memory=look.memory)
     records = (stopped(incident.id, failure.reason),)
     return Turn(reason=failure.reason, records=records, outcome=Outcome.PERSON_NEEDED, memory=look.memory)
@@ -122,7 +122,8 @@ def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:
     attempt = look.history.latest.number if look.history.latest else None
     if (verdict.kind, attempt) != memory.announced:
         at = f" at step {verdict.global_step}" if verdict.global_step is not None else ""
-        notes.append(f"attempt {attempt} is {verdict.kind}{at}: {verdict.reason}")
+        who = "the run" if attempt is None else f"attempt {attempt}"
+        notes.append(f"{who} is {verdict.kind}{at}: {verdict.reason}")
     plateaus = [e for e in look.series.events if e.kind is EventKind.PLATEAU and e.end_step is None]
     new = {e.onset_step: e for e in plateaus if e.onset_step not in memory.plateaus}
     notes += [f"slower than it should be, for a person to look at: {e.reason}" for e in new.values()]

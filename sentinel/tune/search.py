@@ -42,7 +42,7 @@ class Space:
     starts: tuple[int, ...]  # Tokens per sample, ascending, all below the full length
     durations: tuple[int, ...]  # Candidates for T in optimizer steps, ascending
     first_duration: int  # T of the first probes; one of the durations
-    beginning_steps: int  # A fluctuation up to this step speaks against the start, not against T
+    beginning_steps: int  # A fluctuation up to this step rejects the start, not T
     horizon_steps: int  # A probe that has not fluctuated by this step is calm
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""What trainer and daemon both speak. Pure, standard library only."""
+"""The records and formulas that trainer and daemon share. Pure, standard library only."""

@@ -47,7 +47,7 @@ class OverridesError(ConfigError):
 
 
 class TemporaryError(SentinelError):
-    """A neighbour that could not be reached, or is not ready: trying again is right."""
+    """Another system (Slurm, a filesystem, a server) can't be reached, or is not ready: try again."""
 
 
 class FilesystemUnavailable(TemporaryError):  # noqa: N818 - reads as what it says

@@ -1,4 +1,4 @@
-"""The metrics journal's grammar: one JSON object per line, each with a `kind`."""
+"""The metrics journal's format: one JSON object per line, each with a `kind`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sentinel.vocabulary.training_settings import SharedSettings, TrainingSettin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One optimizer step, as the trainer reported it. None is "not measured"; nan is "measured, and that bad"."""
+    """One optimizer step, as the trainer reported it. None: not measured. nan: measured, and not a number."""
 
-    attempt: int  # The life of the training process group that took this step; 1 is the first
+    attempt: int  # Which start of the training processes took this step; 1 is the first
     global_step: int  # Completed optimizer updates, this one included (DeepSpeed's counter)
     time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
@@ -55,7 +55,7 @@ class ScrapedSample(Sample):
     unseen_nonfinite: int = 0  # Of these, the ones whose loss was nan or infinite
     unseen_skipped: int = 0  # Of these, the ones whose update the optimizer skipped
     unseen_spikes: int = 0  # Of these, the ones with a loss ratio above 1.2; a loss that is not finite counts
-    # A finite loss, nats, that one of these steps had and none surpassed as far as the window reaches; None where the
+    # The largest finite loss of these steps, nats, as far back as the exporter's window reaches; None where the
     # window's maximum is this step's own, or may be an older step's.
     unseen_loss_max: float | None = None
 
@@ -105,7 +105,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(SharedSettings):
-    """What an attempt really runs with: the daemon's proof that a restart did what it was meant to."""
+    """The settings that an attempt runs with. The daemon compares them with what a rollback decided."""
 
     attempt: int
     time_unix_s: UnixSeconds
@@ -113,10 +113,10 @@ class RunStarted(SharedSettings):
     hook_version: str | None = None  # Version of the distribution that the hook came from
     host: str | None = None
     pid: int | None = None  # Process id of rank 0 on `host`
-    process_start_unix_s: UnixSeconds | None = None  # Its start: with the pid it names the process for good
-    process_start_ticks: int | None = None  # The same in clock ticks since the boot: no change of the clock moves it
-    boot_id: str | None = None  # The machine's boot, /proc/sys/kernel/random/boot_id: two may have one host name
-    pid_namespace: str | None = None  # The one that `pid` counts in, as pid:[4026531836]: containers have their own
+    process_start_unix_s: UnixSeconds | None = None  # Its start: start and pid together identify the process
+    process_start_ticks: int | None = None  # The same in clock ticks since the boot: independent of the wall clock
+    boot_id: str | None = None  # /proc/sys/kernel/random/boot_id: tells apart boots, and machines of one host name
+    pid_namespace: str | None = None  # The namespace of `pid`, as pid:[4026531836]: each container has its own
     job_id: str | None = None  # The scheduler's; Slurm's as squeue shows it: `4711`, `7_2` of an array
     restart_count: int | None = None  # How often the scheduler has requeued this job
     parent_attempt: int | None = None  # The attempt whose checkpoint this one continues, or None
@@ -201,7 +201,7 @@ _COUNTS = tuple(f.name for f in fields(Sample) if str(f.type).removesuffix(" | N
 _counts_of = attrgetter(*_COUNTS)
 
 
-# Settings as a run has them, not as a person may ask for them: any number counts.
+# Settings that a run reports: the ranges that a configuration must keep are not checked.
 AS_REPORTED = Form(
     error=ConfigError, name="run_started", prints_whole_as_float=True, ignores_unknown=True, checks_ranges=False
 )

@@ -32,7 +32,7 @@ def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_every_part_runs_on_a_cpu_and_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     results = tmp_path / "results.txt"

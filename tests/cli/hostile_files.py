@@ -235,6 +235,7 @@ _INSTEAD = (
     "compareneeds8ormore",
     "nothingtoexport",
     "openedbyhandandhasnoonset",
+    "onlyaclosedincident'squarantine",
 )
 """Answers, without blanks, that are right about a file that is whole and holds nothing."""
 

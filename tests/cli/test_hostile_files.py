@@ -30,7 +30,7 @@ def test_the_worst_files_are_answered_with_a_sentence() -> None:
     assert answers("--few") == [f"{len(FEW)} cases"]
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("command", sorted({words[0] for words in COMMANDS}))
 def test_every_file_that_a_command_reads_may_be_hostile(command: str) -> None:

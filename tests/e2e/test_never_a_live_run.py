@@ -87,6 +87,7 @@ def test_a_fresh_journal_without_a_visible_job_is_unknown_and_a_person_is_paged(
     assert not [e for e in events(run) if e["event"] in ("intent", "opened")]
 
 
+@pytest.mark.full
 def test_nothing_is_taken_for_gone_before_it_was_silent_for_so_long_and_then_it_is(run: Path) -> None:
     configure(run, local(run), judge="gone_after_s = 4.0\nstalled_after_s = 2.0")
     with training(run, names=()):
@@ -134,6 +135,7 @@ def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     assert "sentinel has started the job 2 times in the last hour" in ran.stderr
 
 
+@pytest.mark.full
 def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_hangs(run: Path) -> None:
     """Its journal does not grow and it saves nothing; what the hook still does is to touch the journal."""
     configure(run, local(run), judge="stalled_after_s = 2.0")
@@ -157,6 +159,7 @@ def test_a_trainer_that_has_no_room_for_its_samples_is_not_taken_for_one_that_ha
     assert not [e for e in events(run) if e["event"] in ("intent", "troubled")]
 
 
+@pytest.mark.full
 def test_a_rollback_after_the_incident_log_is_lost_gets_an_id_of_its_own(run: Path) -> None:
     """Else the attempt that runs would be taken for the one that this rollback has started, and nothing be done."""
     configure(run, local(run))

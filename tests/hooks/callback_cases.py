@@ -88,7 +88,7 @@ class Broken(StabilityCallback):
 
     def on_train_begin(self, *positional: Any, **named: Any) -> None:
         super().on_train_begin(*positional, **named)
-        self._fed = None  # type: ignore[assignment]
+        self._applied = object()  # type: ignore[assignment]
 
 
 def train(

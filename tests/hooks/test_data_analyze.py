@@ -20,6 +20,8 @@ from tests.hooks.test_data_metrics import rarities
 from trainer_hooks.data.analyze import ProgressBar, Ranks, analyze
 from trainer_hooks.data.index import Index
 
+pytestmark = pytest.mark.full
+
 COMMAND = [sys.executable, "-m", "trainer_hooks.data", "analyze"]
 
 

@@ -14,6 +14,8 @@ from tests.hooks.data_made import index_of
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.data.deepspeed_format import read_deepspeed, whole_numbers, write_deepspeed
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:

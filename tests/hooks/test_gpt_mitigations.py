@@ -56,6 +56,7 @@ def data(folder: Path, tokens: np.ndarray[Any, Any]) -> tuple[str, ...]:
     return ("--data", str(folder / "data.bin"), "--vocabulary", "512", *ALIKE)
 
 
+@pytest.mark.full
 def test_a_run_that_skips_is_bit_for_bit_the_run_whose_data_does_not_hold_it(tmp_path: Path) -> None:
     skip, at = 14, 10 * BATCH  # three and a half batches
     skipping, without = tmp_path / "skipping", tmp_path / "without"
@@ -84,6 +85,7 @@ def test_a_run_that_skips_is_bit_for_bit_the_run_whose_data_does_not_hold_it(tmp
     assert of_attempt(skipping, 2)[14].consumed_tokens == 14 * BATCH * SEQLEN  # of what was trained on
 
 
+@pytest.mark.full
 def test_the_ledger_holds_on_another_number_of_ranks_and_before_the_range(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "6", "--save-interval", "2", *ALIKE)
     decide(tmp_path, 6, skip_samples=8)
@@ -118,6 +120,7 @@ def test_moments_are_reset_once_and_settings_hold_at_every_start(tmp_path: Path)
     assert (again.loss, again.adam_variance_l1, again.grad_norm) == (once.loss, once.adam_variance_l1, once.grad_norm)
 
 
+@pytest.mark.full
 def test_a_one_shot_change_is_made_neither_a_second_time_nor_past_its_anchor(tmp_path: Path) -> None:
     decide(tmp_path, 0, seed=5)
     train(tmp_path, "--steps", "10", "--save-interval", "10", *ALIKE)
@@ -131,6 +134,7 @@ def test_a_one_shot_change_is_made_neither_a_second_time_nor_past_its_anchor(tmp
         assert (started.seed, started.applied_once, started.moments_reset_steps) == (5, (ID,), ())
 
 
+@pytest.mark.full
 def test_a_free_option_is_taken_and_echoed(tmp_path: Path) -> None:
     decide(tmp_path, 0, standing=TrainingSettings(free=Free(options=("--eps=1e-6", "--micro-batch=2"))))
     train(tmp_path, "--steps", "1", *ALIKE)

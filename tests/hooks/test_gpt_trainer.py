@@ -68,7 +68,7 @@ def test_every_step_saving_and_validation_is_in_the_journal(whole: Path) -> None
     assert 0 < last.adam_variance_max < last.adam_variance_l1
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_two_ranks_train_on_the_same_data_as_one(tmp_path: Path, stage: int) -> None:
     arguments = ("--steps", "6", "--zero", str(stage))
     train(tmp_path / "one", *arguments)
@@ -78,6 +78,7 @@ def test_two_ranks_train_on_the_same_data_as_one(tmp_path: Path, stage: int) -> 
     assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-4)
 
 
+@pytest.mark.full
 def test_accumulation_changes_nothing_but_the_memory(tmp_path: Path) -> None:
     train(tmp_path / "one", "--steps", "4")
     train(tmp_path / "four", "--steps", "4", "--micro-batch", "1")
@@ -115,6 +116,7 @@ def test_overrides_take_effect_at_the_anchor_and_only_the_standing_ones_afterwar
     assert at_the_anchor.seqlen == 8
 
 
+@pytest.mark.full
 def test_a_one_shot_change_is_not_made_anywhere_but_at_its_anchor(tmp_path: Path) -> None:
     train(tmp_path, "--steps", "10", "--save-interval", "10", "--lr-decay", "100")
     (tmp_path / "state" / "overrides.json").write_text(overrides(5, seed=77))
@@ -152,7 +154,7 @@ def under_way(folder: Path, *more: str, ranks: int = 1) -> Iterator[subprocess.P
         trainer.wait(60)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_the_kill_file_ends_all_ranks_after_the_same_step(tmp_path: Path, ranks: int) -> None:
     with under_way(tmp_path, "--stop-exit-code", "0", ranks=ranks) as trainer:
         (tmp_path / "state" / "KILL").touch()
@@ -163,6 +165,7 @@ def test_the_kill_file_ends_all_ranks_after_the_same_step(tmp_path: Path, ranks:
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_sigterm_finishes_the_step_and_says_so(tmp_path: Path) -> None:
     with under_way(tmp_path, "--stop-exit-code", "7", "--save-on-stop") as trainer:
         trainer.send_signal(signal.SIGTERM)
@@ -173,6 +176,7 @@ def test_sigterm_finishes_the_step_and_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "latest").read_text() == f"global_step{told[-1].global_step}"
 
 
+@pytest.mark.full
 def test_kill_9_costs_at_most_the_last_line(tmp_path: Path) -> None:
     with under_way(tmp_path) as trainer:
         trainer.kill()
@@ -199,6 +203,7 @@ def test_data_that_can_not_be_used_is_named(tmp_path: Path, make: object, says: 
     assert data.stem in ran.stderr
 
 
+@pytest.mark.full
 def test_token_files_of_nanogpt_and_megatron_hold_the_same_tokens(tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, 500, 5000).astype(np.uint16)
     tokens.tofile(tmp_path / "nano.bin")
@@ -223,6 +228,7 @@ def test_what_only_this_machine_can_reach_is_not_announced(whole: Path) -> None:
     assert not (whole / "state" / "scrape.json").exists()
 
 
+@pytest.mark.full
 def test_metrics_are_announced_for_prometheus_as_long_as_they_are_there(tmp_path: Path) -> None:
     everywhere = ("--steps", "1000000", "--lr-decay", "100", "--metrics-address", "0.0.0.0")  # noqa: S104
     announced = tmp_path / "state" / "scrape.json"

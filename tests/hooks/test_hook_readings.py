@@ -28,7 +28,7 @@ def check(case: dict[str, Any], *, ranks: int) -> None:
 
 
 @pytest.mark.timeout(1600)  # the first launch compiles DeepSpeed's Adams
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.full) for ranks in (1, 4))])
 def test_readings_equal_the_reference_on_every_sharding(ranks: int) -> None:
     compile_adams()
     cases = lines_of("matrix.py", ranks=ranks)
@@ -37,7 +37,7 @@ def test_readings_equal_the_reference_on_every_sharding(ranks: int) -> None:
         check(case, ranks=ranks)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_readings_equal_the_reference_in_every_combination(ranks: int) -> None:

@@ -17,6 +17,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import Sample
 from tests.hooks.torchrun import lines_of
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def uneven() -> dict[str, dict[str, Any]]:

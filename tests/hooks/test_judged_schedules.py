@@ -16,6 +16,8 @@ from sentinel.judge.verdict import VerdictKind, judge_past
 from sentinel.vocabulary.sample import Sample
 from tests.hooks.scheduled import Runs, Size, diverge_all, index_of, restart_all
 
+pytestmark = pytest.mark.full
+
 ILL = ("all of it", "batch", "voc")
 LIVE = ("linear keep", "mixed", "adaptive", "batch", "all of it")
 THRESHOLDS = Thresholds(patience_steps=20)

@@ -16,6 +16,8 @@ from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample, Val
 from tests.hooks.trainer import losses, records, starts
 from trainer_hooks.megatron import MegatronHook
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted((ROOT / "examples" / "megatron").glob("*.patch"))
 

@@ -7,7 +7,10 @@ import pytest
 from tests.hooks.pipelined_lengths import FULL, LENGTHS
 from tests.hooks.torchrun import lines_of
 
-pytestmark = pytest.mark.timeout(900)  # several ranks start, on however few processors
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.timeout(900),  # several ranks start, on however few processors
+]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

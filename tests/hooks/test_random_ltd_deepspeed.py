@@ -15,6 +15,8 @@ from trainer_hooks.random_ltd import PlainTorch, RandomLtd
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.routing import DeepSpeedOp, fastest, moves_as_torch_does
 
+pytestmark = pytest.mark.full
+
 CPU = torch.device("cpu")
 
 

@@ -8,7 +8,10 @@ import pytest
 
 from tests.hooks.torchrun import lines_of
 
-pytestmark = pytest.mark.timeout(600)  # several ranks start, on however few processors
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.timeout(600),  # several ranks start, on however few processors
+]
 
 FP32, BF16 = 3e-6, 1e-3
 """Relative, of a loss after a few steps: the order of sums; half precision."""

@@ -15,7 +15,7 @@ def read_overrides(state_dir: Path) -> Overrides | None:
     path = state_dir / "overrides.json"
     try:
         return decode_overrides(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise OverridesError(f"{path}: {error.strerror}") from error

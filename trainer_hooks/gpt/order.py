@@ -7,7 +7,7 @@ samples themselves, wherever a later order puts them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -17,21 +17,34 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.training_settings import SkippedRange
 
-__all__ = ["DataOrder", "Reseed"]
+__all__ = ["DataOrder", "Draw", "Reseed"]
 
 Reseed = tuple[int, int]
 """(consumed_samples at which it took effect, seed)."""
+
+Draw = Callable[[int, int, int], NDArray[np.int64]]
+"""(samples, seed, epoch) -> the order of a whole epoch that is drawn with that seed."""
+
+
+def shuffled(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The reference trainer's."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
 class DataOrder:
     """Which sample stands at which position of the run."""
 
     def __init__(
-        self, samples: int, seed: int, reseeds: Sequence[Reseed] = (), skipped: Sequence[SkippedRange] = ()
+        self,
+        samples: int,
+        seed: int,
+        reseeds: Sequence[Reseed] = (),
+        skipped: Sequence[SkippedRange] = (),
+        draw: Draw = shuffled,
     ) -> None:
         if samples < 1:
             raise DataError("there is no whole training sample")
-        self._samples = samples
+        self._samples, self._draw = samples, draw
         self.reseeds: tuple[Reseed, ...] = ((0, seed),) if not reseeds else tuple((int(p), int(s)) for p, s in reseeds)
         """The seeds so far, from which position on; travels in the checkpoint's client state."""
         self.skipped: tuple[SkippedRange, ...] = tuple(skipped)
@@ -66,9 +79,18 @@ class DataOrder:
         """The position of the next sample that is not left out."""
         return self.take(position, 1)[1] - 1
 
+    def after(self, count: int) -> int:
+        """The position after the first `count` samples of the run that are not left out."""
+        if not self.skipped:
+            return count
+        epoch = 0
+        while count > (here := len(self._kept_from(epoch, 0, self._samples))):
+            count, epoch = count - here, epoch + 1
+        return epoch * self._samples + (int(self._kept_from(epoch, 0, count)[-1]) + 1 if count else 0)
+
     def at(self, positions: Sequence[int]) -> NDArray[np.int64]:
         """The sample numbers at these positions, left out or not. A later reseed does not change what was consumed."""
-        numbers = [_order(self._samples, p // self._samples, self.reseeds)[p % self._samples] for p in positions]
+        numbers = [self._order(p // self._samples)[p % self._samples] for p in positions]
         return np.array(numbers, dtype=np.int64)
 
     def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
@@ -101,7 +123,7 @@ class DataOrder:
         while True:
             epoch, offset = divmod(position, self._samples)
             taken = self._kept_from(epoch, offset, count)
-            parts.append(_order(self._samples, epoch, self.reseeds)[taken])
+            parts.append(self._order(epoch)[taken])
             count -= len(taken)
             if not count:
                 return np.concatenate(parts), epoch * self._samples + int(taken[-1]) + 1
@@ -113,21 +135,24 @@ class DataOrder:
         ranges = tuple(r for r in self.skipped if r.begin < end and r.end > begin)
         if not ranges:
             return np.arange(offset, min(offset + count, self._samples))
-        kept = _offsets_kept(self._samples, epoch, self.reseeds, ranges)
+        kept = _offsets_kept(self._samples, epoch, self.reseeds, ranges, self._draw)
         return kept[np.searchsorted(kept, offset) :][:count]
 
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        return _order(self._samples, epoch, self.reseeds, self._draw)
 
-def _order(samples: int, epoch: int, reseeds: tuple[Reseed, ...]) -> NDArray[np.int64]:
+
+def _order(samples: int, epoch: int, reseeds: tuple[Reseed, ...], draw: Draw) -> NDArray[np.int64]:
     """The epoch's sample numbers, as the reseeds order them."""
     begin, end = epoch * samples, (epoch + 1) * samples
     before = [r for r in reseeds if r[0] <= begin]
     within = [(at - begin, seed) for at, seed in reseeds if begin < at < end]
-    return _permuted(samples, epoch, before[-1][1], tuple(within))
+    return _permuted(samples, epoch, before[-1][1], tuple(within), draw)
 
 
 @lru_cache(maxsize=2)
-def _permuted(samples: int, epoch: int, seed: int, reseeds: tuple[Reseed, ...]) -> NDArray[np.int64]:
-    order = np.random.default_rng([seed, epoch]).permutation(samples)
+def _permuted(samples: int, epoch: int, seed: int, reseeds: tuple[Reseed, ...], draw: Draw) -> NDArray[np.int64]:
+    order = draw(samples, seed, epoch)
     for at, new in reseeds:
         order[at:] = np.random.default_rng([new, epoch, at]).permutation(order[at:])
     return order
@@ -135,10 +160,10 @@ def _permuted(samples: int, epoch: int, seed: int, reseeds: tuple[Reseed, ...]) 
 
 @lru_cache(maxsize=2)
 def _offsets_kept(
-    samples: int, epoch: int, reseeds: tuple[Reseed, ...], skipped: tuple[SkippedRange, ...]
+    samples: int, epoch: int, reseeds: tuple[Reseed, ...], skipped: tuple[SkippedRange, ...], draw: Draw
 ) -> NDArray[np.int64]:
     left_out = np.zeros(samples, dtype=bool)  # by sample number
     for part in skipped:
         begin, end = max(part.begin - epoch * samples, 0), min(part.end - epoch * samples, samples)
-        left_out[_order(samples, epoch, part.reseeds or reseeds)[begin:end]] = True
-    return np.flatnonzero(~left_out[_order(samples, epoch, reseeds)])
+        left_out[_order(samples, epoch, part.reseeds or reseeds, draw)[begin:end]] = True
+    return np.flatnonzero(~left_out[_order(samples, epoch, reseeds, draw)])

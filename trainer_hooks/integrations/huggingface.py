@@ -11,16 +11,21 @@ the engine that accelerate made, and counts samples and tokens where the engine'
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 from transformers import TrainerCallback
 
-from sentinel.vocabulary.loss_ratio import LossMinimum
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Overrides
 from trainer_hooks.errors import Guard, exit_reason
-from trainer_hooks.hook import Hook, Position, attach
+from trainer_hooks.hook import Hook, Position, attach, state_folder
+from trainer_hooks.integrations.huggingface_applied import Applied
+from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
+from trainer_hooks.integrations.huggingface_progress import Progress
 
 __all__ = ["StabilityCallback"]
 
@@ -30,34 +35,13 @@ save raises KeyError after a checkpoint without the callback, and restore_callba
 callback anew from JSON, which a trainer is not."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Fed:
-    """What the model was trained on, over all ranks: by the batches' shapes, padding included, without a sync.
-
-    Each of the data-parallel `ranks` counts as much as this one. `samples` and `tokens` are of the whole run, None if
-    an earlier part was not counted; `step_samples` and `seqlen` (of the longest micro-batch) of the step under way.
-    """
-
-    ranks: int
-    samples: int | None
-    tokens: int | None
-    step_samples: int = 0
-    seqlen: int | None = None
-
-    def micro_batch(self, samples: int, seqlen: int) -> None:
-        """One micro-batch goes into the model on this rank."""
-        whole = samples * self.ranks
-        self.step_samples += whole
-        self.seqlen = max(seqlen, self.seqlen or 0)
-        if self.samples is not None:
-            self.samples += whole
-        if self.tokens is not None:
-            self.tokens += whole * seqlen
-
-
 class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers is no requirement of ours: Any to mypy
-    """One sample per optimizer step to the metrics journal and to /metrics, and word of starts, saves and evaluations.
-    Added to the trainer on every rank. Nothing that goes wrong in it reaches the training loop."""
+    """One sample per optimizer step to the metrics journal and to /metrics, word of starts, saves and evaluations; and
+    what overrides.json decides is applied. Added to the trainer on every rank.
+
+    Nothing that goes wrong in it reaches the training loop, with one exception: a start with a decided change that it
+    does not know or can't apply ends with an OverridesError before the first step.
+    """
 
     def __init__(
         self,
@@ -71,9 +55,9 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """`attach_options` go to `attach` (state_dir, run, address, port, mpu, …).
 
         `validation_metric` is the metric of evaluate() that counts as the run's validation loss: with several sets that
-        of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length that it is measured at, in tokens;
-        None where that is not known. `applies` names the keys of overrides.json that the training script itself reads
-        and applies, such as "free": the callback applies none.
+        of a set that stays the same, `eval_wiki_loss`. `full_seqlen` is the length of the training samples and of that
+        set, in tokens; None where that is not known. `applies` names the keys of overrides.json that the training
+        script itself reads and applies, such as "free", beside those that the callback applies.
         """
         self.hook: Hook | None = None
         """From the beginning of a training to its end."""
@@ -81,121 +65,160 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._trainer = trainer
         self._validation_metric = validation_metric
         self._full_seqlen = full_seqlen
+        self._by_script = tuple(applies)
         trainers_name = "Hugging Face's Trainer (StabilityCallback)"
-        self._attach_options = {"applies": tuple(applies), "trainer": trainers_name, **attach_options}
-        self._fed = Fed(ranks=1, samples=0, tokens=0)
+        self._attach_options = {"trainer": trainers_name, **attach_options}
+        self._folder = Path()
+        self._applied: Applied | None = None
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook
+        self._agree_on_kill = self._killed = False
 
     @property
     def errors(self) -> int:
         """Errors that were caught and kept from the training loop."""
         return self._guard.errors
 
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """The engine is made and the checkpoint loaded: attaches, and reports what the attempt runs with."""
+    def on_train_begin(self, args: Any, state: Any, _control: Any, train_dataloader: Any = None, **_: Any) -> None:
+        """The engine is made and the checkpoint loaded: applies what was decided, attaches, and reports what the
+        attempt runs with. OverridesError where a decided change can't be applied."""
         with self._guard("attach"):
             self._end("error: training began anew")  # Trainer does so with a smaller batch after an out-of-memory
-            engine = self._trainer.model_wrapped
-            if not isinstance(engine, deepspeed.DeepSpeedEngine):
-                raise TypeError(
-                    f"Trainer runs a {type(engine).__name__}, not a DeepSpeed engine: deepspeed=… is not set"
-                )
-            self._begin(engine, args, state)
+        self._folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
+        engine, decided = self._trainer.model_wrapped, agreed_overrides(self._folder)
+        if not isinstance(engine, deepspeed.DeepSpeedEngine):
+            self._refuse_to_attach(engine, decided)
+            return
+        with self._guard("attach") if decided is None else _refusing():
+            self._applied = self._apply(state, train_dataloader, decided)
+        with self._guard("attach"):
+            if self._applied is not None:
+                self._begin(engine, args, state, self._applied)
+        with self._guard("agree with the other ranks"):  # one that does not ask for the file would be waited for
+            self._agree_on_kill = not largest_of_ranks(int(self.hook is None), engine.device)
 
-    def on_step_begin(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
         with self._guard("look before the step"):
-            self._fed.step_samples, self._fed.seqlen = 0, None
+            if self._applied is not None:
+                self._applied.begin_step(state.global_step + 1)
 
-    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """After the update and before a save: leaves word for a restart in what becomes trainer_state.json."""
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """After the update, before Trainer's scheduler steps."""
+        with self._guard("give the scheduler its learning rate back"):
+            if self._applied is not None:
+                self._applied.update_made()
+
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After the update and before a save: leaves word for a restart in what becomes trainer_state.json; ends the
+        training where a person asks for it by the file KILL in the state folder."""
         with self._guard("leave word for a restart"):
-            if self.hook is not None:
-                state.stateful_callbacks[_KEY] = {
-                    "attempt": self.hook.attempt,
-                    "consumed_samples": self._fed.samples,
-                    "consumed_tokens": self._fed.tokens,
-                    "loss_minimum": [list(pair) for pair in self.hook.loss_minimum.state()],
-                }
+            if self._applied is not None:
+                progress = self._applied.progress
+                if self.hook is not None:
+                    progress.attempt, progress.loss_minimum = self.hook.attempt, self.hook.loss_minimum
+                self._applied.note(int(state.global_step))
+                state.stateful_callbacks[_KEY] = progress.to_json()
+        with self._guard("look for the file KILL"):
+            if self._agree_on_kill:
+                there = int(state.is_world_process_zero and (self._folder / "KILL").exists())
+                self._killed = bool(largest_of_ranks(there, self._trainer.model_wrapped.device))
+                control.should_training_stop = control.should_training_stop or self._killed
 
     def on_evaluate(
-        self, _args: Any, _state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
+        self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
         """Reports the validation loss, where evaluate() measured the metric that counts as it."""
         with self._guard("report the validation"):
             loss = (metrics or {}).get(self._validation_metric)
-            if self.hook is not None and loss is not None:
+            if self.hook is not None and self._applied is not None and loss is not None:
                 self.hook.validation(float(loss), self._full_seqlen)
+                self._applied.validated(float(loss), int(state.global_step))
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Reports the checkpoint: DeepSpeed's part is whole on every rank, other ranks may yet write an rng_state."""
         with self._guard("report the checkpoint"):
-            if self.hook is not None and not args.save_only_model:  # weights alone are nothing to go on from
+            applied = self._applied
+            if self.hook is not None and applied is not None and not args.save_only_model:  # weights alone: no resume
+                samples, tokens = applied.consumed_samples(int(state.global_step)), applied.fed.tokens
                 tag = f"checkpoint-{state.global_step}"
-                fed = self._fed
-                self.hook.checkpoint_saved(tag, consumed_samples=fed.samples, consumed_tokens=fed.tokens)
+                self.hook.checkpoint_saved(tag, consumed_samples=samples, consumed_tokens=tokens)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Reports the end of train(), planned or by a callback. An error ends the process instead: see `_at_exit`."""
         with self._guard("report the end"):
             at, planned = int(state.global_step), int(state.max_steps)
-            self._end("finished" if at >= planned else f"stopped: at step {at} of {planned}")
+            stopped = "kill_file" if self._killed else f"stopped: at step {at} of {planned}"
+            self._end("finished" if at >= planned else stopped)
 
-    def _begin(self, engine: Any, args: Any, state: Any) -> None:
-        before: dict[str, Any] = {}
-        resumed = int(state.global_step) or None
-        with self._guard("read what an earlier attempt left"):
-            before = _left_behind(state)
-        self._fed = Fed(
-            ranks=int(engine.dp_world_size),
-            samples=before.get("consumed_samples") if resumed else 0,
-            tokens=before.get("consumed_tokens") if resumed else 0,
+    def _refuse_to_attach(self, engine: Any, decided: Overrides | None) -> None:
+        why = f"Trainer runs a {type(engine).__name__}, not a DeepSpeed engine: deepspeed=… is not set"
+        if decided is not None:
+            raise OverridesError(f"overrides.json can't be applied: {why}")
+        with self._guard("attach"):
+            raise TypeError(why)
+
+    def _apply(self, state: Any, loader: Any, decided: Overrides | None) -> Applied:
+        progress = Progress()
+        with self._guard("read what an earlier attempt left") if decided is None else _refusing():
+            progress = Progress.of((state.stateful_callbacks or {}).get(_KEY) if state.global_step else None)
+        return Applied(
+            self._trainer,
+            loader,
+            decided,
+            progress,
+            by_script=self._by_script,
+            full_seqlen=self._full_seqlen,
+            guard=self._guard,
         )
+
+    def _begin(self, engine: Any, args: Any, state: Any, applied: Applied) -> None:
         self.hook = attach(
             engine,
             position=self._position,
-            loss_minimum=before.get("loss_minimum"),
+            loss_minimum=applied.progress.loss_minimum,
+            applies=applied.applies,
             **self._attach_options,
         )
+        self._killed, self._lr_warmup_steps = False, None
         self._guard.outer = self.hook.guard  # counted in sentinel_hook_errors_total
         atexit.register(self._at_exit)
         with self._guard("count what is fed"):
             self._watching = engine.register_forward_pre_hook(self._forward, with_kwargs=True)
         with self._guard("report the start"):
-            if engine.lr_scheduler is None:  # else the schedule is DeepSpeed's own, and not of Trainer's arguments
+            if applied.schedule is not None:
+                self._lr_warmup_steps = applied.schedule.warmup if applied.schedule.unit == "steps" else None
+            elif engine.lr_scheduler is None:  # else the schedule is DeepSpeed's own, and not of Trainer's arguments
                 self._lr_warmup_steps = int(args.get_warmup_steps(state.max_steps)) or None
             by_steps = str(getattr(args.save_strategy, "value", args.save_strategy)) == "steps"
             self.hook.run_started(
-                parent_attempt=before.get("attempt"),
-                resumed_from=resumed,
-                seed=int(args.seed if args.data_seed is None else args.data_seed),
-                first_sample_index=None if resumed and args.ignore_data_skip else self._fed.samples,
-                consumed_tokens=self._fed.tokens,
-                lr=float(engine.optimizer.param_groups[0]["lr"]),
-                full_seqlen=self._full_seqlen,
+                parent_attempt=applied.progress.attempt,
+                resumed_from=int(state.global_step) or None,
                 total_steps=int(state.max_steps),
                 checkpoint_interval_steps=int(state.save_steps) if by_steps else None,
                 settings=args.to_sanitized_dict(),
+                **applied.facts(),
             )
 
     def _forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Torch's forward pre-hook of the engine, which no compilation of the model takes in."""
         with self._guard("count what is fed"):
-            if module.module.training:
+            if module.module.training and self._applied is not None:
                 name = getattr(module.module, "main_input_name", "input_ids")
                 shape = (kwargs[name] if name in kwargs else args[0]).shape  # (B, T)
-                self._fed.micro_batch(shape[0], shape[1])
+                self._applied.fed.micro_batch(shape[0], shape[1])
 
     def _position(self) -> Position:
-        """For the hook: where the step that was just made stands."""
-        fed = self._fed
+        """For the hook: where the step that was just made stands, which Trainer has not counted yet."""
+        applied, step = self._applied, int(self._trainer.state.global_step) + 1
+        if applied is None:
+            return Position()
         return Position(
-            consumed_samples=fed.samples,
-            consumed_tokens=fed.tokens,
-            seqlen=fed.seqlen,
-            lr_warmup_steps=self._lr_warmup_steps,
-            global_batch_samples=fed.step_samples or None,
+            consumed_samples=applied.consumed_samples(step),
+            consumed_tokens=applied.fed.tokens,
+            seqlen=applied.seqlen(step),
+            lr_warmup_steps=self._lr_warmup_steps or None,
+            global_batch_samples=applied.fed.step_samples or None,
         )
 
     def _at_exit(self) -> None:
@@ -205,23 +228,24 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def _end(self, reason: str) -> None:
         hook, self.hook, self._guard.outer = self.hook, None, None
-        if hook is None:
-            return
-        atexit.unregister(self._at_exit)
+        applied, self._applied = self._applied, None
+        with self._guard("leave the trainer as it was"):
+            if applied is not None:
+                applied.close()
         if self._watching is not None:
             self._watching.remove()
             self._watching = None
-        hook.close(reason)
+        if hook is not None:
+            atexit.unregister(self._at_exit)
+            hook.close(reason)
 
 
-def _left_behind(state: Any) -> dict[str, Any]:
-    """What `on_step_end` of an earlier attempt left in the checkpoint's trainer_state.json; empty where nothing is."""
-    left = (state.stateful_callbacks or {}).get(_KEY) if state.global_step else None
-    if left is None:
-        return {}
-    counts = {name: left.get(name) for name in ("attempt", "consumed_samples", "consumed_tokens")}
-    for name, count in counts.items():
-        if count is not None and not isinstance(count, int):
-            raise ValueError(f"{name} in trainer_state.json should be a whole number, not {count!r}")
-    minima = [(seqlen, float(loss)) for seqlen, loss in left["loss_minimum"]]
-    return {**counts, "loss_minimum": LossMinimum.load(minima)}
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Whatever goes wrong where something is decided ends the start, as an OverridesError."""
+    try:
+        yield
+    except OverridesError:
+        raise
+    except Exception as error:
+        raise OverridesError(f"overrides.json can't be applied: {type(error).__name__}: {error}") from error

@@ -43,7 +43,7 @@ class Looks:
         self._seen: dict[str, tuple[tuple[int, int], _Seen]] = {}  # by tag, with the folder's inode and mtime
 
     def problems(self, found: Sequence[Named]) -> dict[str, str | None]:
-        """Tag -> why it is not complete, as a sentence; None where nothing speaks against it."""
+        """Tag -> why it is not complete, as a sentence; None where no fault was found."""
         budget = _ENTRIES_PER_LOOK
         listed: dict[str, _Seen] = {}
         likeness: dict[Layout, tuple[str, ...]] = {}

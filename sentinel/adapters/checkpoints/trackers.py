@@ -1,4 +1,4 @@
-"""The small files beside the checkpoints that name the one to resume from: `latest` and its kin."""
+"""The small files beside the checkpoints that name the one to resume from: DeepSpeed's `latest`, Megatron's number."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class Examined:
     """What was found out about one checkpoint."""
 
     complete: bool  # everything is there that should be, by name and by not being empty
-    problem: str | None  # the first thing that speaks against it, as a sentence
-    files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and nothing speaks against it
+    problem: str | None  # the first fault found, as a sentence
+    files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and no fault was found
 
 
 def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:

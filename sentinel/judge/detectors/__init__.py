@@ -6,13 +6,13 @@ from sentinel.judge.detectors.bad_resume import BadResume
 from sentinel.judge.detectors.detector import Detector
 from sentinel.judge.detectors.immediate_divergence import ImmediateDivergence
 from sentinel.judge.detectors.leading_signals import LeadingSignals
-from sentinel.judge.detectors.left_band import LeftBand
 from sentinel.judge.detectors.loss_drop import LossDrop
 from sentinel.judge.detectors.not_finite import NotFinite
 from sentinel.judge.detectors.plateau import Plateau
 from sentinel.judge.detectors.rising_at_end import RisingAtEnd
 from sentinel.judge.detectors.skipped_updates import SkippedUpdates
 from sentinel.judge.detectors.slow_climb import SlowClimb
+from sentinel.judge.detectors.spike_or_divergence import LeftBand
 from sentinel.judge.detectors.zero_loss import ZeroLoss
 
 # In the order in which they get a sample. One that excludes it (no update, no number) keeps it from those after it.

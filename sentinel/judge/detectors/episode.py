@@ -11,7 +11,7 @@ from sentinel.judge.thresholds import Thresholds
 
 _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
 _SIGNIFICANT = 6.0  # Standard errors that a loss must stand above its level: as many as the deviations of a band
-_SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: where noise wanders, six may never come
+_SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: wandering noise may never reach six
 _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sentinel.vocabulary.codec import Described, read
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.pacing.seqlen_fixed import ByRoot, check_stages, staged
+from sentinel.vocabulary.pacing.slw_formulas import ByRoot, check_stages, staged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from sentinel.vocabulary.pacing.seqlen import SeqlenSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LrSchedule(Described):
-    """Linear warmup from an anchor, times a cosine decay that begins where the run's first warmup ends.
+    """Linear warmup from an anchor, times a cosine (or linear) decay that begins where the run's first warmup ends.
 
     lr(x) = peak * min(1, (x - a) / W) * decay(y), where decay is 1 up to `decay_start` and falls from there to
     minimum / peak at `decay_end` along half a cosine. x, a and W count `unit`s, y and both ends `decay_unit`s: beside
@@ -35,11 +35,14 @@ class LrSchedule(Described):
     anchor: int = 0  # a, in `unit`s: where the warmup counts from
     unit: str = "steps"  # "steps", "tokens", or "samples", as Megatron's scheduler counts
     decay_unit: str | None = None  # The same for the decay; None is `unit`, and is left out of JSON
+    decay_shape: str | None = None  # "linear", as Hugging Face's Trainer by default; None is half a cosine, not in JSON
 
     def __post_init__(self) -> None:
         for unit in (self.unit, self.decay_unit or self.unit):
             if unit not in ("steps", "samples", "tokens"):
                 raise ConfigError(f'an LR schedule counts in "steps", "samples" or "tokens", not {unit!r}')
+        if self.decay_shape not in (None, "linear"):
+            raise ConfigError(f'an LR decays along half a cosine, or "linear", not {self.decay_shape!r}')
         if not (0 <= self.minimum <= self.peak and math.isfinite(self.peak)):
             raise ConfigError(f"lr minimum {self.minimum} should lie between 0 and the peak {self.peak}")
         if self.warmup < 0 or self.decay_end < 0:
@@ -66,14 +69,13 @@ class LrSchedule(Described):
             return 1.0
         progress = min(1.0, (position - self.decay_start) / max(self.decay_end - self.decay_start, 1))
         floor = self.minimum / self.peak
+        if self.decay_shape == "linear":
+            return floor + (1 - floor) * (1 - progress)
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, as journals have held them since before there was a decay unit of its own."""
-        found = Described.to_json(self)
-        if self.decay_unit is None:
-            del found["decay_unit"]
-        return found
+        """Its fields, as journals have held them since before there was a decay unit or shape of its own."""
+        return {name: value for name, value in Described.to_json(self).items() if value is not None}
 
     @property
     def warmup_end(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing.data_efficiency import DifficultySchedule, RandomLtdSchedule
 from sentinel.vocabulary.pacing.lr_and_batch import LrSchedule
-from sentinel.vocabulary.pacing.seqlen_fixed import FixedLinear
+from sentinel.vocabulary.pacing.slw_formulas import FixedLinear
 
 _GPT_STEPS = 286_102
 _GPT_CURRICULUM = 110_000 / _GPT_STEPS

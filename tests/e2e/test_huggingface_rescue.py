@@ -1,0 +1,108 @@
+"""A Llama that diverges by itself on Hugging Face's Trainer and DeepSpeed, rescued by `sentinel watch` in mode act."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.local import LocalJobs
+from sentinel.plan.incident import Incident
+from sentinel.plan.incident_events import fold
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
+from tests.adapters.pagers import free_port
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "hooks" / "rescued_llama.py"
+CONFIGURATION = """\
+[run]
+name = "llama"
+checkpoints = "checkpoints"
+state_dir = "state"
+
+[launcher]
+command = {command}
+
+[watch]
+poll_interval_s = 0.3
+
+[policy]
+mode = "act"
+margin_steps = 10
+hold_steps = 60
+confirm_within_s = 200
+
+[[policy.ladder]]
+name = "earlier + reseed + LR / 8"
+hypothesis = "this model does not bear this learning rate"
+target = "before_risky_window"
+reseed = true
+lr_factor = 0.125
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "state").mkdir()
+    command = [sys.executable, str(PROGRAM), str(tmp_path)]
+    (tmp_path / "llama.toml").write_text(CONFIGURATION.format(command=dump_json(command)))
+    for name, value in {
+        "OMP_NUM_THREADS": "1",
+        "MASTER_PORT": str(free_port()),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }.items():
+        monkeypatch.setenv(name, value)
+    yield tmp_path
+    LocalJobs(tmp_path / "state").stop(grace_s=20)
+
+
+def watched(folder: Path, within_s: float = 400.0) -> tuple[str, Incident]:
+    """From the first step to the end of the watch."""
+    state = folder / "state"
+    command = tomllib.loads((folder / "llama.toml").read_text())["launcher"]["command"]
+    jobs = LocalJobs(state)
+    jobs.start(command, cwd=folder, extra_env={}, log_path=state / "job.log")
+    line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "llama.toml")]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=within_s, check=False)
+    jobs.stop(grace_s=20)
+    told = ran.stdout + ran.stderr
+    assert ran.returncode == 0, f"{told[-3000:]}\n{(state / 'job.log').read_text()[-2000:]}"
+    (incident,) = fold(IncidentLog(state / "incidents.jsonl").read())
+    return told, incident
+
+
+@pytest.mark.timeout(600)
+def test_a_llama_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_lr_and_recovers(run: Path) -> None:
+    _, incident = watched(run)
+    events: list[dict[str, Any]] = [dict(e) for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
+    assert [e["event"] for e in events if e["event"] in ("proved", "not_verified", "not_proved")] == ["proved"]
+    assert incident.status == "closed"
+    records = list(Journals(run / "state").poll())
+    first, second = (r for r in records if isinstance(r, RunStarted))
+    target = next(e for e in events if e["event"] == "proved")
+    assert {check["what"]: check["answer"] for check in target["checks"] if check["changed"]}.keys() >= {
+        "seed",
+        "lr_schedule",
+        "lr of the first step",
+        "lr of the first steps",
+    }
+    assert {check["answer"] for check in target["checks"]} == {"confirmed"}
+    assert second.rollback == incident.rollbacks[0].id
+    assert second.lr_schedule is not None
+    assert second.lr_schedule["peak"] == first.lr_schedule["peak"] / 8  # type: ignore[index]
+    assert second.resumed_from is not None
+    assert second.resumed_from in range(10, 60, 10)  # Trainer takes the newest folder, and the newer ones are away
+    last = [r for r in records if isinstance(r, Sample) and r.attempt == second.attempt][-1]
+    assert [r.reason for r in records if isinstance(r, RunFinished)][-1] == "finished"
+    assert last.loss < 2.6
+    moved = {path.name for path in (run / "checkpoints").rglob("checkpoint-*") if path.parent != run / "checkpoints"}
+    assert f"checkpoint-{second.resumed_from + 10}" in moved

@@ -1,0 +1,168 @@
+"""What was decided for a start of Hugging Face's Trainer, applied; and where the training stands under it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Free, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import FixedLinear, SeqlenSchedule
+from trainer_hooks.errors import Guard
+from trainer_hooks.integrations.huggingface_changes import (
+    apply_once,
+    due,
+    impose,
+    largest_of_ranks,
+    refuse,
+    what_applies,
+)
+from trainer_hooks.integrations.huggingface_lengths import Lengths, why_not_shortened
+from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
+from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
+from trainer_hooks.integrations.huggingface_progress import Fed, Progress
+
+__all__ = ["Applied"]
+
+
+class Applied:
+    """Made after the checkpoint is loaded, before the first step; on every rank."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        loader: Any,
+        decided: Overrides | None,
+        progress: Progress,
+        *,
+        by_script: tuple[str, ...],
+        full_seqlen: int | None,
+        guard: Guard,
+    ) -> None:
+        """OverridesError where a decided change can't be applied. `by_script`: keys that the script itself applies."""
+        self._trainer, self._engine = trainer, trainer.model_wrapped
+        self._decided, self.progress, self._by_script = decided, progress, by_script
+        self._standing = standing = decided.standing if decided is not None else TrainingSettings()
+        step = int(trainer.state.global_step)
+        self.fed = Fed(
+            ranks=int(self._engine.dp_world_size),
+            samples=progress.consumed_samples if step else 0,
+            tokens=progress.consumed_tokens if step else 0,
+        )
+        why = {"seqlen": why_not_shortened(trainer, self._engine.module), "seed": why_not_ordered(trainer, loader)}
+        why["skip_samples"] = why["seed"]
+        own = what_applies(self._engine, ordered=why["seed"] is None, shortened=why["seqlen"] is None)
+        self.applies = (*own, *(key for key in by_script if key not in own))
+        """The keys of overrides.json that are applied at a start, here or by the script."""
+        once = due(decided, progress, step)
+        if decided is not None:
+            refuse(decided, once, self.applies, why)
+            impose(self._engine, decided)
+        self._order: TrainOrder | None = None
+        if why["seed"] is None:
+            new = [r for r in standing.skipped or () if r not in progress.skipped]
+            self._order = TrainOrder(trainer, loader, progress.reseeds, (*progress.skipped, *new))
+        if once is not None:
+            apply_once(once, self._engine, self._order, progress, step)
+        self._lr = self._decided_lr() if "lr" in own else None
+        self._lengths: Lengths | None = None
+        if (seqlen := standing.seqlen) is not None and "seqlen" in own:
+            if full_seqlen not in (None, seqlen.full):
+                raise OverridesError(f"overrides.json: seqlen goes to {seqlen.full}, and full_seqlen is {full_seqlen}")
+            self._lengths = Lengths(trainer, guard, seqlen, progress.lengths)
+        self._full_seqlen = full_seqlen
+        self.schedule = self._lr.schedule if self._lr else schedule_of(trainer, self._engine, trainer.state.max_steps)
+        """Of the learning rate; None where it is no formula."""
+
+    def close(self) -> None:
+        """Takes back what was put into the trainer."""
+        for part in (self._order, self._lr, self._lengths):
+            if part is not None:
+                part.close()
+
+    def begin_step(self, step: int) -> None:
+        """Before the first micro-batch of the update that makes `step`."""
+        self.fed.step_samples, self.fed.seqlen = 0, None
+        if self._lr is not None:
+            self._lr.begin(step=step, **self._counted(step - 1))
+
+    def update_made(self) -> None:
+        """After the update, before Trainer's scheduler steps."""
+        if self._lr is not None:
+            self._lr.made()
+
+    def validated(self, loss: float, step: int) -> None:
+        """For a schedule of lengths that follows the validations."""
+        if self._lengths is not None:
+            self._lengths.validated(math.exp(min(loss, 700.0)), step)
+
+    def consumed_samples(self, step: int) -> int | None:
+        """After that step: where the order of the data stands, else what the model was fed."""
+        return self.fed.samples if self._order is None else self._order.position(step)
+
+    def seqlen(self, step: int) -> int | None:
+        """Tokens per sample of the step that was fed: the warmup's length while there is one, where no batch was longer
+        (padded to its own longest sample one may be shorter), else what was seen."""
+        if self._lengths is None or (length := self._lengths.length(step)) == self._lengths.schedule.full:
+            return self.fed.seqlen
+        return max(length, self.fed.seqlen or 0)
+
+    def note(self, step: int) -> None:
+        """Puts where all of it stands into what a checkpoint holds."""
+        progress = self.progress
+        progress.consumed_samples, progress.consumed_tokens = self.consumed_samples(step), self.fed.tokens
+        if self._order is not None and self._order.decided:
+            progress.reseeds, progress.skipped = self._order.order.reseeds, self._order.order.skipped
+        progress.lengths = self._lengths.state() if self._lengths is not None else None
+
+    def facts(self) -> dict[str, Any]:
+        """{field of RunStarted: value}, of what is applied and what it is applied to."""
+        args, state, decided, full = self._trainer.args, self._trainer.state, self._decided, self._full_seqlen
+        step, order = int(state.global_step), self._order.order if self._order is not None else None
+        lengths: SeqlenSchedule | None = FixedLinear(start=full, full=full, total_steps=0) if full else None
+        first = full
+        if self._lengths is not None:
+            lengths, first = self._lengths.schedule, self._lengths.length(step + 1)
+        found: dict[str, Any] = {
+            "incident": decided.incident if decided is not None else None,
+            "rollback": decided.rollback if decided is not None else None,
+            "applied_once": self.progress.applied_once,
+            "moments_reset_steps": self.progress.moments_reset_steps,
+            "seed": int(args.seed if args.data_seed is None else args.data_seed),
+            "first_sample_index": None if step and args.ignore_data_skip else self.fed.samples,
+            "consumed_tokens": self.fed.tokens,
+            "lr": float(self._engine.optimizer.param_groups[0]["lr"]),
+            "lr_schedule": self.schedule.to_json() if self.schedule is not None else None,
+            "full_seqlen": lengths.full if lengths is not None else None,
+            "seqlen": first,
+            "seqlen_schedule": lengths.to_json() if lengths is not None else None,
+            "seqlen_shortening": "truncate" if lengths is not None else None,
+        }
+        if order is not None and self._order is not None:
+            found |= {
+                "seed": order.seed,
+                "first_sample_index": order.first(self._order.position(step)),
+                "skipped_samples": order.skipped_samples,
+                "skipped_ranges": tuple(part.to_json() for part in order.skipped),
+            }
+        if self._lr is not None:
+            found["lr"] = self._lr.schedule.lr(step=step + 1, **self._counted(step))
+        if "free" in self._by_script:
+            found["free"] = (self._standing.free or Free()).to_json()
+        return found
+
+    def _decided_lr(self) -> DecidedLr | None:
+        lr = self._standing.lr
+        if lr is None:
+            return None
+        if self.fed.tokens is None and "tokens" in (lr.unit, lr.decay_unit):
+            raise OverridesError("overrides.json: lr counts tokens, and those of the run so far are not known")
+        return DecidedLr(self._trainer, self._engine, lr)
+
+    def _counted(self, step: int) -> Mapping[str, int]:
+        """After that step, the same on all ranks, whose batches may differ in length."""
+        tokens = self.fed.tokens or 0
+        if self._lr is not None and "tokens" in (self._lr.schedule.unit, self._lr.schedule.decay_unit):
+            tokens = largest_of_ranks(tokens, self._engine.device)
+        return {"consumed_samples": self.consumed_samples(step) or 0, "consumed_tokens": tokens}
