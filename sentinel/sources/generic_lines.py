@@ -172,6 +172,7 @@ class Generic(Decoder):
         self._from_zero = False
         self._epochs = _Epochs()
         self._kinds = StepKinds()
+        self._kind = Kind(False, 0, "", "")  # of the line before
         self._columns: dict[str, re.Pattern[str]] = {}
         self._loss = ""  # the name of the loss that is asked for
         self._looks = 0
@@ -215,7 +216,10 @@ class Generic(Decoder):
         if loss is None or (valid is not None and "train loss" in rest and "time" not in rest):
             return self._evaluated(counted, head, valid)  # nanoGPT's estimates are both over many batches
         beside = () if valid is None else self._evaluated(counted, head, valid) or ()
-        if not self._kinds.take(Kind(valid is not None, loss.rank, counted.word, loss.name), counted.step):
+        kind = (valid is not None, loss.rank, counted.word, loss.name)
+        if kind != self._kind:
+            self._kind = Kind(*kind)
+        if not self._kinds.take(self._kind, counted.step):
             return beside
         reading = self._reading(counted, head, rest, loss.text)
         if not counted.redrawn:

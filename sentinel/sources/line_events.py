@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,10 +149,10 @@ def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] | None 
     """
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
+    if names:
+        pairs = _renamed(pairs, names)
     for name, value in pairs:
         known = _names[name] if name in _names else _known(name)
-        if names:
-            known = _asked(name, known, names)
         if known is None:
             continue
         ours, rank, read = known
@@ -172,11 +172,14 @@ _names: dict[str, Known | None] = {}  # of those that were met; a dict is faster
 _MOST_NAMES, _LONGEST_NAME = 4096, 100
 
 
-def _asked(name: str, known: Known | None, names: Mapping[str, str]) -> Known | None:
-    """The meaning of a name where the user has named some: theirs alone for those fields."""
-    if name in names:
-        return names[name], -1, _READ_BY.get(names[name], number)
-    return None if known is not None and known[0] in names.values() else known
+def _renamed(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """The user's names as sentinel's, without other names of the same fields."""
+    for name, value in pairs:
+        known = _known(name)
+        if name in names:
+            yield names[name], value
+        elif known is None or known[0] not in names.values():
+            yield name, value
 
 
 def _known(name: str) -> Known | None:

@@ -77,12 +77,14 @@ def validation_loss_in(line: str) -> str | None:
 
 def _best(pattern: re.Pattern[str], line: str) -> Loss | None:
     """The loss whose kind counts most."""
-    best = None
-    for loss in _losses(pattern, line):
-        if best is None or loss.rank < best.rank:
-            best = loss
-            if not loss.rank:
-                break
+    best, of = None, len(_RANKED)
+    for found in pattern.finditer(line):
+        qualifier = _qualifier(line, found.start())
+        if qualifier in _RANKED[0]:
+            return Loss(found[1], 0, f"{qualifier}_loss" if qualifier else "loss")
+        rank = next((at for at, names in enumerate(_RANKED[:of]) if qualifier in names), of)
+        if rank < of:
+            best, of = Loss(found[1], rank, f"{qualifier}_loss"), rank
     return best
 
 

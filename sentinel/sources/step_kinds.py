@@ -45,9 +45,16 @@ class StepKinds:
         self.displaced = ""  # the same for lines that were taken before a better kind came
         self._last: dict[Kind, int] = {}  # newest step of each kind
         self._newest = -1
+        self._same: Kind | None = None  # kind of the line before, and its step
+        self._same_step = -1
 
     def take(self, kind: Kind, step: int) -> bool:
         """Whether a line of this kind is a training step."""
+        if kind is self._same and step > self._newest:  # nearly every line
+            self._newest = self._same_step = step
+            return True
+        if self._same is not None:
+            self._last[self._same], self._same = self._same_step, None
         if kind in self.left_out:
             self.left_out[kind] += 1
             return False
@@ -65,6 +72,7 @@ class StepKinds:
             self._newest = -1
         if len(self._last) < _MOST or kind in self._last:
             self._last[kind] = step
+            self._same, self._same_step = kind, step
         self._newest = max(self._newest, step)
         return True
 
