@@ -21,6 +21,8 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample
 from tests.adapters.pagers import free_port
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "hooks" / "rescued_llama.py"
 CONFIGURATION = """\

@@ -35,7 +35,7 @@ def packages(python: Path) -> set[str]:
 def test_the_base_install_is_prometheus_client_and_ours(python: Path) -> None:
     pip(python, str(ROOT))
     assert {name.replace("_", "-") for name in packages(python)} == {"prometheus-client", "training-sentinel"}
-    code = "import sentinel.vocabulary.sample; import trainer_hooks"
+    code = "import sentinel.vocabulary.sample; from trainer_hooks import attach"
     ran = subprocess.run([python, "-c", code], cwd=python.parent, capture_output=True, text=True, check=False)
     assert "No module named 'torch'" in ran.stderr, ran.stderr  # the training container's own, and all that is missing
 

@@ -13,6 +13,8 @@ from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, S
 from tests.hooks.torchrun import lines_of
 from trainer_hooks.integrations.huggingface_lr import schedule_of
 
+pytestmark = pytest.mark.full
+
 AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
 
