@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, fields_of, parsed_columns, print_json
+from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Loss, Run, fields_of, parsed_columns, print_json
 from sentinel.daemon.run_files import find_config
 from sentinel.judge.history import History
 from sentinel.judge.thresholds import Thresholds
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 def replay(
     paths: Annotated[list[Path], typer.Argument(help="Journals, state folders, logs, tables, TensorBoard folders.")],
     column: Columns = None,
+    loss: Loss = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what each name was taken for, and how many lines were what.")
+    ] = False,
     planned: Annotated[
         list[int] | None, typer.Option("--planned", help="A step with a planned change; may be repeated.")
     ] = None,
@@ -49,21 +53,27 @@ def replay(
     from sentinel.sources.opening import open_sources
 
     config = find_config(run, config_dir) if run is not None else None
-    columns = parsed_columns(column)
+    columns = parsed_columns(column, loss)
     thresholds, policy = (config.judge, config.policy) if config else (Thresholds(), Policy())
     steps = (*(planned or ()), *(config.run.planned_steps if config else ()))
     paths_of_references = (*(reference or ()), *(config.run.reference if config else ()))
     references = [smoothed(str(path), source_at(path, columns)) for path in paths_of_references]
     replayed = [
-        _replay(source, Replay(thresholds, steps, references), policy.margin_steps, still_running=still_running)
+        _replay(
+            source,
+            Replay(thresholds, steps, references),
+            policy.margin_steps,
+            still_running=still_running,
+            explain=explain,
+        )
         for path in paths
         for source in open_sources(path, columns)
     ]
     if as_json:
-        print_json([_document(each) for each in replayed])
+        print_json([_document(each) | (_explained(each.source) if explain else {}) for each in replayed])
     else:
         for each in replayed:
-            _show(each)
+            _show(each, explain=explain)
     return int(any(each.verdict.kind is VerdictKind.DIVERGED for each in replayed))
 
 
@@ -79,10 +89,12 @@ class _Replayed:
     last_step: int | None
 
 
-def _replay(source: ColumnSource, replay: Replay, margin_steps: int, *, still_running: bool) -> _Replayed:
+def _replay(
+    source: ColumnSource, replay: Replay, margin_steps: int, *, still_running: bool, explain: bool
+) -> _Replayed:
     from sentinel.judge.verdict import judge_past
 
-    first = None
+    first, source.explains = None, explain
     for readings in source:
         first = int(readings.steps[0]) if first is None else first
         replay.push(readings)
@@ -124,10 +136,28 @@ def _document(replayed: _Replayed) -> dict[str, Any]:
     }
 
 
-def _show(replayed: _Replayed) -> None:
+def _explained(source: ColumnSource) -> dict[str, Any]:
+    """Part of a JSON document: what was read from which names, and how many lines were what."""
+    return {"names": dict(source.names), "counts": source.counts}
+
+
+def _show_names(source: ColumnSource) -> None:
+    for ours, theirs in source.names.items():
+        typer.echo(f"  {ours} from {theirs!r}")
+    if not source.names:
+        typer.echo("  all names are sentinel's own")
+    if source.counts:
+        typer.echo(
+            "  lines: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in source.counts.items())
+        )
+
+
+def _show(replayed: _Replayed, *, explain: bool) -> None:
     source = replayed.source
     steps = "" if replayed.first_step is None else f", steps {replayed.first_step} to {replayed.last_step}"
     typer.echo(f"{source.path}: {source.format}, {source.samples} samples{steps}")
+    if explain:
+        _show_names(source)
     for line, why in source.first_unreadable:
         typer.echo(f"  line {line} can't be read: {why}")
     if source.unreadable > len(source.first_unreadable):

@@ -34,9 +34,12 @@ Columns = Annotated[
 ]
 
 
-def parsed_columns(texts: Sequence[str] | None) -> dict[str, str]:
-    """`loss=train/loss` as a mapping. ConfigError for any other form."""
-    columns = {}
+Loss = Annotated[str | None, typer.Option("--loss", help="The column, key or words of the loss: --column loss=NAME.")]
+
+
+def parsed_columns(texts: Sequence[str] | None, loss: str | None = None) -> dict[str, str]:
+    """`loss=train/loss` as a mapping, with the name of --loss. ConfigError for any other form."""
+    columns = {"loss": loss} if loss is not None else {}
     for text in texts or ():
         ours, equals, theirs = text.partition("=")
         if not (ours and equals and theirs):

@@ -68,7 +68,8 @@ def open_csv(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     header = _header(path, asked)
     if header is None:
         return None
-    return table_source(path, "csv", lambda tally: _csv_batches(path, header, tally), _notes(header.naming))
+    naming = header.naming
+    return table_source(path, "csv", lambda t: _csv_batches(path, header, t), naming.columns, _notes(naming))
 
 
 def _notes(naming: Naming) -> list[str]:
@@ -244,7 +245,7 @@ def open_parquet(path: Path, asked: Mapping[str, str]) -> ColumnSource | None:
     naming = resolve(names, asked, str(path))
     if "loss" not in naming.columns:
         raise no_loss(str(path), names)
-    return table_source(path, "parquet", lambda tally: _parquet_batches(path, naming, tally), _notes(naming))
+    return table_source(path, "parquet", lambda t: _parquet_batches(path, naming, t), naming.columns, _notes(naming))
 
 
 def _unpacked(path: Path, columns: Sequence[str] = ()) -> Generator[Any]:

@@ -8,13 +8,25 @@ Face's `train/train_loss` is the mean over the whole run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FIELDS", "SPLITS", "Naming", "is_of_training", "is_of_validation", "meaning", "no_loss", "resolve"]
+__all__ = [
+    "FIELDS",
+    "SPLITS",
+    "Naming",
+    "is_of_training",
+    "is_of_validation",
+    "meaning",
+    "no_loss",
+    "of_rl",
+    "resolve",
+    "signs_of_rl",
+]
 
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """Fields that a column may be; the left side of `--column loss=train/loss`."""
@@ -36,7 +48,7 @@ _KNOWN = {
     "optim/grad_norm grad/norm/total total_grad_norm grad_norm_step train/gnorm",
     "lr": "lr learning_rate train/lr train/learning_rate learning_rate/learning_rate lr_adamw lr_adam lr_adamw/pg1 "
     "lr_adam/pg1 lr_adamw/group0 lr_decoupledadamw/group0 optim/lr optim/learning_rate_group0 optim/lr_(group_0) "
-    "optim/learning_rate train_inner/lr lr/group0",
+    "optim/learning_rate train_inner/lr lr/group0 lrate",
     "loss_scale": "loss_scale loss_scale/loss_scale train/loss_scale train_inner/loss_scale",
     "seqlen": "seqlen seqlen/curriculum_seqlen curriculum_seqlen seqlen/actual_seq_length seq_len train/seqlen "
     "train/seq_len seq_length sequence_length",
@@ -135,7 +147,43 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
                 naming.notes.append(f"{one!r} was taken as {ours}; not read, since they are other runs: {others}")
         if one is not None:
             naming.columns[ours] = one
+    if where and "loss" in naming.columns and "loss" not in asked:
+        _check_no_rl(there, where)
     return naming
+
+
+def _check_no_rl(names: Iterable[str], where: str) -> None:
+    """ConfigError where the names are of reinforcement learning."""
+    signs = signs_of_rl("\n".join(f"{name}: 0" for name in names))
+    if len(signs) > 1:
+        raise ConfigError(f"{where}: {of_rl(signs)}")
+
+
+_VALUED = r"['\"]?\s*[:=| ]\s*['\"\[(]{0,2}[-+]?(?:\.?\d|nan|inf)"
+_OF_RL = {
+    "a policy loss": re.compile(rf"(?:policy|pg|actor|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    "a value loss": re.compile(rf"(?:value|vf|critic)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    "a reward": re.compile(
+        rf"(?<![a-z])reward(?!s?/(?:chosen|rejected|margins|accuracies))[\w/]{{0,40}}{_VALUED}", re.IGNORECASE
+    ),
+    "a KL": re.compile(rf"(?<![a-z])kl(?:[_/ ][\w/]{{0,40}})?{_VALUED}", re.IGNORECASE),
+}
+"""What logs of reinforcement learning have beside a loss. The rewards of DPO are those of its pairs."""
+
+
+def signs_of_rl(text: str) -> frozenset[str]:
+    """Which numbers of reinforcement learning the text names; one alone may be of something else."""
+    if not any(word in text for word in ("eward", "EWARD", "olicy_loss", "olicy loss", "pg_loss", "ctor")):
+        return frozenset()
+    return frozenset(sign for sign, pattern in _OF_RL.items() if pattern.search(text))
+
+
+def of_rl(signs: frozenset[str]) -> str:
+    """The refusal, as a sentence."""
+    return (
+        f"this is a log of reinforcement learning (it has {' and '.join(sorted(signs))}), whose loss does not show a "
+        "divergence; to judge one of its numbers nevertheless, name it with --column loss=NAME"
+    )
 
 
 def meaning(name: str) -> tuple[str, int] | None:

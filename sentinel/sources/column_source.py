@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,15 @@ class Tally:
 
     notes: list[str] = field(default_factory=list)  # what a person should know of how the source was read, as sentences
     others_left_out: int = 0
+
+    explains: bool = False
+    """Whether `names` are looked for in lines of text; set before iterating."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Field to the column, key or words that it was read from."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many lines or rows were what: steps, evaluations, repeated, left_out, unreadable, other."""
 
     @property
     def shows_more(self) -> bool:
@@ -79,7 +88,7 @@ class ColumnSource(Tally):
 
     def __iter__(self) -> Iterator[Readings]:
         """The samples in order, a chunk at a time; each chunk is of one attempt."""
-        Tally.__init__(self, fields=self.fields)
+        Tally.__init__(self, fields=self.fields, explains=self.explains)
         for chunk in self._chunks(self):
             self.samples += len(chunk)
             yield chunk

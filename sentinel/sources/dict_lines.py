@@ -12,6 +12,7 @@ from typing import Any
 
 from sentinel.sources.column_names import SPLITS, is_of_training, is_of_validation
 from sentinel.sources.line_events import (
+    FROM_ZERO,
     Decoder,
     Evaluated,
     Event,
@@ -104,6 +105,8 @@ _EARLIEST_UNIX_S = 1e9  # September 2001: a smaller "time" is a duration
 class JsonLines(Decoder):
     """One JSON object a line with a step and a loss under any of their usual names."""
 
+    takes_columns = True
+
     def decode(self, line: str) -> Sequence[Event] | None:
         begin = line.find("{")
         if begin < 0 or ("loss" not in line.lower() and "tep" not in line) or '"' not in line or "| train" in line:
@@ -125,7 +128,7 @@ class JsonLines(Decoder):
         return self._read(data, line[:begin])
 
     def _read(self, data: Mapping[str, Any], head: str) -> Sequence[Event] | None:
-        fields = fields_of(data.items())
+        fields = fields_of(data.items(), self.names)
         step, loss, validated = (fields.pop(name, None) for name in ("step", "loss", "validation_loss"))
         split = next((data[key] for key in SPLITS if key in data), None)
         if not is_of_training(split):
@@ -147,6 +150,45 @@ class JsonLines(Decoder):
         return events
 
 
+class MlPerf(Decoder):
+    """MLPerf's `:::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"samples_count": 64, "lr": 1e-4}}`.
+
+    Where the metadata have the count of samples and no step, a step is that count over the global batch size that the
+    log names, and the count itself where it names none.
+    """
+
+    def __init__(self) -> None:
+        self.note = ""
+        self._batch = 0  # samples
+        self._from_zero = False
+
+    def decode(self, line: str) -> Sequence[Event] | None:
+        begin = line.find(":::MLLOG {")
+        if begin < 0:
+            return None
+        data = _object(line[line.index("{", begin) : line.rfind("}") + 1])
+        inner = [data[name] for name in ("metadata", "value") if isinstance(data.get(name), dict)]
+        values = {str(data.get("key")): data.get("value")} | {key: each[key] for each in inner for key in each} | data
+        if data.get("key") == "global_batch_size":
+            self._batch = whole(str(data.get("value"))) or 0
+        fields = fields_of((values | {"step": values.get("step", values.get("step_num"))}).items())
+        loss, step, validated = (fields.pop(name, None) for name in ("loss", "step", "validation_loss"))
+        milliseconds = number(str(data.get("time_ms", "")))
+        at = fields["time_unix_s"] = math.nan if milliseconds is None else milliseconds / 1000
+        if step is None and (samples := whole(str(values.get("samples_count", "")))) is not None:
+            step = samples // (self._batch or 1)
+            self.note = "" if self._batch else "the log names no step and no batch size: a step here is a sample"
+        if validated is not None:
+            return (Evaluated(loss=validated, step=step, time_unix_s=at),)
+        if loss is None:
+            return ()
+        if step is None:
+            raise LineError("a loss without its step")
+        if step == 0 or self._from_zero:
+            self._from_zero, self.note = True, FROM_ZERO
+        return (Reading(step + self._from_zero, loss, rank_of(line[:begin]), fields),)
+
+
 _PYTHON_PAIR = re.compile(
     r"""['"]([\w/ .-]{1,80})['"]\s*:\s*"""
     r"""(?:(?:np\.|numpy\.|torch\.)?(?:float(?:16|32|64)|tensor)\()?['"]?([^\s'",}{)]+)"""
@@ -163,6 +205,8 @@ class HuggingFace(Decoder):
     step here, whatever `logging_steps` was. Where the epoch goes back, the run was resumed: counting goes on after the
     last line of an earlier epoch. A loss that is exactly 0.0 beside a grad norm of nan is nan: the Trainer shows it so.
     """
+
+    takes_columns = True
 
     def __init__(self) -> None:
         self.note = "the lines name no step: they are counted, so a step here is one logged line"
@@ -208,12 +252,11 @@ class HuggingFace(Decoder):
         return self._reading(values, line[begin:], head, at)
 
     def _reading(self, values: dict[str, str], text: str, head: str, at: float) -> Sequence[Event]:
-        loss = number(values["loss"])
+        pairs = ((name, text.partition("/")[0]) for name, text in values.items())
+        fields = {"time_unix_s": at} | fields_of(pairs, self.names)
+        norm, step, loss = fields.get("grad_norm"), fields.pop("step", None), fields.pop("loss")
         if loss is None:
             raise LineError("a loss that is not a number")
-        fields = {"time_unix_s": at} | fields_of((name, text.partition("/")[0]) for name, text in values.items())
-        norm, step = fields.get("grad_norm"), fields.pop("step", None)
-        fields.pop("loss")
         if loss == 0.0 and norm is not None and not math.isfinite(norm):
             loss = math.nan
         if text == self._last:

@@ -133,7 +133,9 @@ class _RankLog:
         best = self._trial.best
         if best is None:
             return []
-        self.reader = LineReader(best)
+        if refusal := self._trial.refusal or best.decoder.problem:
+            log.warning("%s: %s", self._file.path, refusal)
+        self.reader = LineReader(format_named(best.name), learned=best.decoder)
         log.info("%s: a log of the format %s", self._file.path, best.name)
         lines, self._undecided = self._undecided, deque()
         return [record for number, line in lines for record in self.reader.feed(line, number)]

@@ -1,28 +1,30 @@
 """Any line with a step and a loss, in whatever order: nanoGPT's `iter 10: loss 3.1680, time 444.91ms`, and all others'.
 
-A loss has a qualifier, the word before it. Only those that stand for the training loss are taken, the one over the
-tokens before a sum with auxiliary ones; a word that is not known (`aux_loss`, `nll_loss`, `actor/pg_loss`) is another
-quantity.
+Which loss is taken is decided in `line_losses`, which lines in `step_kinds`; a name that the user gives decides both.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.sources.line_events import COUNTS, FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.line_losses import (
+    EVALUATES,
+    VALUE,
+    Loss,
+    other_training_loss,
+    training_loss_in,
+    validation_loss_in,
+)
 from sentinel.sources.line_text import number, rank_of, time_of, whole
+from sentinel.sources.step_kinds import Kind, StepKinds
 from sentinel.vocabulary.errors import LineError
 
-_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*)?\[{0,2}"
-"""What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""
-
-_VALUE = rf"['\"]?(?:\s*[:=]\s*|\s+(?:is\s+)?){_WITHIN}({_NUMBER})\b"
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(?:step|steps|iteration|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
+    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(step|steps|iteration|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
     r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
@@ -37,48 +39,17 @@ _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\
 
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
+_OF_EPOCHS = re.compile(r"poch:?\s*$", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
-_LOSS = re.compile(rf"loss(?:/train)?(?:/total)?{_VALUE}")
-_LOSS_ANYHOW = re.compile(rf"(?:loss(?:/train)?(?:/total)?|xent){_VALUE}", re.IGNORECASE)  # several times as slow
-_QUALIFIER = re.compile(r"[\w/.-]*$")
-_WORD_BEFORE = re.compile(r"\b([A-Za-z]\w*) $")
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_OF_TOKENS = _words(
-    "train training lm train_lm training_lm train/lm language_model main_model main train/main llm reduced_llm "
-    "train/llm ce cross_entropy train/ce"
-)
-_OF_A_STEP = _words("step train_step batch gpt reduced_train avg average mean global_avg")
-_OF_ALL = _words("total train_total tot train/total")
-_RANKED = (frozenset({""}) | _OF_TOKENS, _OF_A_STEP, _OF_ALL)
-_VALIDATION = _words("val valid validation eval evaluation val_lm valid_lm eval_lm")
-_OTHERWISE = _words(
-    "test dev aux auxiliary moe router balance balancing load_balancing z mtp kl policy value critic actor reward dpo "
-    "distill distillation contrastive sop nsp nll best min initial"
-)
-_SPACED = _OTHERWISE | _VALIDATION | _OF_TOKENS | _OF_ALL | _OF_A_STEP - {"step", "batch"}
-"""Words before `loss` with a blank between: any other word there is no qualifier."""
-
-EVALUATES = re.compile(
-    r"(?:^|[\s\[(|\]])(?:(eval(?:uat(?:ion|ing|e))?|valid(?:ation|ating|ate)?|val)"
-    r"|(test(?:ing)?(?= (?:step|iter|epoch|batch|set|loss))))(?=$|[\s\]:|),])",
-    re.IGNORECASE,
-)
-"""What stands before a step of an evaluation; the second group is there for a test."""
-_LR = re.compile(rf"lr(?: \([^)]{{1,20}}\))?{_VALUE}")
+_LR = re.compile(rf"lr(?:ate)?(?: \([^)]{{1,20}}\))?{VALUE}")
+_SAYS_A_NORM = ("orm", "ORM", "rad")
 _CURRENT = re.compile(r"\bcur(?:rent)?_$")
-_LEARNING_RATE = re.compile(rf"\b(?:lr|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{_VALUE}", re.IGNORECASE)
-_NORM = re.compile(
-    rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){_VALUE}", re.IGNORECASE
-)
-_BARE_NORM = re.compile(rf"(?<!\w )\bnorm{_VALUE}", re.IGNORECASE)
-_SCALE = re.compile(rf"\bloss[-_ ]scale{_VALUE}", re.IGNORECASE)
-_TOKENS = re.compile(rf"\b(?:(?:num_|total_)?consumed[-_ ]tokens|tokens[-_ ]seen){_VALUE}", re.IGNORECASE)
-_SAMPLES = re.compile(rf"\bconsumed[-_ ](?:train[-_ ])?samples{_VALUE}", re.IGNORECASE)
+_LEARNING_RATE = re.compile(rf"\b(?:lr(?:ate)?|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{VALUE}", re.IGNORECASE)
+_NORM = re.compile(rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){VALUE}", re.IGNORECASE)
+_BARE_NORM = re.compile(rf"(?<!\w )\b(?:norm|grads?){VALUE}", re.IGNORECASE)
+_SCALE = re.compile(rf"\bloss[-_ ]scale{VALUE}", re.IGNORECASE)
+_TOKENS = re.compile(rf"\b(?:(?:num_|total_)?consumed[-_ ]tokens|tokens[-_ ]seen){VALUE}", re.IGNORECASE)
+_SAMPLES = re.compile(rf"\bconsumed[-_ ](?:train[-_ ])?samples{VALUE}", re.IGNORECASE)
 _MS = re.compile(r"(?:\||\b(?:time|dt|per_step_time|step[-_ ]time)\s*[:= ])\s*([\d.]+) ?ms\b", re.IGNORECASE)
 _SECONDS = re.compile(
     r"(?<!total )(?<!elapsed )\b(?:(?:step[-_ ])?time\s*[:= ]\s*([\d.]+) ?s(?:ec)?\b|seconds:\s*([\d.]+)"
@@ -96,9 +67,11 @@ class Counted:
         self.step = whole(found[group].upper())
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
-        self.of_batches = "batch" in found[0].lower()  # an evaluation counts its own
-        self.rounded = found.re is _PROGRESS
         self.redrawn = found.re is not _STEP and "%|" in line
+        self.word = found[2].lower() if found.re is _STEP else "bar" if self.redrawn else ""
+        self.of_batches = self.word == "batch"  # an evaluation counts its own
+        self.of_epochs = found.re is _BRACKETED and _OF_EPOCHS.search(line, 0, self.begin) is not None
+        self.rounded = found.re is _PROGRESS
         epoch = _EPOCH.search(line) if "poch" in line else None
         self.epoch = None if epoch is None else whole(epoch[1])
 
@@ -109,57 +82,18 @@ def counted_in(line: str) -> Counted | None:
     if found is not None:
         if not found[1] and "lobal" in line:
             found = next((each for each in _STEP.finditer(line) if each[1]), found)
-        return Counted(found, 2, line)
+        return Counted(found, 3, line)
     patterns = (_IN_EPOCH, _PROGRESS, _LEADING, _BAR, _BRACKETED)
     found = next((match for pattern in patterns if (match := pattern.search(line)) is not None), None)
     return None if found is None else Counted(found, 1, line)
 
 
-def training_loss_in(line: str) -> str | None:
-    """The training loss, as it is written; None where there is none, or only one of another quantity."""
-    text, rank = _best(_LOSS, line)
-    return text if not rank else _best(_LOSS_ANYHOW, line)[0]
-
-
-def _best(pattern: re.Pattern[str], line: str) -> tuple[str | None, int]:
-    """The loss whose kind counts most, and the kind's place; as many as there are kinds where there is none."""
-    best, rank = None, len(_RANKED)
-    for found in pattern.finditer(line):
-        qualifier = _qualifier(line, found.start())
-        of = next((at for at, names in enumerate(_RANKED[:rank]) if qualifier in names), rank)
-        if of < rank:
-            best, rank = found[1], of
-            if not of:
-                break
-    return best, rank
-
-
-def validation_loss_in(line: str) -> str | None:
-    """The validation loss, as it is written."""
-    return next((f[1] for f in _LOSS_ANYHOW.finditer(line) if _qualifier(line, f.start()) in _VALIDATION), None)
-
-
-def _qualifier(line: str, at: int) -> str:
-    """The qualifier of a loss, in small letters: `val` of `val_loss` and of `val loss`; empty for `loss` alone.
-
-    A word that runs into `loss` (`closs`) is another word: it is returned with a sign that no name has.
-    """
-    last = line[at - 1] if at else " "
-    if last == " ":
-        word = _WORD_BEFORE.search(line, max(0, at - 40), at) if at > 1 and line[at - 2].isalnum() else None
-        name = "" if word is None else word[1].lower().partition("_")[0]
-        return name if name in _SPACED else ""
-    if not (last.isalnum() or last in "_-/."):
-        return ""
-    joined = _QUALIFIER.search(line, max(0, at - 40), at)
-    name = "" if joined is None else joined[0].lower().replace("-", "_")
-    return name.rstrip("_/") if last in "_-/" else f"{name}…"
-
-
 def _fields_in(rest: str) -> dict[str, Any]:
     """Fields of Sample beside the loss."""
     found = {
-        "grad_norm": (_NORM.search(rest) or _BARE_NORM.search(rest)) if "orm" in rest or "ORM" in rest else None,
+        "grad_norm": (_NORM.search(rest) or _BARE_NORM.search(rest))
+        if any(word in rest for word in _SAYS_A_NORM)
+        else None,
         "lr": _lr_in(rest),
         "loss_scale": _SCALE.search(rest) if "cale" in rest else None,
         "consumed_tokens": _TOKENS.search(rest) if "okens" in rest else None,
@@ -186,10 +120,13 @@ def _lr_in(rest: str) -> re.Match[str] | None:
 
 
 _ITER = re.compile(r"\biter (\d+)\s*:\s*(?:train )?loss", re.IGNORECASE)
+_COUNT = r"['\"]?\s*[:=#]?\s*\[?\s*(\d[\d,]*)(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?"
 _JSON = ('{"', "[{")
 _LONGEST = 4_000  # characters of a line that is looked at: these patterns are tried at every place of it
 _SAYS_A_LOSS = ("oss", "OSS", "xent")
 _IN_EPOCHS = "steps are counted anew in each epoch of the log, and over all epochs here"
+_EPOCHS_AS_STEPS = "the log counts epochs and no steps: a step here is an epoch"
+_LOOKED_AT = 64  # step lines that are searched for a second training loss
 _ROUNDED = "steps are rounded to three digits, as the log has them"
 
 
@@ -219,20 +156,49 @@ class _Epochs:
         return self._before[epoch] + step
 
 
+def _named(name: str, value: str) -> re.Pattern[str]:
+    """A value by the name that a user gives, however its words are joined."""
+    words = r"[\s_./-]".join(re.escape(word) for word in re.split(r"[\s_./-]+", name.strip()))
+    return re.compile(rf"(?<![\w./-]){words}{value}", re.IGNORECASE)
+
+
 class Generic(Decoder):
     """Any line with a step and a loss. Recognised only where no format of its own is."""
+
+    takes_columns = True
 
     def __init__(self) -> None:
         self.note = ""
         self._from_zero = False
         self._epochs = _Epochs()
+        self._kinds = StepKinds()
+        self._kind = Kind(False, 0, "", "")  # of the line before
+        self._columns: dict[str, re.Pattern[str]] = {}
+        self._loss = ""  # the name of the loss that is asked for
+        self._looks = 0
         self._bar: Reading | None = None
         """What a progress bar showed last. It is drawn anew for a step first with the loss of the one before."""
 
+    def ask(self, columns: Mapping[str, str]) -> None:
+        self._columns = {ours: _named(theirs, _COUNT if ours == "step" else VALUE) for ours, theirs in columns.items()}
+        self._loss = columns.get("loss", "")
+
+    def learn(self, other: Decoder) -> None:
+        if isinstance(other, Generic):
+            self._kinds = other._kinds.afresh()
+
+    @property
+    def left_out(self) -> int:
+        return sum(self._kinds.left_out.values())
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for note in (self.note, self._kinds.note) if note]
+
     def decode(self, line: str) -> Sequence[Event] | None:
-        if len(line) > _LONGEST or not any(word in line for word in _SAYS_A_LOSS):
+        if len(line) > _LONGEST or not (self._loss or any(word in line for word in _SAYS_A_LOSS)):
             return checkpoint_events(line)
-        counted = counted_in(line)
+        counted = self._counted_in(line)
         if counted is None:
             return None
         if counted.step is None:
@@ -240,20 +206,54 @@ class Generic(Decoder):
         head, rest = line[: counted.begin], line[counted.end :]
         evaluated = EVALUATES.search(head)
         if evaluated is not None:
-            text = training_loss_in(rest) or validation_loss_in(rest)
+            loss = training_loss_in(rest)
+            text = loss.text if loss is not None else validation_loss_in(rest)
             return () if evaluated[2] else self._evaluated(counted, head, text)
-        text = training_loss_in(rest)
-        if text is None and not line.lstrip().startswith(_JSON) and (text := training_loss_in(head)) is not None:
+        loss = self._loss_in(rest)
+        if loss is None and not line.lstrip().startswith(_JSON) and (loss := self._loss_in(head)) is not None:
             rest = head + rest  # the step stands last
-        if text is None:
-            return self._evaluated(counted, head, validation_loss_in(rest))
-        if "train loss" in rest and "time" not in rest and (valid := validation_loss_in(rest)) is not None:
+        valid = validation_loss_in(rest) if "val" in rest else None
+        if loss is None or (valid is not None and "train loss" in rest and "time" not in rest):
             return self._evaluated(counted, head, valid)  # nanoGPT's estimates are both over many batches
-        reading = self._reading(counted, head, rest, text)
+        beside = () if valid is None else self._evaluated(counted, head, valid) or ()
+        kind = (valid is not None, loss.rank, counted.word, loss.name)
+        if kind != self._kind:
+            self._kind = Kind(*kind)
+        if not self._kinds.take(self._kind, counted.step):
+            return beside
+        reading = self._reading(counted, head, rest, loss.text)
         if not counted.redrawn:
-            return (reading,)
+            return (reading, *beside)
         before, self._bar = self._bar, reading
         return () if before is None or before.step == reading.step else (before,)
+
+    def _counted_in(self, line: str) -> Counted | None:
+        if "step" not in self._columns:
+            return counted_in(line)
+        found = self._columns["step"].search(line)
+        return None if found is None else Counted(found, 1, line)
+
+    def _loss_in(self, text: str) -> Loss | None:
+        if self._loss:
+            found = self._columns["loss"].search(text)
+            return None if found is None else Loss(found[1], 0, self._loss)
+        loss = training_loss_in(text)
+        if loss is not None and self._looks < _LOOKED_AT:
+            self._looks += 1
+            if not self._kinds.problem and (other := other_training_loss(text, loss)) is not None:
+                self._kinds.problem = (
+                    f"two losses of a line may be the training loss: {loss.name} {loss.text} and {other.name} "
+                    f"{other.text}; say which with --column loss={loss.name}"
+                )
+        return loss
+
+    @property
+    def problem(self) -> str:
+        return self._kinds.problem
+
+    @property
+    def displaced(self) -> str:
+        return self._kinds.displaced
 
     def end(self) -> Sequence[Event]:
         """A progress bar's last step."""
@@ -269,7 +269,12 @@ class Generic(Decoder):
         if self._from_zero or self._epochs.anew or counted.rounded:
             self.note = FROM_ZERO if not self._epochs.anew else _IN_EPOCHS
             self.note = _ROUNDED if counted.rounded else self.note
+        if counted.of_epochs:
+            self.note = _EPOCHS_AS_STEPS
         fields = {"time_unix_s": time_of(head), **_fields_in(rest)}
+        for ours, pattern in self._columns.items():
+            if ours not in ("step", "loss") and (found := pattern.search(head + rest)) is not None:
+                fields[ours] = number(found[1].replace(",", ""))
         return Reading(update, loss, rank_of(head), fields, None if self._epochs.anew else counted.total)
 
     def _evaluated(self, counted: Counted, head: str, text: str | None) -> Sequence[Event] | None:

@@ -94,6 +94,7 @@ class _LineDecoder(Decoder):
     def __init__(self, pattern: LinePattern) -> None:
         self.note = pattern.note
         self._pattern = pattern
+        self.takes_columns = pattern.pairs is not None
         self._from_zero = self._epochs_from_zero = False
         self._last = (0, 0)  # step and iteration of the last line
 
@@ -116,7 +117,8 @@ class _LineDecoder(Decoder):
             raise LineError("a step without its loss")
         evaluates = pattern.validation_head is not None and pattern.validation_head.search(head)
         if loss is None or groups.get("validation") or evaluates:
-            return (Evaluated(loss=loss if loss is not None else validated, step=step, time_unix_s=at),)
+            of = None if "per_epoch" in groups else step  # an evaluation counts its own batches
+            return (Evaluated(loss=loss if loss is not None else validated, step=of, time_unix_s=at),)
         if "iteration" in groups and not self._ends_step(step, whole(groups["iteration"]), line):
             return ()
         total = whole(groups["total"]) if groups.get("total") else None
@@ -139,7 +141,7 @@ class _LineDecoder(Decoder):
         if self._pattern.bars:
             return fields_between_bars(rest.split("|"))
         if self._pattern.pairs is not None:
-            return fields_of((name, text.rstrip(",")) for name, text in self._pattern.pairs.findall(rest))
+            return fields_of(((name, text.rstrip(",")) for name, text in self._pattern.pairs.findall(rest)), self.names)
         texts = {name: text for name, text in groups.items() if text is not None and name not in _NOT_FIELDS}
         return {name: whole(text) if name in COUNTS else number(text) for name, text in texts.items()}
 
@@ -152,7 +154,7 @@ class _LineDecoder(Decoder):
 
     def _over_epochs(self, step: int, groups: Mapping[str, str | None]) -> tuple[int, int | None]:
         """The step and the number of steps, counted over all epochs."""
-        epoch, epochs, steps = (whole(groups[name] or "") for name in ("epoch", "epochs", "per_epoch"))
+        epoch, epochs, steps = (whole(groups.get(name) or "") for name in ("epoch", "epochs", "per_epoch"))
         if epoch is None or steps is None:
             raise LineError("an epoch that is not a number")
         self._epochs_from_zero |= epoch == 0
@@ -164,6 +166,8 @@ _NOT_FIELDS = ("step", "total", "validation", "iteration", "epochs", "per_epoch"
 
 class _BlockDecoder(Decoder):
     """A block is complete where the next begins, or where the log pauses."""
+
+    takes_columns = True
 
     def __init__(self, pattern: BlockPattern) -> None:
         self._pattern = pattern
@@ -195,7 +199,7 @@ class _BlockDecoder(Decoder):
         if opened is None:
             return ()
         step, total, rank, at = opened
-        fields = fields_of((name.removeprefix("Train "), text) for name, text in items.items())
+        fields = fields_of(((name.removeprefix("Train "), text) for name, text in items.items()), self.names)
         loss = fields.pop("loss", None)
         events: list[Event] = [] if loss is None else [Reading(step, loss, rank, {"time_unix_s": at} | fields, total)]
         for name, text in items.items():

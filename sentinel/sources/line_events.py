@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,35 @@ class Decoder:
     """Decodes the lines of one log in one format."""
 
     note = ""  # what a reader of the numbers has to know; a sentence, or empty
+    takes_columns = False  # whether names that the user gives are looked for
+    names: Mapping[str, str] = {}
+    """Names that the user gives: theirs to the field of ours."""
+
+    @property
+    def notes(self) -> list[str]:
+        return [self.note] if self.note else []
+
+    @property
+    def problem(self) -> str:
+        """Why the lines can be read in two ways; a sentence, or empty."""
+        return ""
+
+    @property
+    def displaced(self) -> str:
+        """The same, where it was seen after lines had been read in the wrong way."""
+        return ""
+
+    @property
+    def left_out(self) -> int:
+        """Lines with a step that are not the training loop's."""
+        return 0
+
+    def ask(self, columns: Mapping[str, str]) -> None:
+        """Takes the names that the user gives, field to name."""
+        self.names = {theirs: ours for ours, theirs in columns.items()}
+
+    def learn(self, other: Decoder) -> None:
+        """Takes over what another decoder of the same log has found out about its kinds of lines."""
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of the line; None for a line of another program. LineError: a damaged line of this format."""
@@ -113,13 +142,15 @@ def checked(event: Event) -> Event:
 COUNTS = frozenset({"step", "consumed_samples", "consumed_tokens", "global_batch_samples", "seqlen"})
 
 
-def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def fields_of(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The fields among the names of a line; None for a value that is not a number.
 
-    Of several names of one field the preferred one that has a number is taken.
+    Of several names of one field the preferred one that has a number is taken: the user's (`names`) before all.
     """
     fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
+    if names:
+        pairs = _renamed(pairs, names)
     for name, value in pairs:
         known = _names[name] if name in _names else _known(name)
         if known is None:
@@ -139,6 +170,16 @@ def fields_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 Known = tuple[str, int, Callable[[str], float | None]]  # a field, the place among its names, how its value is read
 _names: dict[str, Known | None] = {}  # of those that were met; a dict is faster than a cached function
 _MOST_NAMES, _LONGEST_NAME = 4096, 100
+
+
+def _renamed(pairs: Iterable[tuple[str, Any]], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """The user's names as sentinel's, without other names of the same fields."""
+    for name, value in pairs:
+        known = _known(name)
+        if name in names:
+            yield names[name], value
+        elif known is None or known[0] not in names.values():
+            yield name, value
 
 
 def _known(name: str) -> Known | None:

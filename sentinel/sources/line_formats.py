@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from sentinel.sources.dict_lines import Fairseq, HuggingFace, JsonLines, Metaseq
-from sentinel.sources.generic_lines import EVALUATES, Generic, NanoGpt
+from sentinel.sources.dict_lines import Fairseq, HuggingFace, JsonLines, Metaseq, MlPerf
+from sentinel.sources.generic_lines import Generic, NanoGpt
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
+from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
 from sentinel.vocabulary.errors import ConfigError
 
@@ -102,6 +103,34 @@ FORMATS: tuple[LineFormat, ...] = (
             ),
             contains=("iter ", "loss"),
             validation=re.compile(r"\biter\s+\d+:\s*val loss:?\s*(?P<loss>[^\s,|]+)"),
+        ),
+    ),
+    LineFormat(
+        name="mlperf", sample=':::MLLOG {"key": "train_loss", "value": 2.5, "metadata": {"step": 7}}', reads=MlPerf
+    ),
+    LineFormat(  # seq2seq's: GNMT in NVIDIA's examples and in MLPerf; batches of an epoch are counted from 0
+        name="gnmt",
+        sample="0: TRAIN [0][7/3416]\tTime 0.332 (0.318)\tTok/s 54321 (52000)\tLoss/tok 2.5 (7.9)\tLR 1.000e-03",
+        reads=LinePattern(
+            line=re.compile(
+                r"\b(?:TRAIN|(?P<validation>VALIDATION)) \[(?P<epoch>\d+)\]\[(?P<step>\d+)/(?P<per_epoch>\d+)\]"
+                r".*?\bLoss/tok (?P<loss>\S+)(?:.*?\bLR (?P<lr>\S+))?"
+            ),
+            contains=("Loss/tok",),
+            note="the loss is of a token; steps are batches over all epochs",
+            checkpoint_words=(),
+        ),
+    ),
+    LineFormat(  # modded-nanogpt's descendants: `500/20000 train_loss: 3.39 train_time: 0.9m tok/s: 7669991`
+        name="modded-nanogpt",
+        sample="7/20000 train_loss: 2.5 train_time: 0.9m tok/s: 7669991",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?:^|\s)(?P<step>\d+)/(?P<total>\d+)\s+(?:train_loss|(?P<validation>val_loss)):\s*(?P<loss>[^\s,|]+)"
+                r"(?:.*?\blr:\s*(?P<lr>[^\s,|]+))?(?:.*?\bgrad_norm:\s*(?P<grad_norm>[^\s,|]+))?"
+            ),
+            contains=("_loss:",),
+            checkpoint_words=(),
         ),
     ),
     LineFormat(  # NVIDIA's; also its JSON lines, `DLLL {"type": "LOG", "step": [0, 1787], "data": {…}}`

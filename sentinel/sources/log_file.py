@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from sentinel.bounded import unpacked
+from sentinel.sources.column_names import of_rl, signs_of_rl
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
-from sentinel.sources.line_events import Event, Reading, checked
+from sentinel.sources.line_events import Decoder, Evaluated, Event, Reading, checked
 from sentinel.sources.line_formats import FORMATS, format_named
 from sentinel.sources.line_text import uncoloured, unwrapped
 from sentinel.sources.rank_merge import AttemptMerge
+from sentinel.sources.taken_names import TakenNames
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.sample import Record
 
@@ -24,6 +28,8 @@ _ENOUGH, _ENOUGH_GENERIC = 2, 10  # readings after which a format is certain; `g
 _STRAY = 20  # where `generic` reads so many times more lines than any other format, those were another program's
 _MOST_KEPT = 20  # unreadable lines that are kept to be shown; the others are counted
 _LONGEST = 1 << 16  # characters; no trainer writes so much about a step, and patterns are tried at every place
+_FEW_OF_RL = 2  # lines with words of reinforcement learning that any log may have
+NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 200  # characters of an unreadable line that are kept
 
 
@@ -40,20 +46,40 @@ class LineReader:
     """Turns lines into records.
 
     `readings` counts the lines, or blocks of lines, with a step's readings; `foreign` the lines of other programs, such
-    as warnings and progress bars, which are not errors.
+    as warnings and progress bars, which are not errors. `columns` (field to name) are looked for where the format has
+    names; `learned` is a decoder that has seen the head of the log.
     """
 
-    def __init__(self, line_format: LineFormat) -> None:
+    def __init__(
+        self, line_format: LineFormat, columns: Mapping[str, str] = NO_COLUMNS, learned: Decoder | None = None
+    ) -> None:
         self.name = line_format.name
-        self._decoder = line_format.decoder()
+        self.decoder = line_format.decoder()
+        self.decoder.ask(columns)
+        if learned is not None:
+            self.decoder.learn(learned)
         self._merge = AttemptMerge(one_writer=line_format.one_writer)
-        self.lines = self.readings = self.foreign = self.unreadable = 0
+        self.lines = self.readings = self.evaluations = self.foreign = self.unreadable = 0
         self.first_unreadable: list[UnreadableLine] = []
+        self.taken: TakenNames | None = None
+        """Finds out which words became which field, where that is wanted."""
 
     @property
     def note(self) -> str:
-        """What a person has to know of this log's numbers; a sentence, or empty."""
-        return self._decoder.note
+        """What a person has to know of this log's numbers; sentences, or empty."""
+        return "; ".join(self.decoder.notes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many lines were what."""
+        return {
+            "steps": self.readings,
+            "evaluations": self.evaluations,
+            "repeated": self._merge.repeated,
+            "left_out": self.decoder.left_out,
+            "unreadable": self.unreadable,
+            "other": self.foreign,
+        }
 
     def feed(self, line: str, number: int | None = None) -> list[Record]:
         """The records that are complete with this line. Never raises; `number` is the line's own, counted from 1."""
@@ -67,7 +93,7 @@ class LineReader:
             self.lines -= 1
             return [record for part in inner for record in self.feed(part, number)]
         try:
-            events = self._decoder.decode(line)
+            events = self.decoder.decode(line)
             for event in events or ():
                 checked(event)
         except LineError as error:
@@ -76,6 +102,8 @@ class LineReader:
                 shown = UnreadableLine(number=number or self.lines, text=line[:_SHOWN], why=str(error))
                 self.first_unreadable.append(shown)
             return []
+        if self.taken is not None:
+            self.taken.push(line, events or ())
         if events is None:
             self.foreign += 1
             return []
@@ -83,12 +111,15 @@ class LineReader:
 
     def end(self) -> list[Record]:
         """What is buffered: nothing more is expected for now. Feeding may go on after it."""
-        return [*self._merged(self._decoder.end()), *self._merge.complete()]
+        return [*self._merged(self.decoder.end()), *self._merge.complete()]
 
     def _merged(self, events: Sequence[Event]) -> list[Record]:
         records: list[Record] = []
         for event in events:
-            self.readings += type(event) is Reading
+            if type(event) is Reading:
+                self.readings += 1
+            elif type(event) is Evaluated:
+                self.evaluations += 1
             records += self._merge.take(event)
         return records
 
@@ -96,17 +127,32 @@ class LineReader:
 class Trial:
     """All formats, tried side by side: the one that reads most of the lines is the log's."""
 
-    def __init__(self) -> None:
-        self._readers = [LineReader(each) for each in FORMATS]
+    def __init__(self, columns: Mapping[str, str] = NO_COLUMNS) -> None:
+        readers = [LineReader(each, columns) for each in FORMATS]
+        self._readers = [each for each in readers if each.decoder.takes_columns or not columns]
+        self._asks_for_loss = "loss" in columns
+        self._of_rl = 0  # lines with the words of reinforcement learning
+        self._signs: frozenset[str] = frozenset()
 
     def feed(self, line: str) -> None:
         """Tries the line."""
+        if len(line) <= _LONGEST and not self._asks_for_loss and len(signs := signs_of_rl(line)) > 1:
+            self._of_rl += 1
+            self._signs |= signs
         for reader in self._readers:
             reader.feed(line)
 
     @property
-    def best(self) -> LineFormat | None:
-        """The format that has read most so far; None while none has read any."""
+    def refusal(self) -> str:
+        """Why the best format's readings are not to be judged; a sentence, or empty."""
+        best = self.best
+        if best is not None and (self._of_rl > _FEW_OF_RL or 2 * self._of_rl > best.readings):
+            return of_rl(self._signs)
+        return ""
+
+    @property
+    def best(self) -> LineReader | None:
+        """The reader of the format that has read most so far; None while none has read any."""
         for reader in self._readers:
             reader.end()  # an open block counts
         *specific, generic = self._readers
@@ -117,7 +163,7 @@ class Trial:
             best = max(specific, key=lambda each: each.unreadable)  # every line of it is cut
             if not best.unreadable:
                 return None
-        return format_named(best.name)
+        return best
 
     @property
     def has_read(self) -> bool:
@@ -131,34 +177,48 @@ class Trial:
         return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
 
 
-def read_log(path: Path, format_name: str | None = None) -> LogFile:
+def read_log(path: Path, format_name: str | None = None, columns: Mapping[str, str] = NO_COLUMNS) -> LogFile:
     """The log, ready to be read. ConfigError where it cannot be opened, or nothing in it is recognised."""
-    return LogFile(path, format_named(format_name) if format_name else _recognised(path))
+    if format_name:
+        return LogFile(path, format_named(format_name), columns)
+    best = _recognised(path, columns)
+    return LogFile(path, format_named(best.name), columns, best.decoder)
 
 
 class LogFile:
     """A log's records, in their order; iterating reads the file again, in constant memory.
 
-    `reader` and `splitter` have the counts of the current, or last, iteration.
+    `reader` and `splitter` have the counts of the current, or last, iteration. ConfigError while iterating, where two
+    kinds of lines may be the training steps.
     """
 
-    def __init__(self, path: Path, line_format: LineFormat) -> None:
+    def __init__(
+        self,
+        path: Path,
+        line_format: LineFormat,
+        columns: Mapping[str, str] = NO_COLUMNS,
+        learned: Decoder | None = None,
+    ) -> None:
         self.path = path
-        self._format = line_format
+        self.explains = False
         self.format = line_format.name
-        self.reader, self.splitter = LineReader(line_format), LineSplitter()
+        self._new_reader = partial(LineReader, line_format, columns, learned)
+        self.reader, self.splitter = self._new_reader(), LineSplitter()
 
     def __iter__(self) -> Iterator[Record]:
-        self.reader, self.splitter = reader, splitter = LineReader(self._format), LineSplitter()
+        self.reader, self.splitter = reader, splitter = self._new_reader(), LineSplitter()
+        reader.taken = TakenNames() if self.explains else None
         for number, line in _lines(self.path, splitter):
             records = reader.feed(line, number)
             if records:
                 yield from records
         yield from reader.end()
+        if problem := reader.decoder.problem or reader.decoder.displaced:
+            raise ConfigError(f"{self.path}: {problem}")
 
 
-def _recognised(path: Path) -> LineFormat:
-    trial, characters = Trial(), 0
+def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
+    trial, characters = Trial(columns), 0
     for count, (_, line) in enumerate(_lines(path, LineSplitter()), start=1):
         trial.feed(line)
         characters += len(line)
@@ -166,7 +226,12 @@ def _recognised(path: Path) -> LineFormat:
             break
         if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
             break
-    best = trial.best
+    best, refusal = trial.best, trial.refusal
+    if best is None and columns:
+        named = " and ".join(f"{ours}={theirs}" for ours, theirs in columns.items())
+        raise ConfigError(f"{path}: no line has a step and a loss by the names of --column {named}")
+    if refusal or (best is not None and (refusal := best.decoder.problem)):
+        raise ConfigError(f"{path}: {refusal}")
     if best is None:
         names = ", ".join(each.name for each in FORMATS)
         raise ConfigError(

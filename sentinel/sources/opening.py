@@ -13,7 +13,7 @@ from sentinel.sources.arrow_tables import open_csv, open_parquet
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.journals import open_journal
 from sentinel.sources.json_table import open_json_lines, open_trainer_state
-from sentinel.sources.log_file import LogFile, read_log
+from sentinel.sources.log_file import NO_COLUMNS, LogFile, read_log
 from sentinel.sources.tensorboard_scalars import open_tensorboard
 from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
@@ -34,7 +34,7 @@ def open_sources(path: Path, columns: Mapping[str, str]) -> list[ColumnSource]:
         return tables
     if path.is_dir():
         raise ConfigError(f"{path}: no journal, trainer state or TensorBoard series with a loss is in this folder")
-    return [open_log(path)]
+    return [open_log(path, columns=columns)]
 
 
 def one_source(path: Path, columns: Mapping[str, str]) -> ColumnSource:
@@ -73,9 +73,10 @@ def open_table(path: Path, columns: Mapping[str, str]) -> ColumnSource | None:
     )
 
 
-def open_log(path: Path, format_name: str | None = None) -> ColumnSource:
-    """The log of lines. ConfigError where it cannot be opened, or no format of it is recognised."""
-    log = read_log(path, format_name)
+def open_log(path: Path, format_name: str | None = None, columns: Mapping[str, str] = NO_COLUMNS) -> ColumnSource:
+    """The log of lines. ConfigError where it cannot be opened, no format of it is recognised, or two readings of it
+    are possible."""
+    log = read_log(path, format_name, columns)
     return ColumnSource(path, log.format, lambda tally: _log_chunks(log, tally))
 
 
@@ -95,7 +96,10 @@ def in_columns(records: Iterable[Record], tally: Tally) -> Iterator[Readings]:
 
 
 def _log_chunks(log: LogFile, tally: Tally) -> Iterator[Readings]:
+    log.explains = tally.explains
     yield from in_columns(log, tally)
+    tally.names = {} if log.reader.taken is None else log.reader.taken.names
+    tally.counts = log.reader.counts
     tally.unreadable += log.reader.unreadable
     tally.first_unreadable += [(line.number, f"{line.why}: {line.text}") for line in log.reader.first_unreadable]
     if log.reader.note:

@@ -40,6 +40,8 @@ class AttemptMerge:
         self._gap: int | None = None
         self._start: ProgramStarted | None = None  # a start that was reported and has no step yet
         self._saved: deque[int] = deque(maxlen=64)
+        self.repeated = 0
+        """Readings of a step that had one: of another rank, written twice, or tried again after it was skipped."""
 
     @property
     def last_step(self) -> int:
@@ -80,6 +82,7 @@ class AttemptMerge:
         current = self.last_step
         went_back = self._attempt > 0 and reading.step <= current
         if went_back and self._start is None and (self._is_repeated(reading) or self._is_late(reading)):
+            self.repeated += 1
             return []
         records = self.complete()
         if not self._attempt or self._starts_attempt(reading, current) or went_back:
@@ -88,7 +91,7 @@ class AttemptMerge:
             self._gap = reading.step - current
         self._open, self._losses, self._ranks = reading, [reading.loss], {reading.rank}
         self._newest[reading.rank] = reading.step
-        if self._one_writer and reading.rank is None:  # no other rank will report it
+        if self._one_writer and reading.rank is None and not reading.fields.get("skipped"):  # no other line will come
             records += self.complete()
         return records
 
@@ -99,6 +102,9 @@ class AttemptMerge:
             return False
         same_writer = reading.rank in self._ranks if reading.rank is not None else self._one_writer
         if same_writer:
+            if self._one_writer and current.fields.get("skipped") and not _same(reading.loss, current.loss):
+                self._open, self._losses = reading, [reading.loss]  # tried again under the same number
+                return True
             return _same(reading.loss, current.loss)
         if len(self._losses) < _MOST_RANKS:
             self._losses.append(reading.loss)
@@ -111,6 +117,8 @@ class AttemptMerge:
         known = next((past for past in self._past if past[0] == reading.step), None)
         if known is None:
             return False
+        if reading.fields.get("skipped") and self._open is None and known is self._past[-1]:
+            return True  # the next step was tried, and the counter did not move
         if reading.rank is not None and self._newest.get(reading.rank, -1) < reading.step:
             self._newest[reading.rank] = reading.step
             return True

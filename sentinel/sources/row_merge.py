@@ -119,6 +119,7 @@ class RowMerge:
         self._open: Rows | None = None
         self._attempt, self._last_step = 1, -1
         self._went_back = 0
+        self.repeated = self.evaluations = 0  # rows that were joined with others of their step; validation losses
 
     def push(self, rows: Rows) -> Iterator[Readings]:
         """The samples that are complete with these rows."""
@@ -161,9 +162,12 @@ class RowMerge:
             yield from self._samples(rows.taken(slice(0, last)))
 
     def _samples(self, rows: Rows) -> Iterator[Readings]:
-        rows = _merged(rows)
+        merged = _merged(rows)
+        self.repeated += len(rows) - len(merged)
+        rows = merged
         times = rows.values.get("time_unix_s", np.full(len(rows), math.nan))
         for at in np.flatnonzero(rows.where("validation_loss")).tolist():
+            self.evaluations += 1
             (attempt, step), validated = rows.place(at), float(rows.values["validation_loss"][at])
             at_s = float(times[at]) if rows.where("time_unix_s")[at] else math.nan
             self._tally.keep(Validation(attempt=attempt, global_step=step, time_unix_s=at_s, loss=validated))

@@ -33,7 +33,11 @@ Objects = Iterator[tuple[Sequence[Object], Sequence[int]]]
 
 
 def table_source(
-    path: Path, kind: str, batches: Callable[[Tally], Iterator[Batch]], notes: Iterable[str] = ()
+    path: Path,
+    kind: str,
+    batches: Callable[[Tally], Iterator[Batch]],
+    columns: Mapping[str, str],
+    notes: Iterable[str] = (),
 ) -> ColumnSource:
     """The samples of a table whose columns are known."""
 
@@ -41,10 +45,13 @@ def table_source(
         merge, given = RowMerge(tally), 0
         for note in notes:
             tally.note(note)
+        tally.names = columns
         for cells, count, number_of in batches(tally):
             yield from merge.push(_rows_of(cells, count, given + 1, tally, number_of))
             given += count
         yield from merge.finish()
+        tally.counts = {"rows": given, "evaluations": merge.evaluations, "repeated": merge.repeated}
+        tally.counts["unreadable"] = tally.unreadable
 
     return ColumnSource(path, kind, chunks)
 
@@ -55,7 +62,7 @@ def object_source(
     """The samples of a table of objects. Keys of fields that have no column yet are taken as they come."""
 
     def cells(tally: Tally) -> Iterator[Batch]:
-        known = dict(columns)
+        tally.names = known = dict(columns)
         for objects, numbers in batches(tally):
             find_more(keys_of(objects), known)
             found = {ours: cells_of_values([one.get(theirs) for one in objects]) for ours, theirs in known.items()}
@@ -64,7 +71,7 @@ def object_source(
                 split_losses(found, [one.get(split) for one in objects])
             yield found, len(objects), numbers.__getitem__
 
-    return table_source(path, kind, cells, notes)
+    return table_source(path, kind, cells, columns, notes)
 
 
 def searched_source(

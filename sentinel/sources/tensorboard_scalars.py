@@ -34,10 +34,11 @@ def open_tensorboard(path: Path, asked: Mapping[str, str]) -> list[ColumnSource]
 
     Empty where there are no event files. ConfigError when none of them has a loss, or a column of `asked`.
     """
-    if wrong := [name for name in asked if name not in _TAKEN]:
+    runs = _runs(path)
+    if runs and (wrong := [name for name in asked if name not in _TAKEN]):
         raise ConfigError(f"TensorBoard's events know no column for {wrong[0]}; there are: {', '.join(_TAKEN)}")
     sources, tags_met, refused = [], dict[str, int](), None
-    for folder, files in _runs(path).items():
+    for folder, files in runs.items():
         tags: dict[str, int] = {}
         try:
             columns = _columns(files, asked, tags)
@@ -91,6 +92,7 @@ def _columns(files: list[Path], asked: Mapping[str, str], tags: dict[str, int]) 
 
 def _chunks(files: list[Path], found: Mapping[str, str], tally: Tally) -> Iterator[Readings]:
     merge, columns = RowMerge(tally, one_writer=True), dict(found)
+    tally.names = columns
     for path in files:
         tags: dict[str, int] = {}
         try:
