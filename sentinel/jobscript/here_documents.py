@@ -164,7 +164,7 @@ def _expansions(body: Node) -> Iterator[Node]:
 def _destination(redirect: Node) -> str:
     above = redirect.parent
     around = [*redirect.children, *(above.children if above is not None else [])]
-    targets = [child.children[-1] for child in around if child.type == "file_redirect" and child.children]
+    targets = [child.children[-1] for child in around if child.type == "file_redirect"]
     return code_of(targets[-1]) if targets else ""
 
 
