@@ -12,7 +12,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from sentinel.jobscript import SetOption, rewrite
+from sentinel.jobscript import SetJson, SetOption, rewrite
 from sentinel.jobscript.derived import embedding_rows, parameter_count, total_steps
 from sentinel.jobscript.facts import BatchRamp, Facts, declared_parameters, minutes
 from sentinel.jobscript.megatron_log import given_by_log, measured
@@ -282,3 +282,11 @@ def test_a_decay_by_tokens_without_a_batch_has_no_known_beginning() -> None:
         lr = lr_schedule(replace(facts, global_batch_size=batch), style="cosine")
         assert lr is not None
         assert (lr.decay_start, lr.decay_end) == ends
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"b": [-math.inf]}, {1, 2}])
+@pytest.mark.parametrize("key", ["a", "new"])
+def test_a_value_that_json_does_not_have_is_not_written(key: str, value: Any) -> None:
+    text = 'cat > c.json <<J\n{"a": 1}\nJ\npython x.py --lr 1\n'
+    with pytest.raises(ScriptRefused, match=f"{key} can't be .* in JSON"):
+        rewrite(text, [SetJson(path=(key,), value=value)])
