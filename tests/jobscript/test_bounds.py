@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sentinel.jobscript import SetJson, SetOption, rewrite
 from sentinel.jobscript.derived import embedding_rows, parameter_count, total_steps
 from sentinel.jobscript.facts import BatchRamp, Facts, declared_parameters, minutes
+from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_log import given_by_log, measured
 from sentinel.jobscript.megatron_options import (
     LrWarmup,
@@ -282,6 +283,14 @@ def test_a_decay_by_tokens_without_a_batch_has_no_known_beginning() -> None:
         lr = lr_schedule(replace(facts, global_batch_size=batch), style="cosine")
         assert lr is not None
         assert (lr.decay_start, lr.decay_end) == ends
+
+
+def test_a_here_document_without_a_line_is_none() -> None:
+    text = "cat <<E\nE\npython x.py --lr 1\n"
+    assert rewrite(text, [SetOption(flag="--lr", value="2")]).text == text.replace("--lr 1", "--lr 2")
+    assert given(text).deepspeed is None
+    with pytest.raises(ScriptRefused, match="JSON"):
+        rewrite(text, [SetJson(path=("a",), value=1)])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {"b": [-math.inf]}, {1, 2}])
