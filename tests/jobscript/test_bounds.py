@@ -26,8 +26,10 @@ from sentinel.jobscript.megatron_options import (
     megatron_changes,
 )
 from sentinel.jobscript.reading import read_text
-from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.jobscript.script_changes import baseline_of_script, changes_of
+from sentinel.plan.baseline import lr_warmup_steps
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import FixedLinear
 
 LOG = (Path(__file__).parents[1] / "data" / "megatron_logs" / "llama_1b3_2023-08.log").read_text()
@@ -299,3 +301,75 @@ def test_a_value_that_json_does_not_have_is_not_written(key: str, value: Any) ->
     text = 'cat > c.json <<J\n{"a": 1}\nJ\npython x.py --lr 1\n'
     with pytest.raises(ScriptRefused, match=f"{key} can't be .* in JSON"):
         rewrite(text, [SetJson(path=(key,), value=value)])
+
+
+def test_two_variables_side_by_side_in_the_json_are_both_filled_in() -> None:
+    text = 'A=1\nB=2\ncat > c.json <<J\n{"a": $A$B, "b": "$B$A$B", "c": $A}\nJ\n'
+    found = given(f"{text}python pretrain_gpt.py --deepspeed --deepspeed_config c.json --lr 1\n").deepspeed
+    assert found == {"a": 12, "b": "212", "c": 1}
+
+
+HEADER, END = "-------- arguments --------", "-------- end of arguments --------"
+
+
+def test_a_log_is_whole_where_its_last_start_is() -> None:
+    first = [HEADER, "  lr .......... 0.1", END]
+    assert given_by_log("\n".join(first)).unread == ()
+    again = given_by_log("\n".join([*first, HEADER, "  seed ........ 4", "  lr .......... 0.2", "  fp16 ........ Tr"]))
+    assert not again.complete
+    assert [(u.what, u.line) for u in again.unread] == [("the arguments", 4)]
+    assert [(o.flag, o.values) for o in again.options if o.unread is None] == [("--seed", ("4",)), ("--lr", ("0.2",))]
+
+
+@pytest.mark.parametrize(
+    ("option", "after", "unread"),
+    [
+        ("lr .......... 0.1", [], []),
+        ("deepspeed_config .......... c.json", [], ["the DeepSpeed JSON"]),
+        ("deepspeed_config .......... c.json", ["  json = {", '    "a": 1', "}"], []),
+        ("deepspeed_config .......... c.json", ["  json = {", '    "a": '], ["the DeepSpeed JSON"]),
+        ("deepspeed_config .......... None", [], []),
+    ],
+)
+def test_a_log_of_deepspeed_shows_its_json(option: str, after: list[str], unread: list[str]) -> None:
+    found = given_by_log("\n".join([HEADER, f"  {option}", END, *after]))
+    assert [each.what for each in found.unread] == unread
+    assert found.deepspeed == ({"a": 1} if after and not unread else None)
+
+
+@pytest.mark.parametrize("words", ["--l$X 3", "--l$X=3", "$X", "x$X"])
+def test_an_option_whose_name_is_not_known_is_none(words: str) -> None:
+    found = given(f"python x.py --lr 1 {words} --seed 4\n")
+    assert [option.flag for option in found.options] == ["--lr", "--seed"]
+    known = given(f"X=x\npython x.py --lr 1 {words} --seed 4\n")
+    assert [option.flag for option in known.options] == ["--lr", *["--lx"] * ("--l$X" in words), "--seed"]
+
+
+@pytest.mark.parametrize("command", ["bash $X run.sh", "bash $X 'echo a'", "$X -c 'echo a'", "bash -c"])
+def test_a_shell_whose_options_are_not_known_is_no_hindrance(command: str) -> None:
+    text = f"{command}\npython x.py --lr 1\n"
+    assert rewrite(text, [SetOption(flag="--lr", value="2")]).text == text.replace("--lr 1", "--lr 2")
+
+
+RAMPED = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (2, True), (0.019, True), (0.03, False), (-0.03, False)])
+def test_a_warmup_in_steps_is_the_script_s_own_within_2_percent(more: float, taken: bool) -> None:
+    """Of a decision that counted steps where the script counts samples."""
+    own = baseline_of_script(RAMPED)
+    known = lr_warmup_steps(own)
+    assert own.lr is not None
+    assert known is not None
+    steps = known[1] + (int(more) if more in (0, 2) else round(more * known[1]))
+    made = Overrides(
+        incident="incident-1",
+        rollback="incident-1-r1",
+        anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
+        standing=TrainingSettings(lr=replace(own.lr, unit="steps", warmup=steps)),
+    )
+    if taken:
+        assert changes_of(RAMPED, made) == ()
+    else:
+        with pytest.raises(ConfigError, match="counts steps, and that of the job script samples"):
+            changes_of(RAMPED, made)

@@ -14,6 +14,7 @@ from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.events import EventKind, Findings
 from sentinel.judge.history import History
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -303,3 +304,24 @@ def test_a_signal_that_begins_late_leaves_its_first_band_by_a_quarter(
     if at_once:
         judged.push_readings(Readings.of(samples))
     assert [e.led_by for e in judged.events] == [led]
+
+
+def test_a_run_is_compared_with_its_reference_from_step_500_on() -> None:
+    """Means that begin at steps 180, 340, 500, 660: the second in a row that is behind says so."""
+    steps = np.arange(40, 1001, 20)
+    judged = Series(Thresholds(), references=[Reference("sibling", [(1, 2.0), (5000, 2.0)])])
+    judged.push_readings(Readings(attempt=1, steps=steps, columns={"loss": np.full(len(steps), 3.0)}))
+    (event,) = judged.events
+    assert (event.kind, event.onset_range) == (EventKind.PLATEAU, (500, 500))
+
+
+@pytest.mark.parametrize(("worst", "plateaus"), [(None, 1), (-1.0, 0)])
+def test_a_trend_through_a_loss_that_is_not_above_0_is_none(worst: float | None, plateaus: int) -> None:
+    """The loss falls to step 512 and stands still: above its own trend, where that has a logarithm."""
+    steps = np.arange(1, 1500)
+    losses = 8.0 * np.minimum(steps, 512) ** -0.3
+    if worst is not None:
+        losses[(steps > 256) & (steps <= 300)] = worst
+    judged = Series(Thresholds(band_sigmas=math.inf, climb_sigmas=math.inf))
+    judged.push_readings(Readings(attempt=1, steps=steps, columns={"loss": losses}))
+    assert sum(event.kind is EventKind.PLATEAU for event in judged.events) == plateaus

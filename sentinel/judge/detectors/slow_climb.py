@@ -90,7 +90,7 @@ class SlowClimb(Detector):
             finer = scale.sigma
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        if not self._rising or known.alarm is not None:
+        if not self._rising:
             return None
         episode = known.baseline.episode
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
