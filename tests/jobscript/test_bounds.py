@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from sentinel.jobscript import SetJson, SetOption, rewrite
-from sentinel.jobscript.derived import embedding_rows, parameter_count, total_steps
+from sentinel.jobscript.derived import batch_schedule, embedding_rows, parameter_count, total_steps
 from sentinel.jobscript.facts import BatchRamp, Facts, declared_parameters, minutes
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_log import given_by_log, measured
@@ -373,3 +373,11 @@ def test_a_warmup_in_steps_is_the_script_s_own_within_2_percent(more: float, tak
     else:
         with pytest.raises(ConfigError, match="counts steps, and that of the job script samples"):
             changes_of(RAMPED, made)
+
+
+@pytest.mark.parametrize(("start", "ramps"), [(2, True), (4, False), (6, False)])
+def test_a_ramp_that_begins_at_the_full_batch_is_none(start: int, ramps: bool) -> None:
+    found = batch_schedule(Facts(global_batch_size=4, rampup_batch_size=BatchRamp(start=start, increment=1, samples=8)))
+    assert found is not None
+    assert found.warms_up is ramps
+    assert (found.start, found.ramp_samples) == ((2, 8) if ramps else (4, 0))

@@ -177,3 +177,14 @@ def test_a_change_widens_what_the_loss_may_do_until_64_samples_later(
     regime.end_block(9, 8, None)
     assert regime.settle(widened) is (widened > 0)
     assert regime.widened == 0.0
+
+
+@pytest.mark.parametrize(("later", "height"), [(61, 9.0), (62, 2.0)])
+def test_the_last_64_outliers_are_remembered(later: int, height: float) -> None:
+    band = NoiseBand(sigmas=6.0, floor=0.0)
+    for _ in range(9):
+        band.learn([2.0, 2.1] * 4)
+    plain = band.upper - band.level
+    for high in [9.0] * 3 + [2.0] * later:
+        band.outlier(band.level + plain * high)
+    assert (band.upper - band.level) / plain == pytest.approx(height)
