@@ -325,3 +325,14 @@ def test_a_trend_through_a_loss_that_is_not_above_0_is_none(worst: float | None,
     judged = Series(Thresholds(band_sigmas=math.inf, climb_sigmas=math.inf))
     judged.push_readings(Readings(attempt=1, steps=steps, columns={"loss": losses}))
     assert sum(event.kind is EventKind.PLATEAU for event in judged.events) == plateaus
+
+
+@pytest.mark.parametrize(
+    ("usual", "loss", "far"), [(0.5, 1.5, False), (0.5, 1.5625, True), (2.0, 4.0, False), (2.0, 4.25, True)]
+)
+def test_a_loss_is_far_out_at_twice_its_usual_value_and_a_nat_above_it(usual: float, loss: float, far: bool) -> None:
+    found = UnhealthySpans(Thresholds())
+    for step in range(1, 60):
+        value = loss if 50 <= step < 55 else usual
+        found.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=value), well=True)
+    assert [(span.first_step, span.last_step) for span in found.spans] == ([(50, 54)] if far else [])
