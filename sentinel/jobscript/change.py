@@ -146,7 +146,7 @@ def why_not_written(value: str, at: Reached, launches: tuple[Launch, ...]) -> st
         why = ", and a second shell reads this place as code"
     elif at.written.kind not in ("command", "array"):
         why = ", which do not hold in a text that is split into words"
-    elif at.written.kind == "array" and in_parts:
+    elif in_parts:
         why = ", and the array is used without them"
     elif starter is not None:
         why = f", and {starter or 'the command'!r} may not hand them on"

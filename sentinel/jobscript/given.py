@@ -20,6 +20,7 @@ from sentinel.vocabulary.errors import LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
 _OPTION = re.compile(r"--?[A-Za-z]")
+_NAME = re.compile(r"--?[A-Za-z][\w-]*")  # Of an option, without an expansion in it
 _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-per-node", "--time")
 
 
@@ -114,15 +115,16 @@ def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None
     if word.text is not None and not _calculates(reading, reached):
         return word.text, None
     flag, joined, value = word.raw.partition("=")
+    named = joined and _NAME.fullmatch(flag)
     try:
         if word.text is not None:
             return text_of(reading, f"${reached.written.variable}", reached.path[-2].moment), None
-        if joined and _OPTION.match(flag):
+        if named:
             return f"{flag}={text_of(reading, value, reached.written.moment)}", None
         return text_of(reading, word.raw, reached.written.moment), None
     except Unknown as unknown:
         unsure = Unread(what=word.raw, why=str(unknown), line=line)
-        return (word.raw if joined and _OPTION.match(flag) else None), unsure
+        return (word.raw if named else None), unsure
 
 
 def _calculates(reading: Reading, reached: Reached) -> bool:

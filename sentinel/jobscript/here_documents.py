@@ -97,7 +97,7 @@ def _addition(text: str, start: int, inside: list[Member], path: tuple[str, ...]
     position, indent = inside[-1].end if inside else start + 1, " "
     if inside and not (before := text[: inside[-1].key_start].rpartition("\n")[2]).strip():
         indent = f"\n{before}"  # members stand on lines of their own
-    body = json.dumps(value, indent=None if indent == " " else 2, allow_nan=False).replace("\n", indent)
+    body = json.dumps(value, indent=None if indent == " " else 2).replace("\n", indent)
     new = f"{json.dumps(path[0])}: {body}"
     return Edit(start=position, end=position, new=f",{indent}{new}" if inside else new)
 
@@ -164,7 +164,7 @@ def _expansions(body: Node) -> Iterator[Node]:
 def _destination(redirect: Node) -> str:
     above = redirect.parent
     around = [*redirect.children, *(above.children if above is not None else [])]
-    targets = [child.children[-1] for child in around if child.type == "file_redirect" and child.children]
+    targets = [child.children[-1] for child in around if child.type == "file_redirect"]
     return code_of(targets[-1]) if targets else ""
 
 

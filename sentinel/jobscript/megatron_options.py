@@ -199,15 +199,15 @@ def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
 
 
 def _seqlen_warmup(slw: SeqlenWarmup, facts: Facts) -> Iterator[Marked]:
-    start, full = slw.schedule.start, facts.seq_length or 0
+    start, full = slw.schedule.start, slw.schedule.full
+    if full != facts.seq_length:
+        raise ConfigError(f"SLW ends at {full} tokens per sample, and --seq-length is {facts.seq_length}")
     if start % 8 or full % 8:
         raise ConfigError(f"sequence lengths should be multiples of 8, not {start} and {full}")
-    if slw.schedule.full != full:
-        raise ConfigError(f"SLW ends at {slw.schedule.full} tokens per sample, and --seq-length is {full}")
     name, batch = _suffix(facts), facts.global_batch_size or 1
     # Samples or iterations that do not end the run before its tokens: three times those of the full length.
-    each = (facts.seq_length or 1) * (batch if name == "iters" else 1)
-    most = max(facts.train_samples or facts.train_iters or 0, 3 * -(-slw.train_tokens // each))
+    each = full * (batch if name == "iters" else 1)
+    most = max(_counted(facts, "train") or 0, 3 * -(-slw.train_tokens // each))
     yield Marked(change=SetJson(path=("curriculum_learning",), value=discrete_curriculum(slw.schedule)))
     yield Marked(change=RemoveOption(flag="--rampup-batch-size", values=3))
     yield _set("--train-tokens", slw.train_tokens)

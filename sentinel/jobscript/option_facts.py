@@ -42,6 +42,12 @@ _MEGATRON: Table = {
     "--ds-sequence-parallel-size": ("context_parallel_size", whole),
     "--exit-duration-in-mins": ("exit_duration_min", number),
     "--pp-partition-method": ("pp_partition_method", lambda text: text.strip("'\"")),
+    "--position-embedding-type": ("learned_positions", lambda text: text.lower() in ("absolute", "learned_absolute")),
+}
+_GROUPED: Table = {"--num-query-groups": ("num_query_groups", whole)}  # Only with --group-query-attention
+_LOSS_SCALES: Table = {  # Not with --deepspeed, whose engine takes them from its JSON; 0 is none
+    "--loss-scale": ("static_loss_scale", lambda text: number(text) or None),
+    "--initial-loss-scale": ("initial_loss_scale", lambda text: number(text) or None),
 }
 _SWITCHES: Table = {
     "--swiglu": ("gated_ffn", True),
@@ -52,7 +58,6 @@ _SWITCHES: Table = {
     "--fp16": ("precision", "fp16"),
     "--bf16": ("precision", "bf16"),
 }
-_LOSS_SCALES = {"--loss-scale": "static_loss_scale", "--initial-loss-scale": "initial_loss_scale"}
 # Megatron's own, for options that are not given: megatron/arguments.py, the same in all three.
 _DEFAULTS: Known = {
     "gated_ffn": False,
@@ -87,23 +92,15 @@ def _read(given: Given, table: Table, unread: list[Unread]) -> tuple[Known, set[
 
 def megatron_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
-    known, unsure = _read(given, _MEGATRON, unread)
+    flags = {option.flag: option for option in given.options}
+    grouped = _GROUPED if "--group-query-attention" in flags else {}
+    known, unsure = _read(given, {**_MEGATRON, **grouped, **({} if "--deepspeed" in flags else _LOSS_SCALES)}, unread)
     switched, unsure_switches = _read(given, _SWITCHES, unread)
     known, unsure = known | switched, unsure | unsure_switches
-    flags = {option.flag: option for option in given.options}
     newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
     known["lr_scheduler"] = "newer" if newer else "older"
-    if (position := flags.get("--position-embedding-type")) is not None and position.values:
-        known["learned_positions"] = position.values[0].lower() in ("absolute", "learned_absolute")
-    if "--group-query-attention" in flags and (groups := flags.get("--num-query-groups")) and groups.values:
-        known["num_query_groups"] = or_none(whole, groups.values[0])
     if (ramp := flags.get("--rampup-batch-size")) is not None:
         known["rampup_batch_size"] = _ramp(ramp, unread)
-    for flag, name in _LOSS_SCALES.items() if "--deepspeed" not in flags else ():
-        if (scale := flags.get(flag)) is not None and scale.values and scale.unread is None:
-            known[name] = or_none(number, scale.values[0])
-        elif scale is None and given.complete and flag == "--initial-loss-scale":
-            known[name] = 2.0**32
     if given.complete:
         _absent(known, unsure, flags)
     return {name: value for name, value in known.items() if name not in unsure}
@@ -116,7 +113,9 @@ def _absent(known: Known, unsure: set[str], flags: Mapping[str, Option]) -> None
             known.setdefault(name, value)
     if ("--save" not in flags or "save_interval" not in known) and "save_interval" not in unsure:
         known["save_interval"] = 0
-    if "--deepspeed" in flags and "--no-pipeline-parallel" not in flags:
+    if "--deepspeed" not in flags:
+        known.setdefault("initial_loss_scale", 2.0**32)
+    elif "--no-pipeline-parallel" not in flags:
         known.setdefault("pp_partition_method", "type:transformer")
     unit = "samples" if known.get("train_samples") else "iters"
     warmups = [f"lr_warmup_{each}" for each in ("iters", "samples", "tokens", "fraction")]

@@ -248,7 +248,7 @@ def _refuse_broken(reading: Reading, written: ArgumentList) -> None:
     for word in written.words:
         if word.raw == "\\" and written.kind != "command":
             raise script.refusal(word.start, "a backslash between quotes is an argument of its own")
-        if word.raw.startswith("#") and written.kind.endswith("quotes"):
+        if word.raw.startswith("#"):
             raise script.refusal(word.start, "a # between quotes begins no comment")
     for assignment in reading.assignments.get("IFS", ()):
         if not assignment.one_command:

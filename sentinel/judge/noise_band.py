@@ -73,8 +73,9 @@ class PowerLaw:
         xs = array("d", (math.log(max(1, at)) for at in steps))
         ys = array("d", (math.log(loss) if loss > 0 else 0.0 for loss in losses))
         mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-        spread = math.fsum((x - mean_x) ** 2 for x in xs)
-        slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+        away = array("d", (x - mean_x for x in xs))
+        spread = math.fsum(x**2 for x in away)
+        slope = math.fsum(x * (y - mean_y) for x, y in zip(away, ys, strict=True)) / spread if spread else 0.0
         return cls(mean_x, mean_y, slope)
 
     def loss(self, step: int) -> float:

@@ -154,7 +154,7 @@ class Regime:
         elif rising and not _is_large(before or lr, lr):  # at once to where it has never been is a mistake, no warmup
             self._widen(self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
-        of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or (rising and not known)
+        of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or not known
         if before is None or self._factor < _LOG_LARGE or of_a_schedule:
             return None  # a first warmup and the end of a decay are no changes of regime
         return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", is_event=True)

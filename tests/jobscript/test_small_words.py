@@ -58,6 +58,9 @@ def test_a_value_is_followed_over_twenty_variables(links: int, known: bool) -> N
         ("--a `date | head` --lr 1", ["--a", "--lr"]),
         ("--a $(date | head) --lr 1", ["--a", "--lr"]),
         ("--a `date` --lr 1 | tee --log", ["--a", "--lr"]),
+        ("--a `date | head` --lr 1 | tee --log", ["--a", "--lr"]),
+        ("--a $(date | head) --lr 1 ; tee --log", ["--a", "--lr"]),
+        ("--a `date | head` --b `date | head` --lr 1 | tee --log", ["--a", "--b", "--lr"]),
         ("--lr 1 2>&1 --a 3", ["--lr", "--a"]),
         ("--lr 1 && date --a 3", ["--lr"]),
         ("--lr 1 & date --a 3", ["--lr"]),
@@ -101,6 +104,16 @@ def test_an_array_that_is_once_used_without_quotes_takes_no_value_that_needs_the
         rewrite(text.format(*uses), [change])
     quoted = text.format('"${A[@]}"', '"${A[@]}"')
     assert rewrite(quoted, [change]).text == quoted.replace("--title x", "--title 'a b'")
+
+
+@pytest.mark.parametrize("elements", ["", "A=()\n", "A=(1e-4)\n", "A=(1 2)\n"])
+def test_the_elements_of_an_array_are_no_option_s_value_and_stay_when_it_goes(elements: str) -> None:
+    text = f'{elements}python x.py --seed 1 --lr "${{A[@]}}" --fp16\n'
+    with pytest.raises(ScriptRefused, match="--lr has no value to replace"):
+        rewrite(text, [SetOption(flag="--lr", value="2")])
+    switch = f'{elements}python x.py --seed 1 --fp16 "${{A[@]}}"\n'
+    assert rewrite(switch, [SetOption(flag="--fp16")]).diff == ""
+    assert rewrite(switch, [RemoveOption(flag="--fp16")]).text == switch.replace("--fp16 ", "")
 
 
 @pytest.mark.parametrize("name", ["time", "-t", "--", "", "--a b", "--a=b", "--é"])

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from sentinel.judge.analysis.first_mover import first_moved
+from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.events import EventKind, Findings
 from sentinel.judge.history import History
 from sentinel.judge.readings import Readings
+from sentinel.judge.reference import Reference
 from sentinel.judge.replay import Replay
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
@@ -52,12 +54,14 @@ def test_a_band_that_is_turned_off_is_never_left(losses: list[float]) -> None:
     assert judged.events == ()
 
 
-def climb(blocks: int, seed: int) -> float:
-    """After so many blocks of 32: the lowest climb that is found, in deviations of a block's mean above the best."""
+def climb(blocks: int, seed: int, fell_before: int = 0) -> float:
+    """After so many blocks of 32: the lowest climb that is found, in deviations of a block's mean above the best. So
+    many blocks before, the loss may have fallen by a quarter."""
 
     def found(offset: float) -> str | None:
         noise = 1 + 0.01 * np.random.default_rng(seed).standard_normal(32 * (blocks + 4))
         loss = 2e5 * noise + offset * (np.arange(len(noise)) >= 32 * blocks)
+        loss[: 32 * (blocks - fell_before) if fell_before else 0] *= 4 / 3
         judged = Series(Thresholds(band_sigmas=math.inf, climb_tolerance=0.0, climb_sigmas=6.0))
         judged.push_readings(Readings(attempt=1, steps=np.arange(1, len(loss) + 1), columns={"loss": loss}))
         return next((e.reason for e in judged.events if e.recommend_rollback), None)
@@ -203,3 +207,132 @@ def test_what_has_left_its_noise_from_its_first_reading_on_has_moved_then() -> N
     values = np.where(steps < 20, 50.0, 10.0) + 0.1 * np.random.default_rng(0).standard_normal(100)
     found = first_moved({"x": values}, steps, onset_step=19, window_steps=19, quiet=steps >= 20)
     assert [(d.first_step, d.steps_before_onset) for d in found.departures] == [(0, 19)]
+
+
+@pytest.mark.parametrize(
+    ("standard_errors", "wrong"), [(6.0, True), (6.0 * (1 + 2**-40), False), (5.0, True), (-9.0, True)]
+)
+def test_a_provisional_band_was_wrong_where_the_loss_stands_within_six_standard_errors(
+    standard_errors: float, wrong: bool
+) -> None:
+    """After so long that it would have come back: twice the patience, and 16 samples."""
+    error = 1.2533 * math.sqrt(1 / 8 + 1 / 32)
+
+    def episode(samples: int, *, provisional: bool = True) -> Episode:
+        made = Episode(
+            onset_range=(10, 12),
+            level=0.0,
+            sigma=1.0,
+            upper=9.0,
+            provisional=provisional,
+            before=8,
+            independence=1.0,
+        )
+        for step in range(12, 12 + samples):
+            made.push(step, standard_errors * error)
+        return made
+
+    assert standard_errors * error / error == standard_errors
+    assert episode(32).band_was_wrong(210, 100) is wrong
+    assert not episode(32).band_was_wrong(209, 100)
+    assert not episode(32, provisional=False).band_was_wrong(210, 100)
+    assert (episode(16).band_was_wrong(210, 100), episode(15).band_was_wrong(210, 100)) == (True, False)
+
+
+@pytest.mark.parametrize(("first_drop", "after", "learnt"), [(17.0, 17.0, True), (16.96875, 16.96875, False)])
+@pytest.mark.parametrize("unit", [1.0, 2.0**-10])
+def test_a_loss_that_drops_by_more_than_15_percent_at_once_is_learnt_after_a_patience(
+    first_drop: float, after: float, learnt: bool, unit: float
+) -> None:
+    before = [20.0 * unit] * 64
+    soon = series([*before, *[first_drop * unit] * 32])
+    assert soon.level == (after * unit if learnt else 20.0 * unit)
+    assert soon.band_ready
+    late = series([*before, *[first_drop * unit] * 160])
+    assert late.level == after * unit
+
+
+@pytest.mark.parametrize(("back_to", "doubted"), [(18.5, True), (18.53125, False)])
+def test_a_drop_is_over_once_half_of_it_is_made_up(back_to: float, doubted: bool) -> None:
+    """7.5 % below the level and no less is still the drop: it is learnt after a patience, from its first loss on."""
+    judged = series([*[20.0] * 64, *[16.0] * 8, *[back_to] * 16])
+    assert judged.level == (20.0 if doubted else back_to)
+
+
+@pytest.mark.parametrize(
+    ("third", "last_quarter", "found"),
+    [
+        (34.0, 26.0, True),  # half-way back from the lowest mean to the best: (20 + 32) / 2
+        (34.0, 25.96875, False),
+    ],
+)
+def test_a_climb_is_none_whose_newest_losses_are_half_way_back(third: float, last_quarter: float, found: bool) -> None:
+    losses = [20.0] * 256 + [34.0] * 64 + [third] * 24 + [last_quarter] * 8
+    judged = series(losses, Thresholds(band_sigmas=math.inf, patience_steps=105))
+    assert (judged.alarm is not None) is found
+
+
+@pytest.mark.parametrize(("newest", "found"), [(27.0, True), (26.96875, False)])
+def test_a_climb_is_waited_for_that_has_lost_more_than_three_tenths_of_its_height(newest: float, found: bool) -> None:
+    losses = [20.0] * 256 + [30.0] * 64 + [newest] * 32
+    thresholds = Thresholds(band_sigmas=math.inf, patience_steps=100)
+    assert (series(losses, thresholds).alarm is not None) is found
+    assert series([*losses, *[newest] * 256], thresholds).alarm is not None  # three patiences, and no more
+
+
+@pytest.mark.parametrize("fallen", [False, True])
+def test_luck_is_counted_from_where_the_loss_has_been_as_low(fallen: bool) -> None:
+    """After a fall by more than the noise only the blocks since then could have been low by chance."""
+    assert climb(42, seed=3, fell_before=28 if fallen else 0) == pytest.approx(
+        6.0 - NormalDist().inv_cdf((27 if fallen else 41) ** -0.5), abs=0.04
+    )
+
+
+@pytest.mark.parametrize(("high", "led"), [(1.2, ()), (1.3, ("grad_norm",))])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_signal_that_begins_late_leaves_its_first_band_by_a_quarter(
+    high: float, led: tuple[str, ...], at_once: bool
+) -> None:
+    """Its first eight values make a band, the fifth of them is outside of it; then the loss leaves its own."""
+    norms = [None] * 40 + [1.0, 1.0, 1.0, 1.0, high, *[1.0] * 200]
+    losses = [2.0] * 60 + [300.0] * 4
+    samples = [
+        Sample(attempt=1, global_step=at, time_unix_s=0.0, loss=loss, grad_norm=norm)
+        for at, (loss, norm) in enumerate(zip(losses, norms, strict=False), 1)
+    ]
+    judged = Series(Thresholds(), () if at_once else samples)
+    if at_once:
+        judged.push_readings(Readings.of(samples))
+    assert [e.led_by for e in judged.events] == [led]
+
+
+def test_a_run_is_compared_with_its_reference_from_step_500_on() -> None:
+    """Means that begin at steps 180, 340, 500, 660: the second in a row that is behind says so."""
+    steps = np.arange(40, 1001, 20)
+    judged = Series(Thresholds(), references=[Reference("sibling", [(1, 2.0), (5000, 2.0)])])
+    judged.push_readings(Readings(attempt=1, steps=steps, columns={"loss": np.full(len(steps), 3.0)}))
+    (event,) = judged.events
+    assert (event.kind, event.onset_range) == (EventKind.PLATEAU, (500, 500))
+
+
+@pytest.mark.parametrize(("worst", "plateaus"), [(None, 1), (-1.0, 0)])
+def test_a_trend_through_a_loss_that_is_not_above_0_is_none(worst: float | None, plateaus: int) -> None:
+    """The loss falls to step 512 and stands still: above its own trend, where that has a logarithm."""
+    steps = np.arange(1, 1500)
+    losses = 8.0 * np.minimum(steps, 512) ** -0.3
+    if worst is not None:
+        losses[(steps > 256) & (steps <= 300)] = worst
+    judged = Series(Thresholds(band_sigmas=math.inf, climb_sigmas=math.inf))
+    judged.push_readings(Readings(attempt=1, steps=steps, columns={"loss": losses}))
+    assert sum(event.kind is EventKind.PLATEAU for event in judged.events) == plateaus
+
+
+@pytest.mark.parametrize(
+    ("usual", "loss", "far"), [(0.5, 1.5, False), (0.5, 1.5625, True), (2.0, 4.0, False), (2.0, 4.25, True)]
+)
+def test_a_loss_is_far_out_at_twice_its_usual_value_and_a_nat_above_it(usual: float, loss: float, far: bool) -> None:
+    found = UnhealthySpans(Thresholds())
+    for step in range(1, 60):
+        value = loss if 50 <= step < 55 else usual
+        found.push(Sample(attempt=1, global_step=step, time_unix_s=0.0, loss=value), well=True)
+    assert [(span.first_step, span.last_step) for span in found.spans] == ([(50, 54)] if far else [])

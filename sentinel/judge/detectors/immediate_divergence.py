@@ -26,7 +26,7 @@ class ImmediateDivergence(Detector):
             self._run = 0
             return None
         self._run += 1
-        if self._run < _FAR_SAMPLES or known.alarm is not None:
+        if self._run < _FAR_SAMPLES:
             return None
         reason = f"{episode.left_band} and stands at {loss:.4g}, {loss / episode.level:.0f} times its level"
         return Finding(onset_range=episode.onset_range, reason=reason)

@@ -32,7 +32,7 @@ class SkippedUpdates(Detector):
             return None
         step = samples.steps[-1]
         self._count(1, step if samples.after is None else min(samples.after + 1, step), step)
-        if self.run < self._limit or self.onset_range is None or known.alarm is not None:
+        if self.run < self._limit or self.onset_range is None:
             return None
         reason = f"the optimizer has skipped {self.run} updates in a row: the weights do not change"
         return Finding(onset_range=self.onset_range, reason=reason)

@@ -63,17 +63,18 @@ class SlowClimb(Detector):
         if learns and not self._rising:
             self._medians.append(block.median)
         self._newest = block.median
-        if self._push((block.median, block.first_step, block.last_step), known, learns):
+        self._push((block.median, block.first_step, block.last_step), known, learns)
+        if not self._waiting[0]:  # the finest scale has taken it
             self._rising = past.climbing = any(scale.above for scale in self._scales)
             past.above_best = self._scales[0].excess()
 
-    def _push(self, block: _Mean, known: Known, learns: bool) -> bool:
+    def _push(self, block: _Mean, known: Known, learns: bool) -> None:
         finer: float | None = None
         for level in range(_SCALES):
             waiting = self._waiting[level]
             waiting.append(block)
             if len(waiting) < _GROWTH:
-                return level > 0
+                return
             lowest = min(waiting)[0]
             mean = math.fsum(value for value, _, _ in waiting) / len(waiting)
             block = (mean, waiting[0][1], waiting[-1][2])
@@ -87,10 +88,9 @@ class SlowClimb(Detector):
             scale = self._scales[level]
             scale.push(block, lowest, finer, self._sigmas, max(self._tolerance, known.regime.widened), learns)
             finer = scale.sigma
-        return True
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        if not self._rising or known.alarm is not None:
+        if not self._rising:
             return None
         episode = known.baseline.episode
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:

@@ -36,7 +36,7 @@ class ZeroLoss(Detector):
         if self.onset_range is None:
             self.onset_range = (step if after is None else min(after + 1, step), step)
         self._run += 1
-        if self._run < self._limit or known.alarm is not None:
+        if self._run < self._limit:
             return None
         reason = (
             f"the loss is exactly 0.0 since step {self.onset_range[1]}, and no loss before it was near 0: "
