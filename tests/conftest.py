@@ -49,8 +49,12 @@ _FIRST = ("slurm", "e2e", "hooks")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest come first; with several workers a file's tests stay together, since they share its fixtures."""
+    """The longest come first; with several workers a file's tests stay together, since they share its fixtures. The
+    programs that measure are of the second tier."""
     items.sort(key=lambda item: item.path.parent.name not in _FIRST)
+    for item in items:
+        if item.path.parent.name == "benchmarks" and not item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.full)
 
 
 _LEFT_OUT: list[str] = []

@@ -289,7 +289,7 @@ def test_sums_over_a_hundred_million_elements_keep_a_millionth(make: Make) -> No
     _large_sums_keep_a_millionth(make, 100_000_000)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @both
 def test_sums_over_a_thousand_million_elements_keep_a_millionth(make: Make) -> None:
     _large_sums_keep_a_millionth(make, 1_000_000_000)
