@@ -200,11 +200,10 @@ _SCALARS = {"String": str, "ID": str, "JSONString": str, "Boolean": bool, "Int":
 
 
 def misfit(query: str, given: dict[str, Any]) -> str | None:
-    """What of the variables does not fit what the client's own query declares of them; None where all do."""
+    """What of the variables does not fit what the client's own query declares of them; None where all do. A variable
+    more than declared fits, as by GraphQL's own rules: the client itself sends one."""
     head = query[: query.index("{")]
     declared = dict(re.findall(r"\$(\w+)\s*:\s*([\[\]!\w]+)", head))
-    if unknown := given.keys() - declared.keys():
-        return f"{min(unknown)} is not declared"
     for name, kind in declared.items():
         value = given.get(name)
         if value is None:
