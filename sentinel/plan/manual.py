@@ -33,8 +33,9 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
     """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
     target = None if wanted.to == "scratch" else run.checkpoint(wanted.to)
     if wanted.to != "scratch" and target is None:
-        near = ", ".join(c.tag for c in run.checkpoints[-5:]) or "none"
-        return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
+        near = ", ".join(c.tag for c in run.checkpoints[-5:])
+        there = f"the last ones are {near}" if near else "the run has no checkpoint"
+        return Plan(refusal=f"there is no checkpoint {wanted.to!r}; {there}")
     step = target.global_step if target else 0
     onset = verdict.onset_range
     if onset is not None and step >= onset[0] and not wanted.force:

@@ -227,7 +227,7 @@ def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says
 def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:
     target = choose_target(incident(), POLICY.ladder[0], run(ill_spans=(replace(ILL, first_step=5),)), POLICY)
     assert target.tag is None
-    assert target.reason.startswith("no healthy checkpoint stands")
+    assert target.reason.startswith("no healthy checkpoint lies")
     assert "2e+10" in target.reason
     assert "2 more likewise" in target.reason
 
