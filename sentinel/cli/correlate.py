@@ -221,7 +221,8 @@ def correlation_table(found: Correlations, rows: Sequence[Correlation], name: st
     caption = (
         f"{left_out}p adjusted: for autocorrelation and for {plain} plain tests or {searched} prewhitened ones (Holm). "
         "At a positive lag the signal is earlier. Where both series have a trend, use the prewhitened rows."
-        + " nan: one of the two does not vary, or they are too few." * undefined
+        + " nan: one of the two does not vary, or they are too few."
+        * undefined
     )
     table = Table(title=f"{name}: loss ratio against what else was measured", caption=caption)
     table.add_column("signal", overflow="fold")  # layers' names differ at their end
