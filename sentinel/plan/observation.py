@@ -138,7 +138,7 @@ class RunState:
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def illness_at(self, step: int) -> UnhealthySpan | None:
+    def unhealthy_at(self, step: int) -> UnhealthySpan | None:
         """The span of unhealthy readings that a checkpoint of that step lies in; None where none is known."""
         return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
 
