@@ -44,8 +44,7 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
             "target or pass --force"
         )
     if target is not None and not wanted.force and (unhealthy := run.unhealthy_at(step)) is not None:
-        why = unhealthy.reason
-        return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
+        return Plan(refusal=f"{target.tag} {unhealthy.sentence}; use an earlier target or pass --force")
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused
     incident = incident_id(run.next_incident)

@@ -172,6 +172,9 @@ _JUDGED = {
         "Correlation of the signal with the loss ratio, both prewhitened, at the lag where it is strongest."
     ),
     "correlation_lag_steps{signal}": "That lag: above 0 the signal comes first.",
+    "start_audit{verdict}": (
+        "1 for whether the attempt goes on with the run, 0 for the other verdicts; absent before it is known."
+    ),
     "last_sample_timestamp_seconds": "When the newest sample was made, Unix time.",
 }
 # Of the run: what outlives an attempt has the label `run` alone, since a counter that began anew with each attempt
