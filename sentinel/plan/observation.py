@@ -70,6 +70,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpoiltSpan:
+    """Steps whose checkpoints hold another model than the run's: what an attempt loaded was not what was saved."""
+
+    first_step: int
+    last_step: int
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"is not certified: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSeen:
     """A process or a scheduler's job that may write to the run's folders, or will as soon as it starts."""
 
@@ -137,6 +150,7 @@ class RunState:
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
     ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
+    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
@@ -149,9 +163,10 @@ class RunState:
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def illness_at(self, step: int) -> UnhealthySpan | None:
-        """The span of unhealthy readings that a checkpoint of that step lies in; None where none is known."""
-        return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
+    def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
+        """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
+        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.ill_spans, *self.spoilt_spans)
+        return next((s for s in spans if s.first_step <= step <= s.last_step), None)
 
     @property
     def open_incident(self) -> Incident | None:
