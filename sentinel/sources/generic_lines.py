@@ -84,7 +84,8 @@ class Counted:
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
         self.redrawn = found.re is not _STEP and "%|" in line
-        self.word = found[2].lower() if found.re is _STEP else "bar" if self.redrawn else ""
+        word = ("global_" if found[1] else "") + found[2].lower() if found.re is _STEP else ""
+        self.word = "bar" if self.redrawn else word
         self.of_batches = self.word == "batch"  # an evaluation counts its own
         self.of_epochs = found.re is _BRACKETED and _OF_EPOCHS.search(line, 0, self.begin) is not None
         self.rounded = found.re is _PROGRESS
