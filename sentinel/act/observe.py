@@ -20,6 +20,7 @@ from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
+from sentinel.plan.certificate import spoilt_spans
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
@@ -168,6 +169,7 @@ class Observer:
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
             ill_spans=self._following.ill_spans,
+            spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,
             incidents=incidents,

@@ -20,6 +20,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     purged      a person had its quarantine deleted: it can't be undone any more
     troubled    no divergence, and a person has to know: a turn that fails, a job that is gone; again every hour
     relieved    that it is over (topic, reason)
+    start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
 

@@ -66,6 +66,7 @@ _KNOWN = {
     "param_norm": "param_norm params_norm train/param_norm optim/param_norm",
     "tokens_per_s": "tokens_per_s tokens_per_second train/tokens_per_second",
     "loss_ratio": "loss_ratio train/loss_ratio",
+    "loss_ratio_all_lengths": "loss_ratio_all_lengths",
     "lr_warmup_steps": "lr_warmup_steps",
     "step_time_s": "step_time_s",
     "consumed_samples": "consumed_samples train/consumed_samples consumed_train_samples",

@@ -124,6 +124,7 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "hold_steps": 500,
         "restart_on_crash": False,
         "restart_on_hang": False,
+        "stop_bad_start": False,
     }
 
 
