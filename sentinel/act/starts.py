@@ -102,8 +102,8 @@ def _left_by_others(attempt: Attempt, history: History, run: RunState) -> Checkp
 
 
 def _pointed(attempt: Attempt, run: RunState) -> frozenset[int] | None:
-    """By `latest`: a rollback and a restart write it. None once the attempt itself has saved."""
-    if attempt.saved or not run.checkpoints:
+    """By `latest`: a rollback and a restart write it. None once it names what the attempt itself has saved."""
+    if not run.checkpoints or run.latest_tag in {saved.tag for saved in attempt.saved}:
         return None
     return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
 

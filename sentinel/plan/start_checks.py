@@ -34,7 +34,7 @@ SAME_STATE = 1e-5  # share by which sums over the same numbers differ when they 
 _LOST_SHARE = 0.5  # of sqrt(v): less of it at the first step is not what was saved
 _SAME_LOSS = 0.05  # share by which the loss of the same batch on the same weights may differ: dropout, other kernels
 _LOSS_SHARE, _LOSS_SIGMAS = 0.1, 8.0  # by which the mean of the first losses has to differ from the last ones before
-_FEW, _ENOUGH = 5, 16  # losses of the start, and before it, without which the two are not compared
+_FEW, _ENOUGH = 5, 32  # losses of the start, and before it, without which the two are not compared
 
 
 def confirmed(what: str) -> Check:
@@ -244,7 +244,9 @@ def _mean_loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     level, mean = median(before[-_ENOUGH:]), median(now)
     noise = max(robust_sigma([abs(b - a) for a, b in pairwise(before)]), wandering_sigma(before, (4, 8)))
     allowed = max(_LOSS_SIGMAS * noise / math.sqrt(_FEW), _LOSS_SHARE * abs(level))
-    fell = max(0.0, median(before[:_ENOUGH]) - level)  # in RECENT steps: what learning goes on with
+    half = len(before) // 2
+    slope = (median(before[:half]) - median(before[half:])) / half  # learning goes on, no faster than before
+    fell = max(0.0, slope) * (_ENOUGH + len(now)) / 2
     if math.isfinite(mean) and -allowed - fell <= mean - level <= allowed:
         yield confirmed("loss")
     else:
