@@ -10,7 +10,7 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.decision import decision_of
 from sentinel.plan.incident import incident_id, rollback_id
 from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import RunState, SpoiltSpan
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_room, plan_rollback
 from sentinel.plan.target import Target
@@ -43,7 +43,10 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
             "target or pass --force"
         )
     if target is not None and not wanted.force and (unhealthy := run.illness_at(step)) is not None:
-        return Plan(refusal=f"{target.tag} {unhealthy.sentence}; use an earlier target or pass --force")
+        why = unhealthy.reason
+        if isinstance(unhealthy, SpoiltSpan):
+            return Plan(refusal=f"{target.tag} is not certified: {why}; use an earlier target or pass --force")
+        return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused
     incident = incident_id(run.next_incident)
