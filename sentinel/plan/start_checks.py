@@ -55,6 +55,9 @@ def whence(start: Start) -> Iterator[Check]:
     if newest is None or start.pointed is None or at >= newest.global_step or at in start.pointed:
         yield confirmed("checkpoint") if at else silent("checkpoint", "none was there to resume from")
         return
+    if not at and (not start.samples or start.samples[0].global_step > FIRST_STEPS):
+        yield silent("checkpoint", "the step that it resumed from is not reported")
+        return
     torn = f", which can't be read: {newest.problem}" if newest.problem else ""
     if not at:
         why = f"attempt {start.started.attempt} began at step 0, and there is {newest.tag}{torn}"
@@ -216,12 +219,13 @@ def loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """Of the same batch it is the same; else the mean of the first ones is near that of the last ones before."""
     first, was = (start.samples[0], ancestor.later[0]) if start.samples and ancestor.later else (None, None)
     if first is not None and was is not None and _same_batch(first, was) and math.isfinite(was.loss):
-        share = (first.loss - was.loss) / max(abs(was.loss), 1e-9)
-        if abs(share) <= _SAME_LOSS:
+        losses = [s.loss for s in ancestor.recent if s.seqlen == first.seqlen and comparable(s, None)]
+        noise = robust_sigma([abs(b - a) for a, b in pairwise(losses)])  # dropout draws anew on other ranks
+        if abs(first.loss - was.loss) <= max(_SAME_LOSS * abs(was.loss), 3 * noise):
             yield confirmed("loss")
         else:
             why = f"its first loss is {first.loss:.4g}, and was {was.loss:.4g} on the same batch before"
-            yield contradicted(DROP if share < 0 else JUMP, was.loss, first.loss, why)
+            yield contradicted(DROP if first.loss < was.loss else JUMP, was.loss, first.loss, why)
         return
     yield from _mean_loss(start, ancestor)
 
