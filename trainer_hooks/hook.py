@@ -189,7 +189,7 @@ class Hook:
         """Reports a checkpoint that is completely written."""
         self._await_samples()
         with self.guard("report the checkpoint"):
-            consumed = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
+            consumed: dict[str, Any] = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
             self._put(CheckpointSaved(**self._now(), tag=tag, **consumed))
 
     def close(self, reason: str) -> None:

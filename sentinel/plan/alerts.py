@@ -47,7 +47,7 @@ def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
     """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
     and the log does not say to be over, goes on."""
     troubles = {**troubles_of(look.events), **turn.memory.troubles}
-    records, memory = _told(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
+    records, memory = _recorded(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
 
 
@@ -55,10 +55,10 @@ def failed_look(
     reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Look | None
 ) -> tuple[tuple[Event, ...], Memory]:
     """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
-    return _told((_struggle(reason, last, policy),), memory, now_unix_s)
+    return _recorded((_struggle(reason, last, policy),), memory, now_unix_s)
 
 
-def _told(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
+def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
     troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
     lasted = ((t.topic, f"it lasted {now_unix_s - t.since_unix_s:.0f} s") for t in over)
     records = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted]

@@ -22,7 +22,7 @@ class Certificate:
 
     tag: str
     global_step: int
-    whole: bool  # whether every file of its layout is there, and reading it has found nothing wrong
+    whole: bool | None  # whether every file of its layout is there, and reading it has found nothing wrong
     healthy: bool | None  # whether no verdict, unhealthy reading or bad start speaks against its step
     verdict: str | None  # the judge's on its step, as it is now: healthy, spike, diverged
     start: str | None  # of the attempt that saved it: continued, not continued, unknown
@@ -33,7 +33,7 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        return self.whole and bool(self.healthy)
+        return bool(self.whole) and bool(self.healthy)
 
 
 def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
@@ -60,7 +60,7 @@ def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[s
     for c in look.run.checkpoints:
         verdict, why = _verdict(look, c)
         audit = audits.get(saver.get(c.tag, 0))
-        whole = c.complete and c.verified is not False
+        whole = False if c.verified is False else c.complete
         made.append(
             Certificate(
                 tag=c.tag,
@@ -87,7 +87,7 @@ def _verdict(look: Look, checkpoint: Checkpoint) -> tuple[str | None, str | None
     step = checkpoint.global_step
     if step not in look.run.positions:
         return None, "no reading of its step is known"
-    if (found := look.run.illness_at(step)) is not None:
+    if (found := look.run.unhealthy_at(step)) is not None:
         return "diverged", found.reason
     at = [e for e in look.series.events if _covers(e, step)]
     if diverged := [e for e in at if e.recommend_rollback]:

@@ -61,7 +61,9 @@ class Checkpoint:
 
     tag: str  # its name, as `latest` spells it, e.g. global_step3000.
     global_step: int  # the state after this many optimizer updates
-    complete: bool  # whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)
+    # Whether every file is there that its own layout asks for (by name; nothing was read). None: it may be half
+    # written, or can't be looked at; it is no target then.
+    complete: bool | None
     verified: bool | None = None  # whether its files were read and found whole; None is "not yet"
     problem: str | None = None  # why it is not complete or did not verify, as a sentence
     only_pinned: bool = False  # whether its folder is gone (a retention, a site's purge) and only its pin is left
@@ -152,7 +154,7 @@ class RunState:
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def illness_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
+    def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
         """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
         spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.ill_spans, *self.spoilt_spans)
         return next((s for s in spans if s.first_step <= step <= s.last_step), None)

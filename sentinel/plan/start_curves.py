@@ -56,7 +56,8 @@ def _shift(now: Mapping[int, int], ancestor: Ancestor) -> int | None:
         return None
     for shift in found:
         known = [(now[s], there) for s in now if (there := trail.digest(s + shift)) is not None]
-        if shift and len(known) >= 2 and all(a == b for a, b in known):
+        last = first + shift == trail.steps[-1]  # after it nothing can be compared
+        if shift and (len(known) >= 2 or last) and all(a == b for a, b in known):
             return shift
     return None
 

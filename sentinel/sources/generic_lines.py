@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sentinel.sources.column_names import AS_FAIRSEQ
 from sentinel.sources.line_events import COUNTS, FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
 from sentinel.sources.line_losses import (
     EVALUATES,
@@ -24,12 +25,23 @@ from sentinel.sources.step_kinds import Kind, StepKinds
 from sentinel.vocabulary.errors import LineError
 
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(step|steps|iteration|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
-    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
+    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(steps?|iterations?|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
+    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d|%)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
 _IN_EPOCH = re.compile(r"\bepoch(?:\(train\))?:?\s*\[?\d+\]?.{0,200}?[\[|]\s*(\d+)/(\d+)(?=\]| \[\d)", re.IGNORECASE)
 """`Epoch(train) [100][3200/4309]`, `Epoch: [0]  [340/1504]`, a progress bar's `Epoch 0: 1%|# | 340/1504 [00:10<`."""
+
+_AFTER_EPOCH = re.compile(r"\bepoch:?\s*\[?\d+(?:/\d+)?\]?\s*[:,|-]?\s+(\d+) ?/ ?(\d+)(?!\s*[/%:.\d])", re.IGNORECASE)
+"""`| epoch 010  2000 / 8223 loss=1.2`, `Epoch  1, 2000/8223; xent: 1.2`, `| epoch   1 |   200/ 8223 batches`"""
+
+_WITH_SHARE = re.compile(r"(?:\bTrain:\s+\d+(?:/\d+ \(\s*\d+%\))? \[|^)\s*(\d+)/(\d+) (?:\(\s*\d+%\)\]|= [\d.]+%)")
+"""`Train: 0 [  50/1251 (  4%)]`, `100/10000 = 1.0%, SPS: 1.2`; not `Train Epoch: 1 [640/60000 (1%)]`, samples"""
+
+_RANGE = re.compile(r"\d+epoch:train:\d+-(\d+)batch")
+"""ESPnet's `2epoch:train:101-200batch`"""
+
+_CLU = re.compile(r"logging_writer\.py:\d+\] \[(\d+)\]")  # of Google's trainers in JAX
 
 _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re.IGNORECASE)
 """levanter's, steps to three digits."""
@@ -37,10 +49,15 @@ _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re
 _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\s*(?:\||(?=step_loss))")
 """`490 | loss 5.7`, llama2.c's; `[490 | 12.5] loss=5.7`; after the epoch `1|490|Loss: 5.7`, `(0, 490) step_loss : 5`"""
 
+_NAMED = re.compile(r"(?:[A-Za-z_]\s*[:=]|poch)[\s\[(]*$")  # before a number that is another one
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _OF_EPOCHS = re.compile(r"poch:?\s*$", re.IGNORECASE)
-_EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
+_EPOCH = re.compile(
+    r"(?:\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*|\btrain:\s*(?=\d+(?:/\d+ \(\s*\d+%\))?\s*\[)|\b(?=\d+epoch:))"
+    r"(\d{1,9})(?![\d.]*\.\d)",
+    re.IGNORECASE,
+)
 _LR = re.compile(rf"lr(?:ate)?(?: \([^)]{{1,20}}\))?{VALUE}")
 _SAYS_A_NORM = ("orm", "ORM", "rad")
 _CURRENT = re.compile(r"\bcur(?:rent)?_$")
@@ -72,7 +89,7 @@ class Counted:
         self.of_batches = self.word == "batch"  # an evaluation counts its own
         self.of_epochs = found.re is _BRACKETED and _OF_EPOCHS.search(line, 0, self.begin) is not None
         self.rounded = found.re is _PROGRESS
-        epoch = _EPOCH.search(line) if "poch" in line else None
+        epoch = _EPOCH.search(line) if "poch" in line or "Train:" in line else None
         self.epoch = None if epoch is None else whole(epoch[1])
 
 
@@ -83,9 +100,14 @@ def counted_in(line: str) -> Counted | None:
         if not found[1] and "lobal" in line:
             found = next((each for each in _STEP.finditer(line) if each[1]), found)
         return Counted(found, 3, line)
-    patterns = (_IN_EPOCH, _PROGRESS, _LEADING, _BAR, _BRACKETED)
-    found = next((match for pattern in patterns if (match := pattern.search(line)) is not None), None)
-    return None if found is None else Counted(found, 1, line)
+    for pattern in _COUNTS:
+        found = pattern.search(line)
+        if found is not None and not (pattern is _LEADING and _NAMED.search(line, 0, found.start(1))):
+            return Counted(found, 1, line)
+    return None
+
+
+_COUNTS = (_IN_EPOCH, _AFTER_EPOCH, _WITH_SHARE, _RANGE, _CLU, _PROGRESS, _LEADING, _BAR, _BRACKETED)
 
 
 def _fields_in(rest: str) -> dict[str, Any]:
@@ -169,7 +191,7 @@ class Generic(Decoder):
 
     def __init__(self) -> None:
         self.note = ""
-        self._from_zero = False
+        self._from_zero = self._of_fairseq = False
         self._epochs = _Epochs()
         self._kinds = StepKinds()
         self._kind = Kind(False, 0, "", "")  # of the line before
@@ -193,7 +215,7 @@ class Generic(Decoder):
 
     @property
     def notes(self) -> list[str]:
-        return [note for note in (self.note, self._kinds.note) if note]
+        return [note for note in (self.note, self._kinds.note, AS_FAIRSEQ if self._of_fairseq else "") if note]
 
     def decode(self, line: str) -> Sequence[Event] | None:
         if len(line) > _LONGEST or not (self._loss or any(word in line for word in _SAYS_A_LOSS)):
@@ -271,6 +293,7 @@ class Generic(Decoder):
             self.note = _ROUNDED if counted.rounded else self.note
         if counted.of_epochs:
             self.note = _EPOCHS_AS_STEPS
+        self._of_fairseq = self._of_fairseq or "wpb=" in rest
         fields = {"time_unix_s": time_of(head), **_fields_in(rest)}
         for ours, pattern in self._columns.items():
             if ours not in ("step", "loss") and (found := pattern.search(head + rest)) is not None:

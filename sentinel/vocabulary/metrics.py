@@ -95,6 +95,7 @@ _READINGS = {
     "global_step": "Completed optimizer updates.",
     "loss": "Training loss of the step in nats, mean over tokens and data-parallel ranks.",
     "loss_ratio": "Loss over the smallest loss of all previous steps at this seqlen.",
+    "loss_ratio_all_lengths": "The same over all lengths, as in Li, Zhang & He 2022; absent where there was one.",
     "adam_variance_l1": "Sum over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
     "adam_variance_max": "Max over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
     "grad_norm": "Global L2 norm of the gradient before clipping.",

@@ -21,6 +21,8 @@ class Sample:
     time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
     loss_ratio: float | None = None  # loss / the smallest previous loss at this seqlen; 1.0 first, inf if not finite
+    # loss / the smallest previous loss at any seqlen, as in Li, Zhang & He 2022; None where there was one length only
+    loss_ratio_all_lengths: float | None = None
     adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
     adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
     grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.

@@ -1,4 +1,5 @@
-"""What the callback applies under Hugging Face's Trainer on DeepSpeed, two ranks; see callback_decisions.py."""
+"""What the callback applies under Hugging Face's Trainer on two ranks, with and without DeepSpeed; see
+callback_decisions.py."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["zero1", "zero2"])
+@pytest.fixture(scope="module", params=["1", "2", "ddp"], ids=["zero1", "zero2", "ddp"])
 def either(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 
 
-@pytest.fixture(scope="module")
-def lives() -> Lives:
-    return _lives("1")
+@pytest.fixture(scope="module", params=["1", "ddp"], ids=["zero1", "ddp"])
+def lives(request: pytest.FixtureRequest) -> Lives:
+    return _lives(request.param)
 
 
 _KEPT: dict[str, Lives] = {}
@@ -60,6 +61,18 @@ def test_trainers_own_cosine_is_reported_as_a_formula_that_gives_the_lr_of_every
     schedule = started(lives["own"])["lr_schedule"]
     told = type(LR)(**schedule)
     assert column(lives["own"], "lr") == {step: pytest.approx(told.lr(step=int(step))) for step in lives["own"]["true"]}
+
+
+def test_without_deepspeed_loss_gradient_norm_and_variance_are_those_of_all_ranks() -> None:
+    own = _lives("ddp")["own"]
+    assert column(own, "loss") == {step: pytest.approx(loss, rel=1e-5) for step, loss in own["true"].items()}
+    for life in (own, _lives("ddp")["adam"]):  # before clipping
+        assert column(life, "grad_norm") == {step: pytest.approx(n[1], rel=1e-5) for step, n in life["logged"].items()}
+    last = next(r for r in reversed(own["journal"]) if r["is"] == "Sample")
+    assert [last["adam_variance_l1"], last["adam_variance_max"]] == pytest.approx(own["variance"], rel=1e-6)
+    assert {"lr", "clip_grad", "seed", "skip_samples", "seqlen", "reset_moments"} < set(started(own)["applies"])
+    measured = next(r for r in own["journal"] if r["is"] == "Sample" and r["global_step"] == 10)
+    assert None not in [measured[name] for name in ("grad_norm_spread", "loss_spread", "update_norm", "param_norm")]
 
 
 @pytest.mark.parametrize(

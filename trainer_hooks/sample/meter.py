@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.sample.adam_state import AdamState, OwnedPiece
+from trainer_hooks.sample.adam_state import AdamState, OwnedPiece, local
 from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
@@ -170,7 +170,7 @@ class Meter:
         shares: dict[float, list[Tensor]] = {}
         for parameter in self._parameters:
             if parameter.grad is not None:
-                shares.setdefault(self._replicas.share(parameter), []).append(parameter.grad)
+                shares.setdefault(self._replicas.share(parameter), []).append(local(parameter.grad))
         squares = [
             share * torch.stack(torch._foreach_norm(gradients)).double().square().sum()
             for share, gradients in shares.items()

@@ -197,8 +197,10 @@ def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimu
     readings = {name: getattr(reading, name) for name in Reading.__slots__}
     if facts["skipped"]:
         readings["update_norm"] = None
-    ratio = minimum.push(reading.loss, facts.get("seqlen"))
-    return Sample(attempt=attempt, loss_ratio=ratio, **facts, **readings)
+    seqlen = facts.get("seqlen")
+    over_all = minimum.over_all_lengths(reading.loss, seqlen)
+    ratio = minimum.push(reading.loss, seqlen)
+    return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **readings)
 
 
 @dataclass(frozen=True, slots=True)
