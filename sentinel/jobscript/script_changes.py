@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
+from sentinel.jobscript import huggingface_options as huggingface
 from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
@@ -21,7 +22,7 @@ from sentinel.jobscript.megatron_options import (
     megatron_changes,
     warmup_end_tokens,
 )
-from sentinel.jobscript.reading import read_text
+from sentinel.jobscript.reading import Read, read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
@@ -41,7 +42,7 @@ def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
     """
     found = read_text(text)
     try:
-        return tuple(_marked(overrides, found.facts, text))
+        return tuple(_marked(overrides, found, text))
     except ConfigError as error:  # where something can't be read, that is the better reason
         unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
@@ -49,13 +50,18 @@ def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
         raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
 
 
-def baseline_of_script(text: str, facts: Facts | None = None) -> Baseline:
+def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
     """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
-    facts = facts or read_text(text).facts
-    seed = (_word(text, "--seed") or "").replace("_", "")
+    found = found or read_text(text)
+    facts, seed = found.facts, (_word(text, "--seed") or "").replace("_", "")
+    lr = lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear")
+    number = int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None
+    if found.family == "huggingface":
+        own = given(text)
+        number, lr = huggingface.seed_of(own), huggingface.lr_schedule(facts, style=huggingface.scheduler_type(own))
     return Baseline(
-        seed=int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None,
-        lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
+        seed=number,
+        lr=lr,
         lr_from_start=True,
         seqlen=curriculum_schedule(facts),
         full_seqlen=facts.seq_length,
@@ -94,17 +100,21 @@ def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor
         yield "a curriculum that begins at the target"
 
 
-def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
+def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
+    facts, by_huggingface = found.facts, found.family == "huggingface"
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
         if once is not None and getattr(once, key):
             raise ConfigError(f"{key} {_OVERRIDES_ONLY}")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    own = baseline_of_script(text, facts)
+    own = baseline_of_script(text, found)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
-    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen:
+    shortens = standing.seqlen is not None and standing.seqlen != own.seqlen and standing.seqlen.warms_up
+    if shortens and by_huggingface:
+        raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
+    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen and not by_huggingface:
         standing = _with_slw(standing, own, overrides.anchor)
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
     changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
@@ -114,7 +124,10 @@ def _marked(overrides: Overrides, facts: Facts, text: str) -> Iterator[Marked]:
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
     )
-    yield from megatron_changes(wanted, facts)
+    if by_huggingface:
+        yield from huggingface.huggingface_changes(wanted, given(text), anchor=overrides.anchor.global_step)
+    else:
+        yield from megatron_changes(wanted, facts)
     yield from _free_form(standing.free or Free(), facts)
 
 
