@@ -9,7 +9,7 @@ from dataclasses import replace
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
 from sentinel.jobscript import huggingface_options as huggingface
 from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import Facts, LrScheduler
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     OPTIONS,
@@ -24,7 +24,7 @@ from sentinel.jobscript.megatron_options import (
 )
 from sentinel.jobscript.reading import Read, read_text
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
-from sentinel.plan.pacings import with_slw
+from sentinel.plan.evidence import wanted_number
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
@@ -35,12 +35,15 @@ _OVERRIDES_ONLY = "can't be done by a job script: only a trainer that reads over
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
 
 
-def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
-    """What has to change in the run's own script, marked with the starts that it is for.
+def changes_of(text: str, overrides: Overrides, scheduler: LrScheduler | None = None) -> tuple[Marked, ...]:
+    """What has to change in the run's own script, marked with the starts that it is for. `scheduler` is the trainer's,
+    where more than the script shows it.
 
     ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
     """
     found = read_text(text)
+    if scheduler is not None:
+        found = replace(found, facts=replace(found.facts, lr_scheduler=scheduler))
     try:
         return tuple(_marked(overrides, found, text))
     except ConfigError as error:  # where something can't be read, that is the better reason
@@ -71,7 +74,8 @@ def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
         total_tokens=facts.train_tokens,
         parameters=scale(facts),
         precision=facts.precision,
-        **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option},
+        **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option}
+        | {"clip_grad": _clip_grad(facts, text)},
     )
 
 
@@ -111,11 +115,10 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
     own = baseline_of_script(text, found)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
-    shortens = standing.seqlen is not None and standing.seqlen != own.seqlen and standing.seqlen.warms_up
-    if shortens and by_huggingface:
+    shortens = standing.seqlen is not None and standing.seqlen != own.seqlen
+    if by_huggingface and standing.seqlen is not None and standing.seqlen.warms_up and shortens:
         raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
-    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen and not by_huggingface:
-        standing = _with_slw(standing, own, overrides.anchor)
+    shortens = shortens and not by_huggingface
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
     changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
     wanted = Wanted(
@@ -128,6 +131,8 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
         yield from huggingface.huggingface_changes(wanted, given(text), anchor=overrides.anchor.global_step)
     else:
         yield from megatron_changes(wanted, facts)
+        if _by_deepspeed(text):
+            yield from _of_its_json(wanted, standing.free or Free())
     yield from _free_form(standing.free or Free(), facts)
 
 
@@ -147,13 +152,23 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _with_slw(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> TrainingSettings:
-    """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
-    if own.lr is None or own.batch_size is None:
-        raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
-    if standing.total_tokens is not None:
-        return standing
-    return with_slw(replace(standing, lr=standing.lr or own.lr), own, anchor)
+def _by_deepspeed(text: str) -> bool:
+    return any(option.flag == "--deepspeed" for option in given(text).options)
+
+
+def _of_its_json(wanted: Wanted, free: Free) -> Iterator[Marked]:
+    """DeepSpeed's engine clips by its JSON, and by nothing else."""
+    by_option = {flag: value for flag, _, value in (option.partition("=") for option in free.options)}
+    clip = wanted.numbers.get("clip_grad", by_option.get(OPTIONS["clip_grad"]))
+    if clip is not None and (number := wanted_number(str(clip))) is not None:
+        yield Marked(change=SetJson(path=("gradient_clipping",), value=number))
+
+
+def _clip_grad(facts: Facts, text: str) -> float | None:
+    """What the gradient is clipped to: by the JSON, where the engine is DeepSpeed's and its JSON can be read."""
+    if facts.deepspeed is None or not _by_deepspeed(text):
+        return facts.clip_grad
+    return facts.deepspeed.gradient_clipping or 0.0
 
 
 def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
@@ -177,11 +192,14 @@ def _same_warmup(lr: LrSchedule, own: LrSchedule | None) -> bool:
 
 
 def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
+    """The numbers of the decision: what it does not say is not worked out here, where nobody would compare it."""
     lr = standing.lr
     by_tokens = lr.decay_end if lr is not None and (lr.decay_unit or lr.unit) == "tokens" else 0
     decay = by_tokens or decay_tokens(facts)
     if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
-        raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
+        raise ConfigError(
+            "SLW ends the run by tokens and re-sizes its LR warmup, and the decision or the script does not show where"
+        )
     return SeqlenWarmup(
         schedule=standing.seqlen,
         train_tokens=standing.total_tokens,

@@ -92,7 +92,7 @@ def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
     script = BY_VARIABLES.replace("--rampup-batch-size 16 16 6_000_000", "")
     task = task_of(Tuning(starts=(64,), durations=(1200,)), read_text(script).facts)
     options = ("--save={checkpoints}", "--load={checkpoints}")
-    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)))
+    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)), "lr-scheduler")
     curriculum = read_text(made).facts.curriculum
     assert curriculum is not None
     assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)

@@ -16,6 +16,7 @@ from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
+from sentinel.adapters.slurm.trainer_files import scheduler_of
 from sentinel.jobscript.slurm_jobs import (
     JobProperties,
     SlurmJob,
@@ -26,7 +27,7 @@ from sentinel.jobscript.slurm_jobs import (
     with_own_head,
 )
 from sentinel.jobscript.syntax import to_bytes
-from sentinel.lint import new_scripts
+from sentinel.lint import NewScripts, new_scripts
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -66,6 +67,11 @@ class Preparation:
     def original(self, group: str) -> str:
         """The run's own script behind a job: what it was before any rollback changed it."""
         return bounded.read_text(self._original_file(group), errors="surrogateescape")
+
+    def new_scripts(self, group: str, overrides: Overrides) -> NewScripts:
+        """A decision in the run's own script behind a job, as `lint.new_scripts` makes it."""
+        original, folder = self.original(group), self._records.recorded(group).properties.working_directory
+        return new_scripts(original, overrides, scheduler_of(original, Path(folder), self._settings.scheduler_override))
 
     def shape_of(self, jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
         """The shape of jobs that are in the queue."""
@@ -182,7 +188,7 @@ class Preparation:
             (room / script).write_bytes(to_bytes(self._records.script(group)))
             return script, None
         original = self.original(group)
-        new = new_scripts(original, changed)
+        new = self.new_scripts(group, changed)
         for remark in new.remarks:
             log.warning("the changed run: %s", remark)
         mine = new.first if number == 0 else new.later
