@@ -251,9 +251,9 @@ def _override(facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
 
 
 def _set(flag: str, value: float) -> Marked:
-    return Marked(change=SetOption(flag=flag, value=_number(value)))
+    return Marked(change=SetOption(flag=flag, value=exact_number(value)))
 
 
-def _number(value: float) -> str:
+def exact_number(value: float) -> str:
     """As short as it can be said exactly; whole numbers without a point, which Megatron's int options refuse."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e16 else repr(value)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
+from sentinel.jobscript import huggingface_options as huggingface
 from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
 from sentinel.jobscript.facts import Facts, LrScheduler
 from sentinel.jobscript.given import given
@@ -21,7 +22,7 @@ from sentinel.jobscript.megatron_options import (
     megatron_changes,
     warmup_end_tokens,
 )
-from sentinel.jobscript.reading import read_text
+from sentinel.jobscript.reading import Read, read_text
 from sentinel.plan.baseline import Baseline, filled, lr_warmup_steps
 from sentinel.plan.evidence import wanted_number
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
@@ -53,7 +54,7 @@ def changes_of(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE)
     found = read_text(text)
     facts = found.facts if known.scheduler is None else replace(found.facts, lr_scheduler=known.scheduler)
     try:
-        return tuple(_marked(overrides, facts, text, known.reported))
+        return tuple(_marked(overrides, replace(found, facts=facts), text, known.reported))
     except ConfigError as error:  # where something can't be read, that is the better reason
         unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
@@ -61,13 +62,18 @@ def changes_of(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE)
         raise ScriptRefused(unread.line, f"{unread.what}: {unread.why}") from error
 
 
-def baseline_of_script(text: str, facts: Facts | None = None) -> Baseline:
+def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
     """What the script asks for, as far as it can be read, in the units that it counts in. ConfigError as read_text."""
-    facts = facts or read_text(text).facts
-    seed = (_word(text, "--seed") or "").replace("_", "")
+    found = found or read_text(text)
+    facts, seed = found.facts, (_word(text, "--seed") or "").replace("_", "")
+    lr = lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear")
+    number = int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None
+    if found.family == "huggingface":
+        own = given(text)
+        number, lr = huggingface.seed_of(own), huggingface.lr_schedule(facts, style=huggingface.scheduler_type(own))
     return Baseline(
-        seed=int(seed) if re.fullmatch(r"[-+]?\d+", seed) else None,
-        lr=lr_schedule(facts, style=_word(text, "--lr-decay-style") or "linear"),
+        seed=number,
+        lr=lr,
         lr_from_start=True,
         seqlen=curriculum_schedule(facts),
         full_seqlen=facts.seq_length,
@@ -78,7 +84,7 @@ def baseline_of_script(text: str, facts: Facts | None = None) -> Baseline:
         parameters=scale(facts),
         precision=facts.precision,
         **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option}
-        | {"clip_grad": _clip_grad(facts, text)},
+        | ({} if found.family == "huggingface" else {"clip_grad": _clip_grad(facts, text)}),
     )
 
 
@@ -107,18 +113,22 @@ def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor
         yield "a curriculum that begins at the target"
 
 
-def _marked(overrides: Overrides, facts: Facts, text: str, reported: Baseline | None) -> Iterator[Marked]:
+def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | None) -> Iterator[Marked]:
+    facts, by_huggingface = found.facts, found.family == "huggingface"
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
         if once is not None and getattr(once, key):
             raise ConfigError(f"{key} {_OVERRIDES_ONLY}")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    own = filled(baseline_of_script(text, facts), reported)
+    own = filled(baseline_of_script(text, found), reported)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
     seqlen = standing.seqlen
     shortens = seqlen is not None and seqlen != own.seqlen and (seqlen.warms_up or own.seqlen is not None)
+    if shortens and by_huggingface and seqlen is not None and seqlen.warms_up:
+        raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
+    shortens = shortens and not by_huggingface
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
     changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
     wanted = Wanted(
@@ -127,9 +137,12 @@ def _marked(overrides: Overrides, facts: Facts, text: str, reported: Baseline | 
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
     )
-    yield from megatron_changes(wanted, facts)
+    if by_huggingface:
+        yield from huggingface.huggingface_changes(wanted, given(text), anchor=overrides.anchor.global_step)
+    else:
+        yield from megatron_changes(wanted, facts)
     yield from _free_form(standing.free or Free(), facts)
-    if _by_deepspeed(text):
+    if _by_deepspeed(text) and not by_huggingface:
         yield from _of_its_json(wanted, standing.free or Free())
 
 

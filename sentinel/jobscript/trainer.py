@@ -13,7 +13,10 @@ from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_byte
 from sentinel.vocabulary.errors import ScriptRefused
 
 # A Python program that gets one of these is a trainer, where a script starts more than one program.
-_TRAINING_OPTION = re.compile(r"--(deepspeed_config|(global|micro)-batch-size|lr|train-(iters|samples|tokens))(=|\Z)")
+_TRAINING_OPTION = re.compile(
+    r"--(deepspeed_config|(global|micro)-batch-size|lr|train-(iters|samples|tokens)"
+    r"|learning[-_]rate|max[-_]grad[-_]norm|per[-_]device[-_]train[-_]batch[-_]size)(=|\Z)"
+)
 # Modules after `python -m` that start the program named after them.
 _LAUNCHERS = frozenset(["torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.runner"])
 # Commands that only show or edit text: what they are given does not run.

@@ -186,7 +186,10 @@ def lr_for(rung: Rung, baseline: Baseline, anchor: Anchor) -> LrSchedule | None:
     if rung.lr_warmup_factor is None:
         return lr
     counted = _counted(lr, baseline, anchor)
-    lr = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
+    longer = replace(lr, warmup=round(lr.warmup * rung.lr_warmup_factor))
+    if baseline.lr_from_start and lr.decay_end and lr.decay_unit in (None, lr.unit) and lr.decay_start == lr.warmup_end:
+        longer = replace(longer, decay_start=longer.warmup_end)  # such trainers decay from the end of the warmup
+    lr = longer
     return _from_the_start(lr, counted, baseline, anchor) if baseline.lr_from_start else replace(lr, anchor=counted)
 
 
