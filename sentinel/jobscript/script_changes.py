@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
 from sentinel.jobscript import huggingface_options as huggingface
@@ -23,7 +23,7 @@ from sentinel.jobscript.megatron_options import (
     warmup_end_tokens,
 )
 from sentinel.jobscript.reading import Read, read_text
-from sentinel.plan.baseline import Baseline, lr_warmup_steps
+from sentinel.plan.baseline import Baseline, filled, lr_warmup_steps
 from sentinel.plan.evidence import wanted_number
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
@@ -35,17 +35,26 @@ _OVERRIDES_ONLY = "can't be done by a job script: only a trainer that reads over
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
 
 
-def changes_of(text: str, overrides: Overrides, scheduler: LrScheduler | None = None) -> tuple[Marked, ...]:
-    """What has to change in the run's own script, marked with the starts that it is for. `scheduler` is the trainer's,
-    where more than the script shows it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a run beside its own script."""
+
+    scheduler: LrScheduler | None = None  # The trainer's; None: as the script's options tell
+    reported: Baseline | None = None  # What an attempt with the unchanged script ran with, for what the script hides
+
+
+THE_SCRIPT_ALONE = Known()
+
+
+def changes_of(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE) -> tuple[Marked, ...]:
+    """What has to change in the run's own script, marked with the starts that it is for.
 
     ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
     """
     found = read_text(text)
-    if scheduler is not None:
-        found = replace(found, facts=replace(found.facts, lr_scheduler=scheduler))
+    facts = found.facts if known.scheduler is None else replace(found.facts, lr_scheduler=known.scheduler)
     try:
-        return tuple(_marked(overrides, found, text))
+        return tuple(_marked(overrides, replace(found, facts=facts), text, known.reported))
     except ConfigError as error:  # where something can't be read, that is the better reason
         unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
@@ -75,7 +84,7 @@ def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
         parameters=scale(facts),
         precision=facts.precision,
         **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option}
-        | {"clip_grad": _clip_grad(facts, text)},
+        | ({} if found.family == "huggingface" else {"clip_grad": _clip_grad(facts, text)}),
     )
 
 
@@ -104,7 +113,7 @@ def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor
         yield "a curriculum that begins at the target"
 
 
-def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
+def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | None) -> Iterator[Marked]:
     facts, by_huggingface = found.facts, found.family == "huggingface"
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
@@ -112,18 +121,19 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
             raise ConfigError(f"{key} {_OVERRIDES_ONLY}")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    own = baseline_of_script(text, found)
+    own = filled(baseline_of_script(text, found), reported)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
-    shortens = standing.seqlen is not None and standing.seqlen != own.seqlen
-    if by_huggingface and standing.seqlen is not None and standing.seqlen.warms_up and shortens:
+    seqlen = standing.seqlen
+    shortens = seqlen is not None and seqlen != own.seqlen and (seqlen.warms_up or own.seqlen is not None)
+    if shortens and by_huggingface and seqlen is not None and seqlen.warms_up:
         raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
     shortens = shortens and not by_huggingface
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
     changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
     wanted = Wanted(
         numbers=once_numbers | {name: getattr(standing, name) for name in changed},
-        peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
+        peak_lr=standing.lr.peak if standing.lr and (own.lr is None or standing.lr.peak != own.lr.peak) else None,
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
     )
@@ -131,9 +141,9 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
         yield from huggingface.huggingface_changes(wanted, given(text), anchor=overrides.anchor.global_step)
     else:
         yield from megatron_changes(wanted, facts)
-        if _by_deepspeed(text):
-            yield from _of_its_json(wanted, standing.free or Free())
     yield from _free_form(standing.free or Free(), facts)
+    if _by_deepspeed(text) and not by_huggingface:
+        yield from _of_its_json(wanted, standing.free or Free())
 
 
 def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentinel.jobscript import SetOption, rewrite
-from sentinel.jobscript.facts import Facts, LrScheduler
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import new_scripts
+from sentinel.lint import THE_SCRIPT_ALONE, Known, new_scripts
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.pacings import with_slw
 from sentinel.tune.search import Task
@@ -65,7 +65,7 @@ def script_of(
     folders: Folders,
     options: Sequence[str],
     overrides: Overrides | None,
-    scheduler: LrScheduler | None = None,
+    known: Known = THE_SCRIPT_ALONE,
 ) -> str:
     """The probe's job script. `overrides`: make them in the script, for a trainer that does not read overrides.json.
 
@@ -82,7 +82,7 @@ def script_of(
     if found.program != OWN_TRAINER:
         _refuse_the_runs_own(found, changes, folders)
     if overrides is not None:
-        text = new_scripts(text, _whole(overrides, baseline_of_script(text)), scheduler).first.text
+        text = new_scripts(text, _whole(overrides, baseline_of_script(text)), known).first.text
     return rewrite(text, changes).text
 
 
