@@ -136,10 +136,10 @@ class _RankLog:
             for number, line in lines:
                 yield from self._tried(number, line) if self.reader is None else self.reader.feed(line, number)
             self._refuse("" if self.reader is None else self.reader.refusal)
+        if self.quiet and self.reader is None:
+            yield from self._decide()
         if self.quiet and self.reader is not None:
             yield from self.reader.end()
-        elif self.quiet:
-            yield from self._decide()
 
     def _tried(self, number: int, line: str) -> list[Record]:
         self._undecided.append((number, line))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.sources.column_names import AS_FAIRSEQ
-from sentinel.sources.line_events import COUNTS, FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
 from sentinel.sources.line_losses import (
     EVALUATES,
     VALUE,
@@ -59,7 +59,6 @@ _EPOCH = re.compile(
     re.IGNORECASE,
 )
 _LR = re.compile(rf"lr(?:ate)?(?: \([^)]{{1,20}}\))?{VALUE}")
-_SAYS_A_NORM = ("orm", "ORM", "rad")
 _CURRENT = re.compile(r"\bcur(?:rent)?_$")
 _LEARNING_RATE = re.compile(rf"\b(?:lr(?:ate)?|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{VALUE}", re.IGNORECASE)
 _NORM = re.compile(rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){VALUE}", re.IGNORECASE)
@@ -85,7 +84,8 @@ class Counted:
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
         self.redrawn = found.re is not _STEP and "%|" in line
-        self.word = found[2].lower() if found.re is _STEP else "bar" if self.redrawn else ""
+        word = ("global_" if found[1] else "") + found[2].lower() if found.re is _STEP else ""
+        self.word = "bar" if self.redrawn else word
         self.of_batches = self.word == "batch"  # an evaluation counts its own
         self.of_epochs = found.re is _BRACKETED and _OF_EPOCHS.search(line, 0, self.begin) is not None
         self.rounded = found.re is _PROGRESS
@@ -112,17 +112,17 @@ _COUNTS = (_IN_EPOCH, _AFTER_EPOCH, _WITH_SHARE, _RANGE, _CLU, _PROGRESS, _LEADI
 
 def _fields_in(rest: str) -> dict[str, Any]:
     """Fields of Sample beside the loss."""
-    found = {
-        "grad_norm": (_NORM.search(rest) or _BARE_NORM.search(rest))
-        if any(word in rest for word in _SAYS_A_NORM)
-        else None,
-        "lr": _lr_in(rest),
-        "loss_scale": _SCALE.search(rest) if "cale" in rest else None,
-        "consumed_tokens": _TOKENS.search(rest) if "okens" in rest else None,
-        "consumed_samples": _SAMPLES.search(rest) if "onsumed" in rest else None,
-    }
-    texts = {name: match[1].replace(",", "") for name, match in found.items() if match is not None}
-    fields: dict[str, Any] = {name: (whole if name in COUNTS else number)(text) for name, text in texts.items()}
+    fields: dict[str, Any] = {}
+    if ("orm" in rest or "rad" in rest or "ORM" in rest) and (found := _NORM.search(rest) or _BARE_NORM.search(rest)):
+        fields["grad_norm"] = number(found[1].replace(",", ""))
+    if (found := _lr_in(rest)) is not None:
+        fields["lr"] = number(found[1].replace(",", ""))
+    if "cale" in rest and (found := _SCALE.search(rest)) is not None:
+        fields["loss_scale"] = number(found[1].replace(",", ""))
+    if "okens" in rest and (found := _TOKENS.search(rest)) is not None:
+        fields["consumed_tokens"] = whole(found[1].replace(",", ""))
+    if "onsumed" in rest and (found := _SAMPLES.search(rest)) is not None:
+        fields["consumed_samples"] = whole(found[1].replace(",", ""))
     if (at := rest.find("ms")) > 0 and (pace := _MS.search(rest, max(0, at - 40))) is not None:
         fields["step_time_s"] = None if (milliseconds := number(pace[1])) is None else milliseconds / 1000
     elif ("ime" in rest or "econds" in rest) and (seconds := _SECONDS.search(rest)) is not None:
@@ -145,7 +145,6 @@ _ITER = re.compile(r"\biter (\d+)\s*:\s*(?:train )?loss", re.IGNORECASE)
 _COUNT = r"['\"]?\s*[:=#]?\s*\[?\s*(\d[\d,]*)(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?"
 _JSON = ('{"', "[{")
 _LONGEST = 4_000  # characters of a line that is looked at: these patterns are tried at every place of it
-_SAYS_A_LOSS = ("oss", "OSS", "xent")
 _IN_EPOCHS = "steps are counted anew in each epoch of the log, and over all epochs here"
 _EPOCHS_AS_STEPS = "the log counts epochs and no steps: a step here is an epoch"
 _LOOKED_AT = 64  # step lines that are searched for a second training loss
@@ -218,7 +217,7 @@ class Generic(Decoder):
         return [note for note in (self.note, self._kinds.note, AS_FAIRSEQ if self._of_fairseq else "") if note]
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        if len(line) > _LONGEST or not (self._loss or any(word in line for word in _SAYS_A_LOSS)):
+        if len(line) > _LONGEST or not ("oss" in line or "OSS" in line or "xent" in line or self._loss):
             return checkpoint_events(line)
         counted = self._counted_in(line)
         if counted is None:

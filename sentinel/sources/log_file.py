@@ -72,7 +72,11 @@ class LineReader:
     @property
     def note(self) -> str:
         """What a person has to know of this log's numbers; sentences, or empty."""
-        return "; ".join(self.decoder.notes)
+        notes = list(self.decoder.notes)
+        if averaged := self._merge.averaged:
+            taken = "taken for other ranks', a step is the mean of them"
+            notes.append(f"{averaged} lines have the step before them and another loss: {taken}")
+        return "; ".join(notes)
 
     @property
     def counts(self) -> dict[str, int]:

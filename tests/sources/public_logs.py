@@ -734,8 +734,7 @@ def _filled(line: str, values: Mapping[str, object]) -> str:
 
 
 def outcome(form: Form) -> tuple[str, str]:
-    """How the log is read: right, part, counted (lines for steps, said so), epochs (likewise), refused or WRONG; and what
-    is said of it."""
+    """How the log is read: right, part, refused or WRONG; and what is said of it."""
     text, truth = drawn(form)
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"log{form.suffix}"
@@ -752,18 +751,16 @@ def outcome(form: Form) -> tuple[str, str]:
         said = "; ".join(source.notes)
     if not read:
         return "refused", "no step"
-    return _compared(read, truth, said), said
+    return compared(read, truth, said), said
 
 
-def _compared(read: list[tuple[int, float]], truth: list[tuple[int, float]], said: str) -> str:
+def compared(read: list[tuple[int, float]], truth: list[tuple[int, float]], said: str) -> str:
+    """right; part, where steps are missing and that is said; WRONG."""
     if _equal(read, truth):
         return "right"
-    if len(read) == len(truth) and _equal(read, [(k, loss) for k, (_, loss) in enumerate(truth, start=1)]):
-        return "counted" if "count" in said or "number" in said else "WRONG"
     rest = iter(truth)
-    if read and all(any(_equal([one], [true]) for true in rest) for one in read):
-        return "part"
-    return "WRONG"
+    is_part = all(any(_equal([one], [true]) for true in rest) for one in read)
+    return "part" if is_part and said else "WRONG"
 
 
 def _equal(read: list[tuple[int, float]], truth: list[tuple[int, float]]) -> bool:
