@@ -189,11 +189,8 @@ class Hook:
         """Reports a checkpoint that is completely written."""
         self._await_samples()
         with self.guard("report the checkpoint"):
-            self._put(
-                CheckpointSaved(
-                    **self._now(), tag=tag, consumed_samples=consumed_samples, consumed_tokens=consumed_tokens
-                )
-            )
+            consumed: dict[str, Any] = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
+            self._put(CheckpointSaved(**self._now(), tag=tag, **consumed))
 
     def close(self, reason: str) -> None:
         """Reports the end and frees everything; the second call does nothing."""
@@ -219,8 +216,7 @@ class Hook:
                 self._meter.loss_seen(loss, of_many=of_many)
 
     def batch_seen(self, tokens: Any) -> None:
-        """A micro-batch of the step under way, (samples, tokens), on every rank its own: by `batch_digest` a restart
-        that skips or repeats data is found."""
+        """A micro-batch of the step under way, (samples, tokens), on every rank its own: for `batch_digest`."""
         with self.guard("take the batch"):
             if self._meter is not None:
                 self._meter.batch_seen(tokens)

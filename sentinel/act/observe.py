@@ -162,6 +162,7 @@ class Observer:
             tensorboard_past=board.last_step() if board else None,
             tensorboard_samples=board.last_samples() if board else None,
             tensorboard_git=None if git is None else str(git),
+            wandb=near.wandb.seen() if near.wandb else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=filled(baseline_of(of_attempt), jobs.script_baseline),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),

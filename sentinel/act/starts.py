@@ -89,21 +89,25 @@ def _being_replaced(attempt: Attempt, run: RunState) -> bool:
 
 
 def _left_by_others(attempt: Attempt, history: History, run: RunState) -> Checkpoint | None:
-    """The newest checkpoint that was there when the attempt began."""
+    """The newest checkpoint that was there when the attempt began: one that an earlier attempt has reported, or whose
+    step it has passed. What the attempt itself may be saving now is none."""
+    earlier = [one for number, one in history.attempts.items() if number < attempt.number]
     own = {saved.tag for saved in attempt.saved}
-    others = {saved.tag for one in history.attempts.values() if one is not attempt for saved in one.saved}
+    others = {saved.tag for one in earlier for saved in one.saved}
+    reached = max((one.samples[-1].global_step for one in earlier if one.samples), default=0)
     resumed, last = (attempt.started.resumed_from or 0) if attempt.started else 0, run.last_step or 0
-    found = [
-        c
-        for c in run.checkpoints
-        if not c.only_pinned and c.tag not in own and (c.tag in others or not resumed < c.global_step <= last)
-    ]
+
+    def left(c: Checkpoint) -> bool:
+        passed = c.global_step <= reached and not resumed < c.global_step <= last
+        return not c.only_pinned and c.tag not in own and (c.tag in others or passed)
+
+    found = [c for c in run.checkpoints if left(c)]
     return found[-1] if found and found[-1].global_step else None
 
 
 def _pointed(attempt: Attempt, run: RunState) -> frozenset[int] | None:
-    """By `latest`: a rollback and a restart write it. None once the attempt itself has saved."""
-    if attempt.saved or not run.checkpoints:
+    """By `latest`: a rollback and a restart write it. None once it names what the attempt itself has saved."""
+    if not run.checkpoints or run.latest_tag in {saved.tag for saved in attempt.saved}:
         return None
     return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
 

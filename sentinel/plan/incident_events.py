@@ -256,7 +256,13 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event
 
 
 def _intended(rollback: Rollback, action: Event, event: Event) -> None:
-    if action["kind"] in ("quarantine_checkpoints", "point_latest", "cut_tensorboard", "write_overrides"):
+    if action["kind"] in (
+        "quarantine_checkpoints",
+        "point_latest",
+        "cut_tensorboard",
+        "branch_wandb",
+        "write_overrides",
+    ):
         rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1

@@ -115,6 +115,14 @@ class JobsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WandbSeen:
+    """What is to be done in W&B at a rollback, and for which rollbacks it was done."""
+
+    how: str  # copy, fork or rewind
+    branched: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One look at the run."""
 
@@ -134,6 +142,7 @@ class RunState:
     tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
     tensorboard_samples: int | None = None  # the same of tags that are counted in samples
     tensorboard_git: str | None = None  # the git work tree that its folder lies in: something may commit and push it
+    wandb: WandbSeen | None = None  # None where nothing is to be done in W&B
     started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
     baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
     applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown

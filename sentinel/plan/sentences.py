@@ -117,6 +117,7 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
     "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
     "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
+    "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
     "start_job": lambda _: "started the job",
     "undo": lambda _: "took the rollback back",

@@ -34,7 +34,7 @@ SAME_STATE = 1e-5  # share by which sums over the same numbers differ when they 
 _LOST_SHARE = 0.5  # of sqrt(v): less of it at the first step is not what was saved
 _SAME_LOSS = 0.05  # share by which the loss of the same batch on the same weights may differ: dropout, other kernels
 _LOSS_SHARE, _LOSS_SIGMAS = 0.1, 8.0  # by which the mean of the first losses has to differ from the last ones before
-_FEW, _ENOUGH = 5, 16  # losses of the start, and before it, without which the two are not compared
+_FEW, _ENOUGH = 5, 32  # losses of the start, and before it, without which the two are not compared
 
 
 def confirmed(what: str) -> Check:
@@ -54,6 +54,9 @@ def whence(start: Start) -> Iterator[Check]:
     newest, at = start.newest, start.resumed_from
     if newest is None or start.pointed is None or at >= newest.global_step or at in start.pointed:
         yield confirmed("checkpoint") if at else silent("checkpoint", "none was there to resume from")
+        return
+    if not at and (not start.samples or start.samples[0].global_step > FIRST_STEPS):
+        yield silent("checkpoint", "the step that it resumed from is not reported")
         return
     torn = f", which can't be read: {newest.problem}" if newest.problem else ""
     if not at:
@@ -216,12 +219,13 @@ def loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     """Of the same batch it is the same; else the mean of the first ones is near that of the last ones before."""
     first, was = (start.samples[0], ancestor.later[0]) if start.samples and ancestor.later else (None, None)
     if first is not None and was is not None and _same_batch(first, was) and math.isfinite(was.loss):
-        share = (first.loss - was.loss) / max(abs(was.loss), 1e-9)
-        if abs(share) <= _SAME_LOSS:
+        losses = [s.loss for s in ancestor.recent if s.seqlen == first.seqlen and comparable(s, None)]
+        noise = robust_sigma([abs(b - a) for a, b in pairwise(losses)])  # dropout draws anew on other ranks
+        if abs(first.loss - was.loss) <= max(_SAME_LOSS * abs(was.loss), 3 * noise):
             yield confirmed("loss")
         else:
             why = f"its first loss is {first.loss:.4g}, and was {was.loss:.4g} on the same batch before"
-            yield contradicted(DROP if share < 0 else JUMP, was.loss, first.loss, why)
+            yield contradicted(DROP if first.loss < was.loss else JUMP, was.loss, first.loss, why)
         return
     yield from _mean_loss(start, ancestor)
 
@@ -244,7 +248,9 @@ def _mean_loss(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     level, mean = median(before[-_ENOUGH:]), median(now)
     noise = max(robust_sigma([abs(b - a) for a, b in pairwise(before)]), wandering_sigma(before, (4, 8)))
     allowed = max(_LOSS_SIGMAS * noise / math.sqrt(_FEW), _LOSS_SHARE * abs(level))
-    fell = max(0.0, median(before[:_ENOUGH]) - level)  # in RECENT steps: what learning goes on with
+    half = len(before) // 2
+    slope = (median(before[:half]) - median(before[half:])) / half  # learning goes on, no faster than before
+    fell = max(0.0, slope) * (_ENOUGH + len(now)) / 2
     if math.isfinite(mean) and -allowed - fell <= mean - level <= allowed:
         yield confirmed("loss")
     else:

@@ -56,7 +56,8 @@ def _shift(now: Mapping[int, int], ancestor: Ancestor) -> int | None:
         return None
     for shift in found:
         known = [(now[s], there) for s in now if (there := trail.digest(s + shift)) is not None]
-        if shift and len(known) >= 2 and all(a == b for a, b in known):
+        last = first + shift == trail.steps[-1]  # after it nothing can be compared
+        if shift and (len(known) >= 2 or last) and all(a == b for a, b in known):
             return shift
     return None
 
@@ -124,9 +125,9 @@ def _misplaced(
     step = next(s for s in known if not _same(now[s], known[s]))
     told = f"the learning rate of step {step} is {now[step]:.4g}, and {known[step]:.4g} is due"
 
-    def stands(place: Callable[[int], int]) -> bool:
-        there = [(now[s], lr) for s in now if (lr := curve(place(s))) is not None]
-        return len(there) >= min(FIRST_STEPS, len(now)) and all(_same(a, b) for a, b in there)
+    def stands(place: Callable[[int], int]) -> bool:  # the first step may yet have the rate that a checkpoint holds
+        there = [(now[s], lr) for s in sorted(now)[1:] if (lr := curve(place(s))) is not None]
+        return len(there) >= min(FIRST_STEPS, len(now) - 1) and all(_same(a, b) for a, b in there)
 
     if stands(lambda s: s - at):
         return contradicted(LOST, known[step], now[step], f"{told}: the schedule begins again from step 1")

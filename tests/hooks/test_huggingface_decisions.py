@@ -3,6 +3,7 @@ callback_decisions.py."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import torch
 from transformers import get_scheduler
 
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import BatchSizeSchedule
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
+from trainer_hooks.integrations.huggingface_changes import refuse
 from trainer_hooks.integrations.huggingface_lr import schedule_of
 
 pytestmark = pytest.mark.full
@@ -172,6 +177,23 @@ def test_a_change_that_cannot_be_applied_ends_the_start_before_its_first_step(li
     refused = lives["refused"]
     assert "random-LTD (random_ltd) can't be applied to this Trainer" in refused["error"]
     assert refused["samples"] == {}
+
+
+@pytest.mark.parametrize(
+    ("standing", "words"),
+    [
+        (TrainingSettings(seqlen=LENGTHS, shorten="reshape"), "batch shortening (shorten)"),
+        (TrainingSettings(batch_size=BatchSizeSchedule(start=2, full=8, increment=2, ramp_samples=9)), "(batch_size)"),
+        (TrainingSettings(total_tokens=9), "end by tokens (total_tokens)"),
+        (TrainingSettings(free=Free(options=("--x=1",))), "free-form changes (free)"),
+    ],
+)
+def test_each_change_that_the_callback_does_not_know_is_named_in_the_refusal(
+    standing: TrainingSettings, words: str
+) -> None:
+    decided = Overrides(incident="i", rollback="r1", anchor=Anchor(global_step=ANCHOR), standing=standing)
+    with pytest.raises(OverridesError, match=re.escape(words)):
+        refuse(decided, None, ("lr", "clip_grad", "seqlen", "seed"), {})
 
 
 def test_the_file_kill_ends_the_training_after_the_step(lives: Lives) -> None:

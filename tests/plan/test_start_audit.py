@@ -107,6 +107,8 @@ TORN = replace(NEWER, complete=False, problem="zero_pp_rank_0.pt is empty")
 OTHER_SHARD = replace(LOADED, adam_variance_l1=V * 1.1, layer_variance_l1=(V / 4, V / 4, V * 0.3, V * 0.3))
 NO_SCHEDULE = replace(ANCESTOR, started=replace(STARTED, lr_schedule=None))
 
+AGAIN = tuple(replace(s, attempt=2) for s in LINE[:20])  # from step 1
+
 FAULTS: list[tuple[str, Start]] = [
     ("scheduler lost", start(samples=steps(lr_at=lambda s: s - AT))),
     ("scheduler lost", start(samples=steps(lr=lambda _: 1e-3))),
@@ -127,7 +129,7 @@ FAULTS: list[tuple[str, Start]] = [
     ("wrong checkpoint", start(loaded=replace(LOADED, adam_variance_l1=V * 2, layer_variance_l1=(V / 2,) * 4))),
     ("wrong checkpoint", start(newest=NEWER, pointed=frozenset({120}))),
     ("newest checkpoint torn", start(newest=TORN, pointed=frozenset({120}))),
-    ("started from scratch", start({"resumed_from": None}, newest=NEWER, pointed=frozenset({120}))),
+    ("started from scratch", start({"resumed_from": None}, samples=AGAIN, newest=NEWER, pointed=frozenset({120}))),
     ("data from epoch start", start(samples=steps(data=lambda s: s - AT))),
     ("data from epoch start", start(samples=steps(data=lambda s: s - AT), ancestor=STOPPED)),
     ("data from epoch start", start(samples=steps(consumed_samples=lambda s: (s - AT) * BATCH))),
@@ -202,6 +204,11 @@ def test_epochs_in_one_order_are_no_replay() -> None:
     periodic = replace(STOPPED, recent=tuple(line[-64:]), trail=Trail(line))
     found = audit(start(samples=steps(data=lambda s: s % 50), ancestor=periodic))
     assert found.verdict is Continued.YES, found.reason
+
+
+def test_a_trainer_that_does_not_say_where_it_resumed_is_not_said_to_begin_anew() -> None:
+    mute = start({"resumed_from": None}, newest=NEWER, pointed=frozenset({120}))
+    assert audit(mute).verdict is Continued.UNKNOWN
 
 
 def test_too_little_is_unknown_and_waits_for_twenty_steps() -> None:
