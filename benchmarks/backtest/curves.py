@@ -61,12 +61,15 @@ class Curve:
     """Quoted lines of a chronicle or an issue: a handful of points."""
 
     held_out: bool
-    """Kept from every tuning."""
+    """Kept from every tuning, with its whole family."""
 
     note: str
     steps: tuple[int, ...]
     columns: Mapping[str, Values]
     """Column to its values; None is not measured, nan is measured as nan. `loss` is always there."""
+
+    family: str = ""
+    """What its siblings have in common: repository and model, or the cause of a recorded one."""
 
     planned: tuple[int, ...] = ()
     """Steps at which something was changed on purpose, as the people of the run knew."""
@@ -94,9 +97,9 @@ class Curve:
         return tuple(attempts)
 
 
-def held_out(name: str) -> bool:
-    """Whether a curve is kept from every tuning: about a third are, by their name alone."""
-    return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
+def held_out(family: str) -> bool:
+    """Whether a family of curves is kept from every tuning: about a third are, by the family's name alone."""
+    return hashlib.sha256(family.encode()).digest()[0] % 3 == 0
 
 
 def read_folder(folder: Path, every: int = 1) -> tuple[Curve, ...]:
@@ -116,6 +119,7 @@ def read_folder(folder: Path, every: int = 1) -> tuple[Curve, ...]:
 
 def _curve(folder: Path, where: str, row: dict[str, str | None]) -> Curve:
     name, label = row.get("name") or "", row.get("label") or ""
+    family = row.get("family") or row.get("cause") or name
     if not name:
         raise CurveError(f"{where}: name is empty")
     if label not in LABELS:
@@ -130,7 +134,8 @@ def _curve(folder: Path, where: str, row: dict[str, str | None]) -> Curve:
         events=_events(where, row.get("events") or ""),
         log_interval=_interval(where, row.get("log_interval") or "", steps),
         short=_is_yes(row.get("short") or ("yes" if len(steps) <= 50 else "no")),
-        held_out=_is_yes(kept) if kept else held_out(name),
+        held_out=_is_yes(kept) if kept else held_out(family),
+        family=family,
         note=row.get("note") or "",
         planned=_planned(where, row.get("regime") or ""),
         steps=steps,

@@ -28,9 +28,9 @@ INDEX_COLUMNS = (
 )
 
 
-def held_out(name: str) -> bool:
-    """Whether the curve is kept from every tuning: about a third are, by their name alone."""
-    return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
+def held_out(cause: str) -> bool:
+    """Whether the curves of a cause are kept from every tuning: about a third are, by the cause's name alone."""
+    return hashlib.sha256(cause.encode()).digest()[0] % 3 == 0
 
 
 def write_curve(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -55,6 +55,6 @@ def _row(recipe: Recipe, path: Path) -> dict[str, object]:
         "note": "; ".join(said for said in (recipe.note, judged.note, numbers) if said),
         "cause": recipe.cause,
         "seed": recipe.seed,
-        "held_out": "yes" if held_out(recipe.name) else "no",
+        "held_out": "yes" if held_out(recipe.cause) else "no",
         "regime": " ".join(recipe.regime),
     }

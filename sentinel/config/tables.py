@@ -113,6 +113,12 @@ class Source:
     format: str | None = None
     """log: its format, as `megatron`; default is to recognise it."""
 
+    loss: str | None = None
+    """log: the name of the training loss, where a log can be read in two ways; as `--loss` of `sentinel replay`."""
+
+    step: str | None = None
+    """log: the name of the step, likewise; as `--column step=NAME`."""
+
     url: str | None = None
     """prometheus: its address, as http://prometheus:9090 or https://metrics.example.org/under/a/path."""
 

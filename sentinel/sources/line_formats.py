@@ -146,6 +146,19 @@ FORMATS: tuple[LineFormat, ...] = (
             checkpoint_words=(),
         ),
     ),
+    LineFormat(  # Marian, a translator's trainer; its validations are sums over a sentence and are not read
+        name="marian",
+        sample="[2021-07-17 12:54:33] Ep. 1 : Up. 7 : Sen. 965,843 : Cost 2.5 : Time 359.59s : L.r. 3.0e-04",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?<!\[valid\] )\bEp\. \d+ : Up\. (?P<step>\d[\d,]*) : Sen\. [\d,]+ : Cost (?P<loss>[^\s:]+)"
+                r"(?:.*? : gNorm (?P<grad_norm>[^\s:]+))?(?:.*? : L\.r\. (?P<lr>[^\s:]+))?"
+            ),
+            contains=(" : Up. ", " : Cost "),
+            checkpoint_words=(),
+        ),
+        one_writer=True,
+    ),
     LineFormat(
         name="mlx",
         sample="Iter 7: Train loss 2.5, Learning Rate 7.000e-05, It/sec 0.999, Trained Tokens 9699",

@@ -42,6 +42,8 @@ class AttemptMerge:
         self._saved: deque[int] = deque(maxlen=64)
         self.repeated = 0
         """Readings of a step that had one: of another rank, written twice, or tried again after it was skipped."""
+        self.averaged = 0
+        """Those of them with another loss, and no rank to say why."""
 
     @property
     def last_step(self) -> int:
@@ -106,6 +108,7 @@ class AttemptMerge:
                 self._open, self._losses = reading, [reading.loss]  # tried again under the same number
                 return True
             return _same(reading.loss, current.loss)
+        self.averaged += reading.rank is None and not _same(reading.loss, current.loss)
         if len(self._losses) < _MOST_RANKS:
             self._losses.append(reading.loss)
             self._ranks.add(reading.rank)

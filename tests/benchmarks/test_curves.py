@@ -91,8 +91,16 @@ def test_steps_that_go_back_begin_a_new_attempt(tmp_path: Path) -> None:
 
 def test_the_public_curves_are_as_many_and_as_long_as_their_index_says() -> None:
     curves = read_folder(PUBLIC)
-    assert len(curves) == 32
+    assert len(curves) == 44
     index = (PUBLIC / "INDEX.csv").read_text()
     for curve in curves:
         assert f"{len(curve.steps)},{curve.steps[0]},{curve.steps[-1]},{curve.log_interval}," in index, curve.name
     assert 0.2 < sum(c.held_out for c in curves) / len(curves) < 0.45
+
+
+def test_no_family_is_parted_and_the_split_is_the_one_written_down() -> None:
+    curves = [c for folder in (PUBLIC, PUBLIC.parent / "recorded") for c in read_folder(folder)]
+    written = (PUBLIC.parent / "SPLIT.md").read_text()
+    for family in {c.family for c in curves}:
+        (held,) = {c.held_out for c in curves if c.family == family}
+        assert f"| {family} | {'held out' if held else 'tuning'} |" in written

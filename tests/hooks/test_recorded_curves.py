@@ -32,7 +32,7 @@ def test_a_file_holds_what_the_index_says(row: dict[str, str]) -> None:
     assert (steps[0], steps[-1]) == (int(row["first_step"]), int(row["last_step"]))
     assert sum(value is None or not math.isfinite(value) for value in curve["loss"]) == int(row["n_nonfinite_loss"])
     assert all(value is not None for value in curve["adam_variance_l1"])
-    assert row["held_out"] == ("yes" if held_out(row["name"]) else "no")
+    assert row["held_out"] == ("yes" if held_out(row["cause"]) else "no")
     for event in row["events"].split():
         _, _, where = event.partition(":")
         onset, peak, end = map(int, where.split("-"))

@@ -209,8 +209,10 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             model = self._engine.module
             if model.training and self._applied is not None:
                 name = getattr(model, "main_input_name", "input_ids")
-                shape = (kwargs[name] if name in kwargs else args[0]).shape  # (B, T)
-                self._applied.fed.micro_batch(shape[0], shape[1])
+                batch = kwargs[name] if name in kwargs else args[0]  # (B, T)
+                self._applied.fed.micro_batch(batch.shape[0], batch.shape[1])
+                if self.hook is not None:
+                    self.hook.batch_seen(batch)
 
     def _position(self) -> Position:
         """For the hook: where the step that was just made stands, which Trainer has not counted yet."""

@@ -217,6 +217,7 @@ class SlurmLauncher:
         before = self._submissions.submitted(label) if here else {}  # all gone: the whole of it again
         extra = {"SENTINEL_STATE_DIR": str(self._settings.state_dir)}
         extra |= {k: v for k, v in (("SENTINEL_INCIDENT", incident), ("SENTINEL_ROLLBACK", rollback)) if v}
+        extra |= self._settings.environment()
         ids: dict[int, str] = {}
         for prepared in self._submissions.read(label):
             one = replace(prepared, script=prepared.later) if follow_up and prepared.later else prepared
