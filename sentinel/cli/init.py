@@ -52,6 +52,7 @@ def init(
         state_dir=_from(config_dir, os.environ.get("SENTINEL_STATE_DIR") or f".sentinel/{name}"),
         command=tuple(command or ()),
         launcher=launcher,
+        working_directory=_from(config_dir, ".") if command else None,  # where the command was typed
     )
     config_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -100,11 +100,13 @@ def template(
     state_dir: str | None = None,
     command: tuple[str, ...] = (),
     launcher: str | None = None,
+    working_directory: str | None = None,
 ) -> str:
     """A commented configuration that loads: every key with its default, its unit and its meaning."""
     lines = ["# What sentinel knows about this run. Keys that are commented out show their defaults.", ""]
     given: dict[str, Any] = {"run.name": name, "run.checkpoints": checkpoints, "run.state_dir": state_dir}
     given |= {"launcher.command": command or None, "launcher.kind": launcher}
+    given |= {"launcher.working_directory": working_directory}
     for section in fields(Config):
         hint = cast("type[Any]", typing.get_type_hints(Config)[section.name])
         lines += [f"[{section.name}]"]

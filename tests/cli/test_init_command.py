@@ -57,6 +57,12 @@ def test_the_state_folder_is_the_one_that_the_hook_is_told(
     assert told.resolve() == tmp_path / state_dir
 
 
+def test_the_command_is_run_where_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    init(Path("runs"), "--command", "python", "--command", "train.py")
+    assert load_config(Path("runs/tr8.toml")).launcher.working_directory.resolve() == tmp_path.resolve()
+
+
 def test_the_address_is_what_the_trainers_attach_is_to_be_given(tmp_path: Path) -> None:
     assert 'attach(engine, run="tr8", address="::")' in init(tmp_path, "--metrics-address", "::")
 
