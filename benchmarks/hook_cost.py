@@ -1,6 +1,7 @@
 """What it costs to measure Adam's state, beside reading it once, the peer's way, and the training step.
 
     python benchmarks/hook_cost.py [--quick] [--json] [--params 124M] [--repetitions 9]
+    python benchmarks/hook_cost.py --megatron DIR    # the hook and the peer's own option in one training, as JSON
 
 For a GPT of 10M, 124M and 1.3B parameters, whose AdamW has made two steps, in milliseconds:
 
@@ -271,7 +272,13 @@ def main() -> None:
     parser.add_argument("--params", action="append", choices=list(SHAPES), help="only this size; may be repeated")
     parser.add_argument("--repetitions", type=int, help="of each, interleaved")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--megatron", type=Path, metavar="DIR", help="in a training with Megatron-DeepSpeed there")
     asked = parser.parse_args()
+    if asked.megatron is not None:
+        from benchmarks.hook_cost_megatron import in_megatron
+
+        print(json.dumps(in_megatron(asked.megatron)))
+        return
     device = torch.device(asked.device)
     names = asked.params or (["10M"] if asked.quick else list(WORTH_MEASURING))
     repetitions = asked.repetitions or (5 if asked.quick else 9 if device.type == "cpu" else 40)
