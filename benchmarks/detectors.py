@@ -1,6 +1,9 @@
 """sentinel and ten peers on labelled loss curves: what each misses, what each would roll back for nothing.
 
-Without --curves: `benchmarks/public` (32 curves of public runs) and `benchmarks/recorded` (small GPTs that were
+No detector is told where a log ends: each is read at every step, as of a run that goes on. A row beside has the judge
+with the end told, as `sentinel replay` has it.
+
+Without --curves: `benchmarks/public` (44 curves of public runs) and `benchmarks/recorded` (small GPTs that were
 made to diverge), where they are there. Rules, and how each peer is read: docs/BACKTEST.md.
 """
 
@@ -19,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backtest import tables
 from backtest.curves import Curve, CurveError, read_folder
-from backtest.ours import NAME, Judged, judged, warm_up
+from backtest.ours import AT_END, NAME, UNTOLD, Judged, judged, warm_up
 from backtest.peers import PEERS
 from backtest.replay import PATIENCE, said_by
 from backtest.scoring import Outcome, Said, score
@@ -91,7 +94,9 @@ def replay(curve: Curve, thresholds: Thresholds) -> Replay:
         curve=curve,
         ours=ours,
         peers=tuple(at_once for at_once, _ in pairs),
-        outcomes=tuple(score(curve, said) for said in (ours.said, *(at_once for at_once, _ in pairs))),
+        outcomes=tuple(
+            score(curve, said) for said in (ours.said, ours.at_end, ours.untold, *(at_once for at_once, _ in pairs))
+        ),
         patient=tuple(score(curve, lasting) for _, lasting in pairs),
     )
 
@@ -107,7 +112,7 @@ def plot(replays: list[Replay], folder: Path) -> None:
 
 def report(outcomes: list[Outcome], patient: list[Outcome]) -> str:
     """All tables."""
-    names = [NAME, *PEERS]
+    names = [NAME, AT_END, UNTOLD, *PEERS]
     return "\n\n".join(
         (
             tables.format_blocks(outcomes, names),
@@ -124,6 +129,8 @@ def document(outcomes: list[Outcome], patient: list[Outcome]) -> dict[str, objec
     """What --json prints."""
     return {
         "detectors": {name: tables.as_json(summary(name, outcomes)) for name in (NAME, *PEERS)},
+        "end_told": tables.as_json(summary(AT_END, outcomes)),
+        "planned_changes_untold": tables.as_json(summary(UNTOLD, outcomes)),
         f"after_{PATIENCE}_firings_in_a_row": {name: tables.as_json(summary(name, patient)) for name in PEERS},
         "blocks": {
             block: {name: tables.as_json(summary(name, some)) for name in (NAME, *PEERS)}

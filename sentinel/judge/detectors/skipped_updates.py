@@ -9,6 +9,8 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
+_AGREED = 0.3  # Share of the limit that is enough once the loss has left its band
+
 
 class SkippedUpdates(Detector):
     """Counts skipped updates, whether the trainer reports them or only its loss scale shows them."""
@@ -32,7 +34,8 @@ class SkippedUpdates(Detector):
             return None
         step = samples.steps[-1]
         self._count(1, step if samples.after is None else min(samples.after + 1, step), step)
-        if self.run < self._limit or self.onset_range is None:
+        limit = self._limit if known.baseline.episode is None else math.ceil(_AGREED * self._limit)
+        if self.run < limit or self.onset_range is None:
             return None
         reason = f"the optimizer has skipped {self.run} updates in a row: the weights do not change"
         return Finding(onset_range=self.onset_range, reason=reason)
