@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,7 @@ def _stretches(curve: Curve) -> list[range]:
         if planned or settings or attempts[i] != attempts[i - 1]:
             cuts.add(i)
     ordered = sorted(cuts)
-    return [range(a, b) for a, b in zip(ordered, ordered[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(ordered)]
 
 
 def _changes(values: Sequence[float | None], i: int) -> bool:

@@ -47,16 +47,15 @@ class LossDrop(Detector):
         if not band.ready or math.isinf(self._sigmas):
             return False
         depth = band.level - block.median
-        if self._since is None:
-            if depth <= self._edge(band):
-                return False
-            self._begin(block, known)
+        if self._since is None and depth <= self._edge(band):
+            return False
+        since = self._begin(block, known) if self._since is None else self._since
         self._depth = max(self._depth, depth)
         if depth < self._depth / 2:
             self._since = None
             return depth > self._edge(band)  # a block that is partly of the drop
         self._blocks.append([loss for _, loss in block.losses])
-        if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - self._since >= self._patience_steps:
+        if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - since >= self._patience_steps:
             self._accept(known)
         return True
 
@@ -64,17 +63,16 @@ class LossDrop(Detector):
         """How far below its level a block's median is no learning, nats: a median has less than half of one's noise."""
         return max(self._sigmas * band.sigma / 3, self._floor * abs(band.level)) + _FALLS * band.falling
 
-    def _begin(self, block: Block, known: Known) -> None:
+    def _begin(self, block: Block, known: Known) -> int:
         self._since, self._depth = block.first_step, 0.0
         self._blocks.clear()
         resumed, band = known.resumed_step, known.baseline.band
         seen = sum(1 for step, _ in known.recent if resumed is not None and step >= resumed)
         self._resumed = resumed is not None and 0 < seen <= _AFTER_RESUME
         if self._resumed:
-            what = (
-                f"the loss dropped from {band.level:.3f} to {block.median:.3f} where the run resumed at step {resumed}"
-            )
+            what = f"the loss dropped from {band.level:.3f} to {block.median:.3f} after the resume at step {resumed}"
             known.findings.change(block.first_step, f"{what}: data that it has seen before, or other data; no progress")
+        return block.first_step
 
     def _accept(self, known: Known) -> None:
         band = known.baseline.band
