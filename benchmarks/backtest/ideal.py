@@ -145,7 +145,10 @@ def _windows(values: Array, size: int) -> Array:
 
 def _before(values: Array, blocks: int) -> Array:
     """Median of so many values before each; nan before the first."""
-    return np.nanmedian(_windows(np.concatenate([np.full(blocks, np.nan), values]), blocks), axis=1)[: len(values)]
+    first = [math.nan, *(float(np.median(values[:i])) for i in range(1, min(blocks, len(values))))]
+    if len(values) < blocks:
+        return np.array(first)
+    return np.concatenate([first, np.median(_windows(values, blocks), axis=1)])[: len(values)]
 
 
 def _of_all_blocks(curve: Curve, signal: str, rows: range) -> Iterable[tuple[int, Array]]:

@@ -26,7 +26,19 @@ GRID: dict[str, tuple[str, tuple[float, ...]]] = {
 PATIENCES = (1, 3, 10, 30, 100)
 """Firings in a row that are tried."""
 
-TUNED: dict[str, tuple[str, float, int]] = {}
+TUNED: dict[str, tuple[str, float, int]] = {
+    "loss_ratio_1_2": ("limit", 1.5, 30),
+    "kill_loss_spike": ("multiplier", 1.2, 3),
+    "lightning_spike": ("rtol", 0.3, 30),
+    "olmo_skip_step": ("sigmas", 3.0, 10),
+    "olmo_stability": ("sigmas", 3.0, 10),
+    "megatron_rerun": ("factor", 1.0, 1),
+    "zclip": ("threshold", 2.5, 30),
+    "flagscale_spiky": ("threshold", 0.2, 100),
+    "metaseq_ewm": ("ratio", 1.1, 30),
+    "axolotl_watchdog": ("factor", 1.0, 3),
+    "cusum": ("limit", 5.0, 100),
+}
 """Threshold, its value and firings in a row with the fewest divergences missed and rollbacks unneeded together."""
 
 
