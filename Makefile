@@ -47,7 +47,7 @@ soak: setup
 wandb: # the tests that need W&B's client, in an environment without the trainer: it brings 90 MB of its own
 	@test -x .venv-wandb/bin/python || $(PYTHON) -m venv .venv-wandb
 	@.venv-wandb/bin/pip install -q -c constraints.txt -e '.[daemon,wandb]' pytest pytest-timeout hypothesis
-	@.venv-wandb/bin/python -m pytest tests/adapters/test_wandb_against_a_stub.py tests/sources/test_wandb_file.py
+	@.venv-wandb/bin/python -m pytest tests/adapters/test_wandb_against_a_stub.py tests/adapters/test_wandb_branches.py tests/sources/test_wandb_file.py
 
 bench: setup
 	@for program in benchmarks/*.py; do $(BIN)/python $$program; done

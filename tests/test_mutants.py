@@ -89,6 +89,7 @@ def test_a_change_is_noticed_by_its_test_and_survives_without_it(tree: Path) -> 
     assert (tree / "sentinel" / "adapters" / "lock.py").read_text() == CODE
 
 
+@pytest.mark.full
 def test_a_change_that_hangs_is_noticed_and_ended_with_all_that_it_started(tree: Path) -> None:
     (tree / "tests" / "adapters" / "test_state_files.py").write_text(HANGS)
     script = """

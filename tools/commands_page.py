@@ -18,8 +18,7 @@ HEAD = """# Commands
 Every command of `sentinel`. `--run NAME` is a file under `--config-dir`, or a path to a TOML file; it may be left out
 where there is one run. `--json` prints one JSON document on stdout and nothing else there; logs go to stderr.
 
-Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; 3 another system (Slurm, Grafana, a
-file server) could not be reached, try again; 4 a person is needed ([Runbook](RUNBOOK.md)).
+What the exit codes 0 to 4 mean: [Runbook](RUNBOOK.md).
 
 This page is made from the code by `tools/commands_page.py` (`make pages`).
 """

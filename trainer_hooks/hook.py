@@ -14,7 +14,6 @@ from typing import Any
 import torch.distributed as dist
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.sample import (
     CheckpointSaved,
     LayerVariance,
@@ -26,13 +25,13 @@ from sentinel.vocabulary.sample import (
 )
 from trainer_hooks.errors import Guard
 from trainer_hooks.export.exporter import ExporterSettings
-from trainer_hooks.export.outputs import Outputs
+from trainer_hooks.export.outputs import Outputs, state_folder
 from trainer_hooks.sample import adam_settings
 from trainer_hooks.sample.engine_calls import wrap_engine
 from trainer_hooks.sample.gathering import AllRanks, Gathering, Layers
 from trainer_hooks.sample.meter import Meter
 from trainer_hooks.sample.process_facts import process_facts
-from trainer_hooks.sample.reading import Position, Reading, StepFacts, make_sample
+from trainer_hooks.sample.reading import Load, Position, Reading, StepFacts, make_sample
 
 __all__ = ["Hook", "Position", "attach", "state_folder"]
 
@@ -105,15 +104,6 @@ def attach(
     return hook
 
 
-def state_folder(state_dir: str | os.PathLike[str] | None, run: str) -> Path:
-    """Where the run's journal, overrides.json and KILL are."""
-    where = state_dir or os.environ.get("SENTINEL_STATE_DIR")
-    if where is None and (why := why_not_a_name(run)) is not None:
-        log.error("sentinel: run=%s %s: the run's state folder is .sentinel/run in its place", ascii(run)[:60], why)
-        run = "run"
-    return Path(where or Path(".sentinel") / run)
-
-
 class Hook:
     """What `attach` returns. All its methods may be called on every rank; only rank 0 writes."""
 
@@ -151,6 +141,7 @@ class Hook:
         self.closed = False
         """Whether the end has been reported."""
         self._started = False
+        self._load_measured = False
         self._meter: Meter | None = None
         self._gathering: Gathering | None = None
         self._patience_s = _PATIENCE_S
@@ -198,11 +189,8 @@ class Hook:
         """Reports a checkpoint that is completely written."""
         self._await_samples()
         with self.guard("report the checkpoint"):
-            self._put(
-                CheckpointSaved(
-                    **self._now(), tag=tag, consumed_samples=consumed_samples, consumed_tokens=consumed_tokens
-                )
-            )
+            consumed: dict[str, Any] = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
+            self._put(CheckpointSaved(**self._now(), tag=tag, **consumed))
 
     def close(self, reason: str) -> None:
         """Reports the end and frees everything; the second call does nothing."""
@@ -227,12 +215,30 @@ class Hook:
             if self._meter is not None:
                 self._meter.loss_seen(loss, of_many=of_many)
 
+    def batch_seen(self, tokens: Any) -> None:
+        """A micro-batch of the step under way, (samples, tokens), on every rank its own: for `batch_digest`."""
+        with self.guard("take the batch"):
+            if self._meter is not None:
+                self._meter.batch_seen(tokens)
+
     def update_coming(self) -> None:
         """Called by the engine: all gradients are there and reduced over the ranks, not yet clipped."""
+        if not self._load_measured:
+            self._measure_load()
         with self.guard("look before the step"):
             self._facts.update_coming()
             if self._meter is not None:
                 self._meter.update_coming()
+
+    def _measure_load(self) -> None:
+        step, measurement, self._load_measured = self._engine.global_steps, None, True
+        if not step:  # nothing was
+            return
+        with self.guard("measure what was loaded"):
+            measurement = self._meter.loaded() if self._meter is not None else None
+        with self.guard("gather the ranks' readings"):
+            if self._gathering is not None:
+                self._gathering.add(step, Load(step) if self._rank == 0 else None, measurement, layered=True)
 
     def step_made(self) -> None:
         """Called by the engine: it has counted a step, whether its update was applied or skipped."""
@@ -275,7 +281,10 @@ class Hook:
             if len(self._gathering) == before:
                 return
 
-    def _report(self, facts: Mapping[str, Any], reading: Reading, layers: Layers | None) -> None:
+    def _report(self, facts: Mapping[str, Any] | Load, reading: Reading, layers: Layers | None) -> None:
+        if isinstance(facts, Load):
+            self._put(facts.loaded(self.attempt, reading, self.layers, layers.l1 if layers else ()))
+            return
         if not self._started:
             resumed = facts["global_step"] - 1 or None
             parent = self.attempt - 1 if resumed and self.attempt > 1 else None

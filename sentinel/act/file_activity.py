@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from sentinel.adapters.checkpoints.layouts import recognise
 from sentinel.judge.history import History
 from sentinel.plan.observation import Sign
 
@@ -50,9 +51,11 @@ class Signs:
     def saved(self) -> Iterator[Path]:
         """Files of the newest checkpoints. Not the folder itself, nor `latest`: a rollback changes those."""
         with contextlib.suppress(OSError):
-            folders = [p for p in self._checkpoints.iterdir() if p.is_dir() and not p.name.startswith(".")]
+            found = [p for p in self._checkpoints.iterdir() if not p.name.startswith(".")]
+            folders = [p for p in found if p.is_dir()]
             for folder in sorted(folders, key=modified_unix_s)[-_CHECKPOINT_FOLDERS:]:
                 yield from _files(folder, _CHECKPOINT_DEPTH)
+            yield from (p for p in found if recognise(p.name) is not None and p.is_file())
 
     def _newest(self, files: Iterable[Path], sure_s: float, *, checkpoint: bool) -> Sign | None:
         newest = max(files, key=modified_unix_s, default=None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sentinel.act.source import Source
+from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.state_files import Approvals, OverridesFile
@@ -64,4 +65,5 @@ class Neighbours:
     approvals: Approvals
     tensorboard: TensorBoard | None
     job_log: Path
+    wandb: WandbBranches | None = None
     source_log: Path | None = None  # the log that the readings come from, or a pattern; None: journals

@@ -18,8 +18,9 @@ from sentinel.act.witnesses import Overlap, Witnessing
 from sentinel.durable import os_errors_named
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.judge.verdict import Context, judge
+from sentinel.judge.verdict import UNAVAILABLE, Context, judge
 from sentinel.plan.baseline import baseline_of, filled, warmup_end
+from sentinel.plan.certificate import spoilt_spans
 from sentinel.plan.incident import Event, Incident
 from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
@@ -73,14 +74,14 @@ class Observer:
         self._following.compare_with(self._references.at(now_unix_s))
         if not self._has_read:  # what there is to read may be long: what is looked for in it is better known before
             self._following.expect(c.global_step for c in self._near.checkpoints.list())
-        readable = self._read()
+        unavailable = self._read()
         self._following.catch_up()
         attempt, series = self._history.latest, self._following.series
         jobs = self._near.launcher.look(self.started)
         events = tuple(self._near.incident_log.read())
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
-        verdict = judge(series, self._context(attempt, run, readable), self._thresholds)
+        verdict = judge(series, self._context(attempt, run, unavailable), self._thresholds)
         return Look(
             history=self._history,
             series=series,
@@ -161,6 +162,7 @@ class Observer:
             tensorboard_past=board.last_step() if board else None,
             tensorboard_samples=board.last_samples() if board else None,
             tensorboard_git=None if git is None else str(git),
+            wandb=near.wandb.seen() if near.wandb else None,
             started_rollbacks=frozenset(s.rollback for s in started if s.rollback),
             baseline=filled(baseline_of(of_attempt), jobs.script_baseline),
             applies=next((frozenset(s.applies) for s in reversed(started) if s.applies is not None), None),
@@ -168,6 +170,7 @@ class Observer:
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
             ill_spans=self._following.ill_spans,
+            spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,
             incidents=incidents,
@@ -198,8 +201,9 @@ class Observer:
             return f"the free space can't be counted: {error}"
         return room.problem if room else None
 
-    def _read(self) -> bool:
-        """Takes what is new in the source; False when it can't be got at (a filesystem, a Prometheus that is away)."""
+    def _read(self) -> str | None:
+        """Takes what is new in the source. Why it can't, where it can't: a filesystem or a Prometheus that is away, a
+        log that can be read in two ways."""
         try:
             for _ in range(1 if self._has_read else 2):  # as read_all: a source may hold its newest step until then
                 for record in self._source.new():
@@ -208,15 +212,17 @@ class Observer:
             self._has_read = True
         except (OSError, ScrapeError) as error:
             log.warning("the readings can't be read: %s", error)
-            return False
-        return True
+            return UNAVAILABLE
+        except ConfigError as error:
+            return f"the log is not judged, the state of the run is unknown: {error}"
+        return None
 
     def _logs(self, jobs: JobsSeen) -> list[Path]:
         near = self._near
         logs = [near.job_log, *([Path(jobs.log_path)] if jobs.log_path else [])]
         return logs if near.source_log is None else [*logs, near.source_log]
 
-    def _context(self, attempt: Attempt | None, run: RunState, readable: bool) -> Context:
+    def _context(self, attempt: Attempt | None, run: RunState, unavailable: str | None) -> Context:
         jobs, known = run.jobs, life_of(run)
         started = attempt.started if attempt else None
         return Context(
@@ -226,7 +232,7 @@ class Observer:
             elsewhere=jobs.elsewhere,
             pending=bool(jobs.writers) and all(w.pending for w in jobs.writers),
             job_was_seen=jobs.was_seen,
-            readable=readable,
+            unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
             **self._witnessing.times(

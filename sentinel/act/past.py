@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
+from sentinel.act.starts import Starts
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Danger, OldTrend, Recovery, Restart, recovery_of
 from sentinel.judge.verdict import VerdictKind
@@ -40,12 +41,14 @@ class Past:
 
     def __init__(self) -> None:
         self._known: _Known | None = None
+        self._starts = Starts()
 
     def read(self, look: Look, policy: Policy, script_refusal: ScriptRefusal) -> Look:
         """The look, with the readings that its turn is decided by. What the source raises."""
         if (decision := to_preview(look, policy)) is not None:
             previews = {**look.memory.previews, digest_of(decision): script_refusal(decision.overrides)}
             look = replace(look, memory=replace(look.memory, previews=previews))
+        look = replace(look, start=self._starts.audit(look))
         attempt, incident = look.history.latest, look.run.open_incident
         onset = look.verdict.onset_range
         if opens_incident(look) and attempt is not None and onset is not None:

@@ -15,6 +15,7 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named
 from sentinel.plan.actions import (
     Action,
+    BranchWandb,
     CutTensorBoard,
     PointLatest,
     PrepareJob,
@@ -138,7 +139,7 @@ class Performer:
                 self.observer.forget(tags)
             case PointLatest(tag, global_step, incident, rollback):
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
-            case CutTensorBoard():
+            case CutTensorBoard() | BranchWandb():
                 self._cut(action)
             case WriteOverrides(overrides):
                 near.overrides.write(overrides)
@@ -149,13 +150,16 @@ class Performer:
 
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
-        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | StartJob):
+        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob):
             self.observer.fenced(action.rollback)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
 
-    def _cut(self, action: CutTensorBoard) -> None:
-        if self.neighbours.tensorboard is not None:
+    def _cut(self, action: CutTensorBoard | BranchWandb) -> None:
+        if isinstance(action, BranchWandb):
+            if self.neighbours.wandb is not None:
+                self.neighbours.wandb.begin(action)
+        elif self.neighbours.tensorboard is not None:
             report = self.neighbours.tensorboard.cut(action.at, incident=action.incident, rollback=action.rollback)
             for sentence in report.sentences():
                 log.warning("TensorBoard: %s", sentence)

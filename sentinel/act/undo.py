@@ -95,3 +95,5 @@ def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None
     checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)
+    if near.wandb is not None:
+        near.wandb.undo(rollback.id)

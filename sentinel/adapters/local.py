@@ -48,6 +48,7 @@ class LocalLauncher:
     working_directory: Path
     log: Path
     stop_grace_s: float
+    environment: Callable[[], dict[str, str]] = dict  # what the job gets beside its own, looked up at each start
 
     def look(self, started: Sequence[RunStarted]) -> JobsSeen:
         found = self.jobs.writers(_by_hand(started))
@@ -85,7 +86,8 @@ class LocalLauncher:
         if not self.command:
             return ()
         where, state_dir, log = (str(path) for path in (self.working_directory, self.jobs.state_dir, self.log))
-        command = f"SENTINEL_STATE_DIR={shlex.quote(state_dir)} {shlex.join(self.command)}"
+        given = {"SENTINEL_STATE_DIR": state_dir} | self.environment()
+        command = f"{' '.join(f'{k}={shlex.quote(v)}' for k, v in given.items())} {shlex.join(self.command)}"
         return (f"cd {shlex.quote(where)} && {command} >> {shlex.quote(log)} 2>&1",)
 
     def stop(self, started: Sequence[RunStarted], spare: str | None) -> None:
@@ -102,7 +104,7 @@ class LocalLauncher:
         if not self.command:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start the job")
         extra = {"SENTINEL_INCIDENT": incident, "SENTINEL_ROLLBACK": rollback}
-        environment = {name: value for name, value in extra.items() if value}
+        environment = {name: value for name, value in extra.items() if value} | self.environment()
         self.jobs.start(self.command, cwd=self.working_directory, extra_env=environment, log_path=self.log)
 
 

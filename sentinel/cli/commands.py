@@ -51,6 +51,7 @@ COMMANDS = (  # in the order of `sentinel --help`
     Command("tune", "tune", SET_UP, "Find the sequence length warmup by short runs. Exit 1: none is calm."),
     Command("dashboards", "dashboards", SET_UP, "Push the dashboards to a Grafana, diff them, or export them."),
     Command("demo", "demo", SET_UP, "Train a small GPT until it diverges, and recover it. Needs the trainer extra."),
+    Command("checkpoints", "checkpoints", KEEP, "List the checkpoints: whole, healthy, pinned, and why not."),
     Command("pin", "pin", KEEP, "Keep a checkpoint from keep-last-k and site purges, by hard links."),
     Command("manifest", "manifest", KEEP, "Write a checkpoint's digests: a later restart finds flipped bits."),
     Command("chronicle", "chronicle", KEEP, "Write the run's history as Markdown with plots."),

@@ -163,9 +163,11 @@ def _moved_first(config: Config, incident: str | None, around: int | None, optio
             raise ConfigError(f"{found.id} was opened by hand and has no onset; name a step with --around")
         onset, attempt = found.onset_range[0], found.attempt
     history = history_of(config)
-    if attempt is None and history.latest is not None:
+    if attempt is None:
+        if history.latest is None:
+            raise ConfigError(f"{config.run.name} has no attempt yet, so no step {onset}")
         attempt = history.latest.number
-    samples = [] if attempt is None else _samples(history, attempt)
+    samples = _samples(history, attempt)
     if onset is None or not any(s.global_step == onset for s in samples):
         raise ConfigError(f"attempt {attempt} and those it descends from have no step {onset}")
     moved = first_moved_of_samples(samples, onset_step=onset, window_steps=options.window_steps)
@@ -215,9 +217,12 @@ def correlation_table(found: Correlations, rows: Sequence[Correlation], name: st
     left_out = f"{found.infinite_ratios} steps with an infinite ratio left out; " if found.infinite_ratios else ""
     plain = sum(row.method == "plain" for row in found.rows)
     searched = sum(len(profile.lags) for profile in found.profiles)
+    undefined = any(math.isnan(row.pearson_r) for row in rows)
     caption = (
         f"{left_out}p adjusted: for autocorrelation and for {plain} plain tests or {searched} prewhitened ones (Holm). "
         "At a positive lag the signal is earlier. Where both series have a trend, use the prewhitened rows."
+        + " nan: one of the two does not vary, or they are too few."
+        * undefined
     )
     table = Table(title=f"{name}: loss ratio against what else was measured", caption=caption)
     table.add_column("signal", overflow="fold")  # layers' names differ at their end

@@ -222,7 +222,9 @@ def _drawing(overlay: Overlay, run_id: str) -> Drawing:
 
 def _rows(there: Wandb, run_id: str, overlay: Overlay, of: WandbRun) -> tuple[list[Row], str | None]:
     """The trainer's own points from onset to alarm, and the name of its step axis if it has one."""
-    loss, step = _names(there, run_id, of)
+    from sentinel.sources.wandb_runs import named_columns
+
+    loss, step = named_columns(there.rows(run_id), of, f"{there.path}/{run_id}")
     by_step: dict[float, Row] = {}
     bounds = (overlay.first_step, overlay.last_step) if step == "_step" else (0, None)
     for row in there.rows(run_id, *bounds):
@@ -232,21 +234,3 @@ def _rows(there: Wandb, run_id: str, overlay: Overlay, of: WandbRun) -> tuple[li
         if when <= overlay.alarm_unix_s + _CLOCKS_S:  # of several attempts, the last one before the alarm
             by_step[at] = {loss: row[loss], step: at, "_step": row["_step"], "_timestamp": when}
     return sorted(by_step.values(), key=lambda row: row["_step"]), None if step == "_step" else step
-
-
-def _names(there: Wandb, run_id: str, of: WandbRun) -> tuple[str, str]:
-    """The run's names for its loss and its step."""
-    from sentinel.sources.column_names import no_loss, resolve
-
-    configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
-    names: dict[str, None] = {}
-    for row in there.rows(run_id):
-        if row.keys() - names.keys():
-            names |= dict.fromkeys(row)
-            found = resolve(names, {}, "").columns
-            if "loss" in found | configured.keys() and set(configured.values()) <= names.keys():
-                break
-    columns = resolve(names, configured, f"{there.path}/{run_id}").columns
-    if "loss" not in columns:
-        raise no_loss(f"{there.path}/{run_id}", names)
-    return columns["loss"], columns.get("step", "_step")

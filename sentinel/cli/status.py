@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sentinel.cli.incident import incident_json
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, fields_of, print_json
 from sentinel.daemon.run_files import clock, find_config
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False)
 
 def show(config: Config, *, as_json: bool) -> int:
     """Prints the run's status; 1 where it has diverged, stalled or is down."""
+    from sentinel.act.starts import Starts
     from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
     from sentinel.plan.liveness import life_of
 
     near = neighbours_of(config)
     look = observer_of(config, near).look(clock())
+    look = replace(look, start=Starts().audit(look))
     job = life_of(look.run)
     document = _document(config, look, job, unreadable_lines=near.source.unreadable)
     if as_json:
@@ -39,8 +42,10 @@ def show(config: Config, *, as_json: bool) -> int:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
+    from sentinel.plan.bad_start import newest_audit
     from sentinel.plan.forecast import lost_so_far
 
+    start = look.start or newest_audit(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
     return {
@@ -53,6 +58,7 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "global_step": last.global_step if last else None,
         "loss": last.loss if last else None,
         "loss_ratio": last.loss_ratio if last else None,
+        "start": None if start is None else fields_of(start, "verdict", "resumed_from", "fault", "reason"),
         "onset_range": verdict.onset_range,
         "led_by": verdict.led_by,
         "events": [
@@ -76,6 +82,8 @@ def _print(document: dict[str, Any], look: Look) -> None:
     attempt = document["attempt"] or "none yet"
     typer.echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
     typer.echo(f"  {document['reason']}")
+    if (start := document["start"]) is not None:
+        typer.echo(f"  start: {start['verdict']}: {start['reason']}")
     if job["state"] != "unknown":
         typer.echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:

@@ -19,6 +19,7 @@ from sentinel.config import Config
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.wiring import faults_of, neighbours_of, observer_of
 from sentinel.durable import os_errors_named
+from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.ladder import Rung
 from sentinel.plan.liveness import life_of
 from sentinel.plan.mitigation import not_applied, overrides_for
@@ -177,7 +178,7 @@ def journal(config: Config) -> Iterator[Finding]:
     look = observer_of(config, neighbours_of(config)).look(clock())
     attempt = look.history.latest
     if attempt is None:
-        yield _no_attempt(config)
+        yield _no_attempt(config, look.verdict)
         return
     last = attempt.samples[-1] if attempt.samples else None
     if last is None:
@@ -206,7 +207,7 @@ def journal(config: Config) -> Iterator[Finding]:
         yield Finding("note", "job", "no job of this run is running")
 
 
-def _no_attempt(config: Config) -> Finding:
+def _no_attempt(config: Config, verdict: Verdict) -> Finding:
     source = config.source
     log = source_log_of(config, state_dir_of(config))
     what, none = {
@@ -214,6 +215,8 @@ def _no_attempt(config: Config) -> Finding:
         "prometheus": ("Prometheus", f"{source.url} has no samples of run {config.run.name!r}, or does not answer"),
         "journal": ("journal", _NO_JOURNAL),
     }[source.kind]
+    if source.kind == "log" and verdict.kind is VerdictKind.BLIND:
+        none = verdict.reason
     return Finding("bad", what, none)
 
 

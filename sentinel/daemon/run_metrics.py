@@ -18,10 +18,12 @@ from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import KINDS
+from sentinel.plan.bad_start import newest_audit
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Proof, Status
 from sentinel.plan.look import Look, Outcome
 from sentinel.plan.policy import Mode, Policy
+from sentinel.plan.start_audit import Continued
 from sentinel.plan.trouble import AGAIN_S, unsettled
 from sentinel.vocabulary.metrics import PREFIX, Exemplar, Shown, exemplar
 from sentinel.vocabulary.sample import Sample
@@ -180,9 +182,16 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
         yield "alarm_step", verdict.alarm_step
     for signal, steps in zip(verdict.led_by, verdict.led_by_steps, strict=False):
         yield "led_by_steps", steps, signal
+    yield from _of_start(look)
     for lead in leads:
         yield "correlation", lead.pearson_r, lead.signal
         yield "correlation_lag_steps", lead.lag, lead.signal
+
+
+def _of_start(look: Look) -> Iterator[tuple[str, float, str]]:
+    if (start := newest_audit(look)) is not None:
+        for answer in Continued:
+            yield "start_audit", answer is start.verdict, str(answer)
 
 
 def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str, ...]]]:

@@ -88,7 +88,7 @@ def source_of_run(config: Config) -> ColumnSource:
         return ColumnSource(where, "prometheus", lambda tally: in_columns(read_all(_scraped_run(config)), tally))
     path = source_log_of(config, state_dir)
     if path.exists():
-        return open_log(path, config.source.format)
+        return open_log(path, config.source.format, _columns(config))
 
     def records() -> Iterator[Record]:  # one file for each rank; lines without a time of day get nan
         return read_all(_followed_log(config, state_dir, lambda: math.nan))
@@ -108,7 +108,14 @@ def history_of(config: Config) -> History:
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:
     from sentinel.sources.followed_log import FollowedLog
 
-    return FollowedLog(source_log_of(config, state_dir), format_name=config.source.format, now=now)
+    source = config.source
+    return FollowedLog(source_log_of(config, state_dir), format_name=source.format, columns=_columns(config), now=now)
+
+
+def _columns(config: Config) -> dict[str, str]:
+    """The names that the configuration gives, field to name."""
+    named = {"loss": config.source.loss, "step": config.source.step}
+    return {ours: theirs for ours, theirs in named.items() if theirs}
 
 
 def _scraped_run(config: Config) -> ScrapedRun:

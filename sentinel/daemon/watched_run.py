@@ -182,7 +182,8 @@ class Watched:
         parts = wiring.assemble(
             config, policy, say=shared.say, own=self._own, sources=shared.sources, queues=shared.queues
         )
-        log.info("watching %s in mode %s, every %g s", config.run.name, policy.mode, config.watch.poll_interval_s)
+        how_often = "once" if shared.once else f"every {config.watch.poll_interval_s:g} s"
+        log.info("watching %s in mode %s, %s", config.run.name, policy.mode, how_often)
         pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
         checks = (self._own, parts.paging.problem)

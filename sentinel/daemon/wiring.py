@@ -14,6 +14,7 @@ from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
+from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning
@@ -51,12 +52,22 @@ def neighbours_of(config: Config, *, sources: Sources = source_of, queues: Queue
         overrides=OverridesFile(state_dir / "overrides.json"),
         tensorboard=TensorBoard(config.run.tensorboard, index) if config.run.tensorboard else None,
         job_log=job_log,
+        wandb=wandb_of(config, state_dir),
         source_log=source_log_of(config, state_dir) if config.source.kind == "log" else None,
     )
 
 
+def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
+    """None where nothing is to be done in W&B at a rollback."""
+    if config.wandb.after_rollback == "off":
+        return None
+    return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
+
+
 def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
     launcher = config.launcher
+    branches = wandb_of(config, state_dir)
+    environment = branches.environment if branches is not None else dict[str, str]
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
     if launcher.kind == "local":
@@ -66,6 +77,7 @@ def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | Non
             working_directory=launcher.working_directory,
             log=log,
             stop_grace_s=launcher.stop_grace_s,
+            environment=environment,
         )
     from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
 
@@ -78,7 +90,9 @@ def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | Non
         script=launcher.script,
         working_directory=launcher.working_directory.resolve(),
         changes_in_script=launcher.changes_in_script,
+        scheduler_override=launcher.scheduler_override,
         sbatch_arguments=launcher.sbatch_arguments,
+        environment=environment,
         own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),
         exclude_after_failures=launcher.exclude_after_failures,
         query_interval_s=launcher.query_interval_s,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, number, whole
 from sentinel.jobscript.given import Given, Option, Unread
+from sentinel.jobscript.lr_scheduler import by_options
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import settings_of
 
@@ -26,7 +27,7 @@ _NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
 _PLAIN = {name: setting for name, setting in settings_of().items() if setting.option}
 
 
-def _not_negative(text: str) -> int:
+def not_negative(text: str) -> int:
     return int(number(str(int(text))))
 
 
@@ -34,7 +35,7 @@ def _not_negative(text: str) -> int:
 Table = Mapping[str, tuple[Any, ...]]
 _MEGATRON: Table = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
-    **{f"--{name}": (name.replace("-", "_"), _not_negative) for name in _NOT_NEGATIVE},
+    **{f"--{name}": (name.replace("-", "_"), not_negative) for name in _NOT_NEGATIVE},
     **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
     **{setting.option: (name, number) for name, setting in _PLAIN.items()},
     "--pad-vocab-size-to": ("padded_vocab_size", whole),
@@ -72,12 +73,14 @@ _DEFAULTS: Known = {
 }
 
 
-def _read(given: Given, table: Table, unread: list[Unread]) -> tuple[Known, set[str]]:
+def read_options(
+    given: Given, table: Table, unread: list[Unread], *, spelled: Callable[[str], str] = str
+) -> tuple[Known, set[str]]:
     """The values of the options in the table, the last of each; and the facts that an unreadable one leaves open."""
     known: Known = {}
     unsure: set[str] = set()
     for option in given.options:
-        name, meaning, *_ = table.get(option.flag, ("", None))
+        name, meaning, *_ = table.get(spelled(option.flag), ("", None))
         why = option.unread
         try:
             if name and why is None:
@@ -94,11 +97,12 @@ def megatron_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say; Megatron's defaults for those that are not given, if there are no others to be seen."""
     flags = {option.flag: option for option in given.options}
     grouped = _GROUPED if "--group-query-attention" in flags else {}
-    known, unsure = _read(given, {**_MEGATRON, **grouped, **({} if "--deepspeed" in flags else _LOSS_SCALES)}, unread)
-    switched, unsure_switches = _read(given, _SWITCHES, unread)
+    known, unsure = read_options(
+        given, {**_MEGATRON, **grouped, **({} if "--deepspeed" in flags else _LOSS_SCALES)}, unread
+    )
+    switched, unsure_switches = read_options(given, _SWITCHES, unread)
     known, unsure = known | switched, unsure | unsure_switches
-    newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
-    known["lr_scheduler"] = "newer" if newer else "older"
+    known["lr_scheduler"] = by_options(flags)
     if (ramp := flags.get("--rampup-batch-size")) is not None:
         known["rampup_batch_size"] = _ramp(ramp, unread)
     if given.complete:
@@ -182,8 +186,8 @@ _GPT_TRAINER: Table = {
     "--vocabulary": ("padded_vocab_size", whole),
     "--lr": ("lr", number, 6e-4),
     "--lr-min": ("min_lr", number, 0.0),
-    "--lr-warmup": ("lr_warmup", _not_negative, 0),
-    "--lr-decay": ("lr_decay", _not_negative),
+    "--lr-warmup": ("lr_warmup", not_negative, 0),
+    "--lr-decay": ("lr_decay", not_negative),
     "--lr-unit": ("lr_unit", str, "steps"),
     "--beta1": ("adam_beta1", number, 0.9),
     "--beta2": ("adam_beta2", number, 0.999),
@@ -191,12 +195,12 @@ _GPT_TRAINER: Table = {
     "--global-batch": ("global_batch_size", whole, 16),
     "--micro-batch": ("micro_batch_size", whole),
     "--seqlen-start": ("seqlen_start", whole),
-    "--seqlen-warmup-steps": ("seqlen_warmup_steps", _not_negative, 0),
+    "--seqlen-warmup-steps": ("seqlen_warmup_steps", not_negative, 0),
     "--steps": ("train_iters", whole),
     "--tokens": ("train_tokens", whole),
-    "--validate-every": ("eval_interval", _not_negative, 0),
+    "--validate-every": ("eval_interval", not_negative, 0),
     "--precision": ("precision", str, "fp32"),
-    "--save-interval": ("save_interval", _not_negative, 0),
+    "--save-interval": ("save_interval", not_negative, 0),
     "--run": ("run", str),
 }
 DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values() if default}
@@ -204,7 +208,7 @@ DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values
 
 def gpt_trainer_facts(given: Given, unread: list[Unread]) -> Known:
     """What the options say, with the preset's shape and the trainer's defaults."""
-    known, unsure = _read(given, _GPT_TRAINER, unread)
+    known, unsure = read_options(given, _GPT_TRAINER, unread)
     for name, value in DEFAULTS.items() if given.complete else ():
         if name not in unsure:
             known.setdefault(name, value)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from sentinel.jobscript.facts import Curriculum, DeepSpeedJson, Facts, declared_parameters, minutes, whole
 from sentinel.jobscript.given import Given, Option, Unread, given, options_of
+from sentinel.jobscript.huggingface_options import NAMES as HUGGINGFACE_NAMES
+from sentinel.jobscript.huggingface_options import huggingface_facts, is_huggingface
 from sentinel.jobscript.megatron_log import given_by_log, is_megatron_log, measured
 from sentinel.jobscript.option_facts import NAMES, Known, gpt_trainer_facts, made, megatron_facts, or_none
 from sentinel.vocabulary.errors import ConfigError, LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
 Format = Literal["job script", "command", "megatron log", "deepspeed json", "not understood"]
+Family = Literal["megatron", "huggingface", "gpt"]
 _OWN_TRAINER = "trainer_hooks.gpt"
 
 
@@ -26,6 +29,7 @@ class Read:
     facts: Facts
     unread: tuple[Unread, ...]
     program: str = ""  # The trainer's file or module; "" where none is named
+    family: Family | None = None  # Whose options they are; None where that is not known
     names: Mapping[str, str] = field(default_factory=dict)  # The trainer's own options, by the rules' names for them
 
 
@@ -60,13 +64,15 @@ def read_command(words: Sequence[str], name: str = "") -> Read:
 
 
 def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
-    own = given.program == _OWN_TRAINER
-    if not own and format_ != "megatron log" and not _is_megatron(given):
-        why = f"{given.program} is neither Megatron's nor {_OWN_TRAINER}: what its options mean is not known"
+    family = _family_of(given) if format_ != "megatron log" else "megatron"
+    if family is None:
+        trainers = f"Megatron's, Hugging Face's nor {_OWN_TRAINER}"
+        why = f"{given.program} is neither {trainers}: what its options mean is not known"
         unknown = (Unread(what="its options", why=why),)
         return Read(format="not understood", facts=Facts(), unread=unknown, program=given.program)
     unread = list(given.unread)
-    known = gpt_trainer_facts(given, unread) if own else megatron_facts(given, unread)
+    facts_of, names = _FAMILIES[family]
+    known = facts_of(given, unread)
     known |= more
     _from_deepspeed(given.deepspeed, known, unread)
     _from_slurm(given, known, unread)
@@ -76,8 +82,24 @@ def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
         facts=_facts(known, unread),
         unread=tuple(unread),
         program=given.program,
-        names=NAMES if own else {},
+        family=family,
+        names=names,
     )
+
+
+_FAMILIES: Mapping[Family, tuple[Callable[[Given, list[Unread]], Known], Mapping[str, str]]] = {
+    "megatron": (megatron_facts, {}),
+    "huggingface": (huggingface_facts, HUGGINGFACE_NAMES),
+    "gpt": (gpt_trainer_facts, NAMES),
+}
+
+
+def _family_of(given: Given) -> Family | None:
+    if given.program == _OWN_TRAINER:
+        return "gpt"
+    if _is_megatron(given):
+        return "megatron"
+    return "huggingface" if is_huggingface(given) else None
 
 
 def _is_megatron(given: Given) -> bool:

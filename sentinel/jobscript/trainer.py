@@ -13,7 +13,10 @@ from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_byte
 from sentinel.vocabulary.errors import ScriptRefused
 
 # A Python program that gets one of these is a trainer, where a script starts more than one program.
-_TRAINING_OPTION = re.compile(r"--(deepspeed_config|(global|micro)-batch-size|lr|train-(iters|samples|tokens))(=|\Z)")
+_TRAINING_OPTION = re.compile(
+    r"--(deepspeed_config|(global|micro)-batch-size|lr|train-(iters|samples|tokens)"
+    r"|learning[-_]rate|max[-_]grad[-_]norm|per[-_]device[-_]train[-_]batch[-_]size)(=|\Z)"
+)
 # Modules after `python -m` that start the program named after them.
 _LAUNCHERS = frozenset(["torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.runner"])
 # Commands that only show or edit text: what they are given does not run.
@@ -31,6 +34,7 @@ class Launch:
     """A command that starts a Python program, the program's name, and the words after it."""
 
     command: Command
+    named: Reached  # The word that names the program
     program: str
     arguments: tuple[Reached, ...]
 
@@ -81,7 +85,7 @@ def _launches(reading: Reading) -> Iterator[Launch]:
         if place is not None:
             program = words[place].word.raw.strip("\"'").rpartition("/")[2]
             arguments = _on_its_line(reading, words[place:])[1:]
-            yield Launch(command=command, program=program, arguments=tuple(arguments))
+            yield Launch(command=command, named=words[place], program=program, arguments=tuple(arguments))
 
 
 def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:

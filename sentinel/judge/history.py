@@ -13,9 +13,11 @@ from sentinel.vocabulary.sample import (
     RunFinished,
     RunStarted,
     Sample,
+    StateLoaded,
     Validation,
 )
 
+SAVES_WITH_LAYERS = 16  # Saves of an attempt whose layers are kept: a start is compared with what was saved
 LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand where the others can be asked for again
 
 
@@ -23,6 +25,7 @@ LAST_SAMPLES = 512  # Samples of the newest attempt that a history keeps at hand
 class Attempt:
     number: int
     started: RunStarted | None = None
+    loaded: StateLoaded | None = None
     # In order; where the others can be asked for again the last ones only, and one of an attempt that has a successor.
     samples: list[Sample] = field(default_factory=list)
     made: int = 0  # Samples so far, those included that are not at hand
@@ -52,7 +55,7 @@ class Attempt:
 
 class History:
     """All attempts, in the order of their numbers. `again` gives an attempt's samples once more, from its first one.
-    With it the history does not grow with the steps: of samples the last ones are kept, of layers nothing. Without it
+    With it the history does not grow with the steps: of samples and layers the last ones are kept. Without it
     everything is kept, as for a command that reads a run once."""
 
     def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:
@@ -72,10 +75,11 @@ class History:
                 if self._again is not None and len(attempt.samples) > LAST_SAMPLES * 5 // 4:  # not at every sample
                     del attempt.samples[:-LAST_SAMPLES]
             case LayerVariance():
-                if self._again is None:
-                    attempt.layers.append(record)
+                self._keep_layers(attempt, record)
             case RunStarted():
                 attempt.started = record
+            case StateLoaded():
+                attempt.loaded = record
             case Validation():
                 attempt.validations.append(record)
             case CheckpointSaved():
@@ -94,17 +98,24 @@ class History:
     def lineage(self, attempt: Attempt) -> Iterator[Sample]:
         """The samples that the attempt's weights descend from, its own included, one per step, in order. What an
         ancestor did after the step that was resumed from is not part of it."""
-        for ancestor, until in self._descent(attempt):
+        for ancestor, until in self.descent(attempt):
             for sample in self.samples(ancestor):
                 if until is None or sample.global_step <= until:
                     yield sample
 
     def validations(self, attempt: Attempt) -> list[Validation]:
-        descent = self._descent(attempt)
+        descent = self.descent(attempt)
         return [v for one, until in descent for v in one.validations if until is None or v.global_step <= until]
 
     def from_scratch(self, attempt: Attempt) -> bool:
-        return self._parent(attempt)[0] is None
+        return self.parent(attempt)[0] is None
+
+    def _keep_layers(self, attempt: Attempt, reading: LayerVariance) -> None:
+        """All of them; where samples are asked for again the last one, and those of the last saves."""
+        kept, saved = attempt.layers, {s.global_step for s in attempt.saved[-SAVES_WITH_LAYERS:]}
+        if self._again is not None:
+            kept[:] = [one for one in kept if one.global_step in saved]
+        kept.append(reading)
 
     def _begun(self, number: int) -> Attempt:
         if self._again is not None:  # what an attempt before it was last seen doing is asked for again if ever
@@ -112,16 +123,17 @@ class History:
                 del older.samples[:-1]
         return self.attempts.setdefault(number, Attempt(number))
 
-    def _descent(self, attempt: Attempt) -> list[tuple[Attempt, int | None]]:
+    def descent(self, attempt: Attempt) -> list[tuple[Attempt, int | None]]:
+        """(attempt, the last step of it that the next one goes on from; None of the last) from the first one on."""
         descent: list[tuple[Attempt, int | None]] = [(attempt, None)]
         while True:
             child, until = descent[0]
-            parent, at = self._parent(child)
+            parent, at = self.parent(child)
             if parent is None:
                 return descent
             descent.insert(0, (parent, at if until is None else min(at, until)))
 
-    def _parent(self, attempt: Attempt) -> tuple[Attempt | None, int]:
+    def parent(self, attempt: Attempt) -> tuple[Attempt | None, int]:
         """The attempt whose checkpoint this one goes on from, and after which step; None from scratch."""
         started = attempt.started
         if started is None or started.resumed_from is None or started.parent_attempt is None:

@@ -25,8 +25,8 @@ COLUMNS = (
 )
 # Those that no judge reads. They are there where they were asked for: to export, to compare, to correlate.
 CARRIED = (
-    *("loss_ratio", "lr_warmup_steps", "step_time_s", "tokens_per_s", "consumed_samples", "consumed_tokens"),
-    *("time_unix_s", "momentum_l2", "param_norm"),
+    *("loss_ratio", "loss_ratio_all_lengths", "lr_warmup_steps", "step_time_s", "tokens_per_s"),
+    *("consumed_samples", "consumed_tokens", "time_unix_s", "momentum_l2", "param_norm"),
 )
 
 

@@ -56,6 +56,11 @@ class UnhealthySpan:
         usual = "" if self.usual is None else f", where {self.usual:.3g} was usual before"
         return f"{self.words} was {self.worst:.3g} between the steps {self.first_step} and {self.last_step}{usual}"
 
+    @property
+    def sentence(self) -> str:
+        """What is wrong with a checkpoint of these steps, after its tag."""
+        return f"contains the divergence: {self.reason}"
+
 
 class UnhealthySpans:
     """Folds the samples of one line of descent, in order. What is kept does not grow with the samples. usual = the

@@ -35,7 +35,7 @@ class Context:
     elsewhere: bool = False  # Whether [launcher] kind is elsewhere: the job is not visible, its end is seen as silence
     job_was_seen: bool = False  # Whether a job of this run has been there before, by what it left besides a journal
     pending: bool = False  # Whether the job waits in a scheduler's queue
-    readable: bool = True  # Whether the readings can be got at, at all
+    unavailable: str | None = None  # Why the readings cannot be taken at all; None where they can
     attempt: int | None = None  # The newest attempt; None before the first
     finished_reason: str | None = None  # How the newest attempt ended, "finished" only at its planned end
     # When the newest attempt's last sample came: `now` less the silence of the journal or log that it is read from, by
@@ -70,14 +70,14 @@ _SEVERITIES = {
     VerdictKind.DOWN: "critical",
 }
 _Answer = tuple[VerdictKind, str]
+UNAVAILABLE = "the readings are not available: the state of the run is unknown"
 
 
 def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
     """The verdict on a run. Pure: everything that it depends on is in its arguments."""
     step, alarm = series.last_step, series.alarm
-    if not context.readable:
-        reason = "the readings are not available: the state of the run is unknown"
-        return Verdict(kind=VerdictKind.BLIND, reason=reason, global_step=step)
+    if context.unavailable is not None:
+        return Verdict(kind=VerdictKind.BLIND, reason=context.unavailable, global_step=step)
     if alarm is not None:
         return Verdict(
             kind=VerdictKind.DIVERGED,

@@ -71,6 +71,16 @@ class CutTensorBoard:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchWandb:
+    """Let the restart log to W&B as a branch of the run: with the history up to the target, and none of after it."""
+
+    how: str
+    global_step: int
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOverrides:
     """Replace overrides.json."""
 
@@ -94,11 +104,12 @@ KINDS = {
     QuarantineCheckpoints: "quarantine_checkpoints",
     PointLatest: "point_latest",
     CutTensorBoard: "cut_tensorboard",
+    BranchWandb: "branch_wandb",
     WriteOverrides: "write_overrides",
     StartJob: "start_job",
 }
 _OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
-Action = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides
+Action = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -132,6 +143,10 @@ def describe(action: Action) -> str:
                 f"{cut}. Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
                 "commits or pushes there should wait"
             )
+        case BranchWandb(how, step, _, rollback):
+            way = "as a fork of" if how == "fork" else "with the history copied from"
+            began = f"begin a W&B run …-{rollback} {way} the trainer's run up to step {step}"
+            return began if how != "rewind" else f"rewind the W&B run to step {step}: this writes to the trainer's run"
         case WriteOverrides(overrides):
             return f"write overrides.json for {overrides.rollback}"
         case StartJob(_, rollback):

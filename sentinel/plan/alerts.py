@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
+from sentinel.plan import bad_start
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
@@ -31,7 +32,7 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
     if blind is not None:
         return tuple(alerts)
     hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
-    alerts.append(Alert(topic="overlap", reason=look.run.overlap))
+    alerts += [Alert(topic="overlap", reason=look.run.overlap), bad_start.alert(look)]
     alerts += [_unknown(look, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))
@@ -46,7 +47,7 @@ def with_alerts(turn: Turn, alerts: tuple[Alert, ...], look: Look) -> Turn:
     """The turn with what is due of the alerts, and with its memory of what is wrong. What an earlier daemon has told,
     and the log does not say to be over, goes on."""
     troubles = {**troubles_of(look.events), **turn.memory.troubles}
-    records, memory = _told(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
+    records, memory = _recorded(alerts, replace(turn.memory, troubles=troubles), look.run.now_unix_s)
     return replace(turn, alerts=alerts, alert_records=records, memory=memory)
 
 
@@ -54,10 +55,10 @@ def failed_look(
     reason: str, memory: Memory, policy: Policy, now_unix_s: float, *, last: Look | None
 ) -> tuple[tuple[Event, ...], Memory]:
     """What is to be recorded where a look itself failed, and nothing is known; and what is remembered of it."""
-    return _told((_struggle(reason, last, policy),), memory, now_unix_s)
+    return _recorded((_struggle(reason, last, policy),), memory, now_unix_s)
 
 
-def _told(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
+def _recorded(alerts: Iterable[Alert], memory: Memory, now_unix_s: float) -> tuple[tuple[Event, ...], Memory]:
     troubles, due, over = updated(memory.troubles, alerts, now_unix_s)
     lasted = ((t.topic, f"it lasted {now_unix_s - t.since_unix_s:.0f} s") for t in over)
     records = [event("relieved", None, topic=topic, reason=reason) for topic, reason in lasted]

@@ -20,6 +20,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     purged      a person had its quarantine deleted: it can't be undone any more
     troubled    no divergence, and a person has to know: a turn that fails, a job that is gone; again every hour
     relieved    that it is over (topic, reason)
+    start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
 
@@ -255,7 +256,13 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event
 
 
 def _intended(rollback: Rollback, action: Event, event: Event) -> None:
-    if action["kind"] in ("quarantine_checkpoints", "point_latest", "cut_tensorboard", "write_overrides"):
+    if action["kind"] in (
+        "quarantine_checkpoints",
+        "point_latest",
+        "cut_tensorboard",
+        "branch_wandb",
+        "write_overrides",
+    ):
         rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1

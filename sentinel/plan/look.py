@@ -16,6 +16,7 @@ from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Event, Incident, Rollback
 from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.observation import RunState
+from sentinel.plan.start_audit import StartAudit
 from sentinel.plan.trouble import Alert, Trouble
 
 
@@ -62,6 +63,7 @@ class Look:
     stalled_after_s: float = math.inf  # see Thresholds
     onset: OnsetReadings | None = None  # read where an incident is to be opened
     evidence: Evidence | None = None  # read where a new attempt has to prove a rollback
+    start: StartAudit | None = None  # of the newest attempt, while the incident log has no verdict on its start
     recovery: Recovery | None = None  # read where a restart has to recover
     paging_problem: str | None = None  # why pages can't be written, as a sentence
     failure: Failure | None = None

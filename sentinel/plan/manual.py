@@ -10,7 +10,7 @@ from sentinel.judge.verdict import Verdict
 from sentinel.plan.decision import decision_of
 from sentinel.plan.incident import incident_id, rollback_id
 from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import RunState, SpoiltSpan
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan, no_room, plan_rollback
 from sentinel.plan.target import Target
@@ -33,7 +33,9 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
     """The plan for a person's own rollback, or a refusal. The budget is sentinel's own and does not bind a person."""
     target = None if wanted.to == "scratch" else run.checkpoint(wanted.to)
     if wanted.to != "scratch" and target is None:
-        near = ", ".join(c.tag for c in run.checkpoints[-5:]) or "none"
+        near = ", ".join(c.tag for c in run.checkpoints[-5:])
+        if not near:
+            return Plan(refusal=f"there is no checkpoint {wanted.to!r}: the run has none")
         return Plan(refusal=f"there is no checkpoint {wanted.to!r}; the last ones are {near}")
     step = target.global_step if target else 0
     onset = verdict.onset_range
@@ -42,8 +44,10 @@ def plan_by_hand(wanted: Wanted, verdict: Verdict, run: RunState, policy: Policy
             refusal=f"{wanted.to} is after the onset (step {onset[0]}) and contains the divergence; use an earlier "
             "target or pass --force"
         )
-    if target is not None and not wanted.force and (unhealthy := run.illness_at(step)) is not None:
+    if target is not None and not wanted.force and (unhealthy := run.unhealthy_at(step)) is not None:
         why = unhealthy.reason
+        if isinstance(unhealthy, SpoiltSpan):
+            return Plan(refusal=f"{target.tag} is not certified: {why}; use an earlier target or pass --force")
         return Plan(refusal=f"{target.tag} contains the divergence: {why}; use an earlier target or pass --force")
     if wanted.start and not wanted.force and (refused := no_room(run)) is not None:
         return refused

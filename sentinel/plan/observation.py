@@ -61,10 +61,25 @@ class Checkpoint:
 
     tag: str  # its name, as `latest` spells it, e.g. global_step3000.
     global_step: int  # the state after this many optimizer updates
-    complete: bool  # whether every file is there that the checkpoint's own layout asks for (by name; nothing was read)
+    # Whether every file is there that its own layout asks for (by name; nothing was read). None: it may be half
+    # written, or can't be looked at; it is no target then.
+    complete: bool | None
     verified: bool | None = None  # whether its files were read and found whole; None is "not yet"
     problem: str | None = None  # why it is not complete or did not verify, as a sentence
     only_pinned: bool = False  # whether its folder is gone (a retention, a site's purge) and only its pin is left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoiltSpan:
+    """Steps whose checkpoints hold another model than the run's: what an attempt loaded was not what was saved."""
+
+    first_step: int
+    last_step: int
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"is not certified: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +115,14 @@ class JobsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WandbSeen:
+    """What is to be done in W&B at a rollback, and for which rollbacks it was done."""
+
+    how: str  # copy, fork or rewind
+    branched: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One look at the run."""
 
@@ -119,6 +142,7 @@ class RunState:
     tensorboard_past: int | None = None  # the largest step in TensorBoard's live event files; None for no TensorBoard
     tensorboard_samples: int | None = None  # the same of tags that are counted in samples
     tensorboard_git: str | None = None  # the git work tree that its folder lies in: something may commit and push it
+    wandb: WandbSeen | None = None  # None where nothing is to be done in W&B
     started_rollbacks: frozenset[str] = frozenset()  # rollbacks that some attempt's run_started has reported
     baseline: Baseline = field(default_factory=Baseline)  # what the newest attempt reported to run with
     applies: frozenset[str] | None = None  # keys of overrides.json that the hook declares to apply; None is unknown
@@ -126,6 +150,7 @@ class RunState:
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
     ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
+    spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
@@ -138,9 +163,10 @@ class RunState:
     def checkpoint(self, tag: str) -> Checkpoint | None:
         return next((c for c in self.checkpoints if c.tag == tag), None)
 
-    def illness_at(self, step: int) -> UnhealthySpan | None:
-        """The span of unhealthy readings that a checkpoint of that step lies in; None where none is known."""
-        return next((s for s in self.ill_spans if s.first_step <= step <= s.last_step), None)
+    def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
+        """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
+        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.ill_spans, *self.spoilt_spans)
+        return next((s for s in spans if s.first_step <= step <= s.last_step), None)
 
     @property
     def open_incident(self) -> Incident | None:

@@ -78,6 +78,10 @@ class Policy:
     restart_on_hang: bool = False
     """Stop the job and start it again, from `latest`, when two witnesses say that it hangs: journal and log."""
 
+    stop_bad_start: bool = False
+    """Stop the job when its start does not go on with the run (docs/STARTS.md), and leave it to a person. Only in mode
+    act; a start of which too little is known is let go on."""
+
     def __post_init__(self) -> None:
         for span in self.quiet_hours:
             if not _SPAN.fullmatch(span):

@@ -6,10 +6,12 @@ The same function makes a plan and resumes one: it looks at the run, not at what
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sentinel.plan.actions import (
     Action,
+    BranchWandb,
     CutTensorBoard,
     PointLatest,
     PrepareJob,
@@ -66,8 +68,7 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         actions.append(QuarantineCheckpoints(later, incident, ours))
     if run.latest_tag != decision.target_tag or run.disagreement is not None:
         actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
-    if _tensorboard_is_past(decision.overrides.anchor, run):
-        actions.append(CutTensorBoard(decision.overrides.anchor, incident, ours, run.tensorboard_git))
+    actions += _of_logs(decision, run)
     if run.overrides != decision.overrides:
         actions.append(WriteOverrides(decision.overrides))
     if decision.restart:
@@ -84,6 +85,15 @@ def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[
     if not stop and (refused := no_start(run, policy, ours)) is not None:
         return refused
     return Plan(actions=(*stop, StartJob(decision.overrides.incident, ours)), reason=reason)
+
+
+def _of_logs(decision: Rollback, run: RunState) -> Iterator[Action]:
+    """What was logged after the target is kept apart from what the restart will log."""
+    at, incident, ours = decision.overrides.anchor, decision.overrides.incident, decision.id
+    if _tensorboard_is_past(at, run):
+        yield CutTensorBoard(at, incident, ours, run.tensorboard_git)
+    if run.wandb is not None and ours not in run.wandb.branched:
+        yield BranchWandb(run.wandb.how, decision.target_step, incident, ours)
 
 
 def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:

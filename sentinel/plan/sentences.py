@@ -73,6 +73,7 @@ def _rung_failed(event: Event) -> str:
     return f"{event['rollback']} {failure(event['reason'], proof, event.get('doubts') or ())}"
 
 
+_STARTS = {"continued": "continues the run", "not continued": "does not continue the run", "unknown": "starts"}
 _TOLD: Mapping[str, Callable[[Event], str]] = {
     "opened": _opened,
     "baseline_completed": lambda _: "what the job script asks for is recorded: Slurm answers again",
@@ -90,6 +91,7 @@ _TOLD: Mapping[str, Callable[[Event], str]] = {
     **dict.fromkeys(PROOFS, _proof),
     "rung_failed": _rung_failed,
     "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
+    "start_audited": lambda e: f"attempt {e['attempt']} {_STARTS.get(e['verdict'], e['verdict'])}: {e['reason']}",
     "troubled": lambda e: f"{e['topic']}: {e['reason']}",
     "relieved": lambda e: f"{e['topic']} no more: {e['reason']}",
     "purged": lambda _: "a person had the quarantine deleted: this can't be undone any more",
@@ -115,6 +117,7 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "quarantine_checkpoints": lambda a: f"moved {span(a['tags'])} into the quarantine ({len(a['tags'])})",
     "point_latest": lambda a: f"pointed `latest` at {a['tag']}" if a["tag"] else "took `latest` away",
     "cut_tensorboard": lambda a: f"cut TensorBoard at step {a['at']['global_step']}",
+    "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
     "start_job": lambda _: "started the job",
     "undo": lambda _: "took the rollback back",

@@ -36,7 +36,8 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
     onset - margin; earlier: the margin is doubled by each rung that failed before, and while the run is in its risky
     window (the first 3 LR warmups; Conglong Li in tr8-104B's chronicle) at or before the upper half of the LR ramp;
     before_risky_window: that, at any time; scratch: no checkpoint. Never later than the last rung's target. Left out,
-    and named in the reason, is a checkpoint of a step at which the run's own readings were unhealthy."""
+    and named in the reason, is a checkpoint of a step at which the run's own readings were unhealthy, or whose start
+    loaded another state than was saved (`certificates` shows both)."""
     if rung.target == "scratch":
         return Target(tag=None, global_step=0, reason="from scratch")
     newest = run.checkpoints[-1].global_step if run.checkpoints else 0
@@ -51,12 +52,12 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy)
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
     whole = [c for c in run.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
     passed: list[str] = []
-    while whole and (unhealthy := run.illness_at(whole[-1].global_step)) is not None:
-        passed.append(f"{whole.pop().tag} contains the divergence: {unhealthy.reason}")
+    while whole and (unhealthy := run.unhealthy_at(whole[-1].global_step)) is not None:
+        passed.append(f"{whole.pop().tag} {unhealthy.sentence}")
     why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more likewise"] if len(passed) > 1 else [])])
     if not whole:
         none = "no healthy checkpoint" if passed else "no checkpoint"
-        return Target(tag=None, global_step=0, reason=f"{none} stands {why}: from scratch")
+        return Target(tag=None, global_step=0, reason=f"{none} lies {why}: from scratch")
     last = "the last healthy one" if passed else "the last"
     return Target(tag=whole[-1].tag, global_step=whole[-1].global_step, reason=f"{whole[-1].tag} is {last} {why}")
 

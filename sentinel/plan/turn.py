@@ -12,11 +12,13 @@ from typing import Any
 from sentinel.judge.events import EventKind
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts import alerts_of, with_alerts
+from sentinel.plan.bad_start import bad_start_turn
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import opened, stopped
 from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import hang_turn, restart_turn
+from sentinel.plan.start_audit import audited
 from sentinel.plan.turn_incident import incident_turn
 
 __all__ = ["Failure", "Look", "Memory", "Outcome", "Turn", "next_turn", "opens_incident"]
@@ -39,6 +41,8 @@ def next_turn(look: Look, policy: Policy) -> Turn:
     memory = replace(memory, looked_again=False)
     if turn.verified_for is not None:
         memory = replace(memory, verified_for=memory.verified_for | {turn.verified_for})
+    if look.start is not None and look.start.settled:
+        turn = replace(turn, records=(audited(look.start), *turn.records))
     turn = replace(turn, notes=notes, memory=memory)
     return with_alerts(turn, alerts_of(look, policy, turn), look)
 
@@ -63,7 +67,9 @@ def _decided(look: Look, policy: Policy) -> Turn:
         why = f"the undo of {undoing.id} is half done: `sentinel undo` goes on with it"
         return Turn(reason=why, message=why)
     incident = run.open_incident
-    turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
+    turn = bad_start_turn(look, policy)
+    if turn is None:
+        turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
     return replace(turn, pin=_to_pin(look, policy))
 
 

@@ -16,6 +16,7 @@ from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
 __all__ = [
+    "AS_FAIRSEQ",
     "FIELDS",
     "SPLITS",
     "Naming",
@@ -65,6 +66,7 @@ _KNOWN = {
     "param_norm": "param_norm params_norm train/param_norm optim/param_norm",
     "tokens_per_s": "tokens_per_s tokens_per_second train/tokens_per_second",
     "loss_ratio": "loss_ratio train/loss_ratio",
+    "loss_ratio_all_lengths": "loss_ratio_all_lengths",
     "lr_warmup_steps": "lr_warmup_steps",
     "step_time_s": "step_time_s",
     "consumed_samples": "consumed_samples train/consumed_samples consumed_train_samples",
@@ -104,6 +106,7 @@ _MEANINGS = {
         dict.fromkeys(f"{_FIRST_IN_LINES.get(ours, '')} {_KNOWN.get(ours, '')} {_LAST_IN_LINES.get(ours, '')}".split())
     )
 }
+AS_FAIRSEQ = "fairseq writes losses in bits (base 2), and they are given as written"
 _RUN = " - "  # wandb's chart exports name their columns `RUN - train/loss`,
 _BOUNDS = ("__MIN", "__MAX")  # with the bounds of what was averaged beside it
 
@@ -147,6 +150,7 @@ def resolve(names: Iterable[str], asked: Mapping[str, str], where: str) -> Namin
                 naming.notes.append(f"{one!r} was taken as {ours}; not read, since they are other runs: {others}")
         if one is not None:
             naming.columns[ours] = one
+    naming.notes += [AS_FAIRSEQ] if {"num_updates", "wpb"} <= normal.keys() else []
     if where and "loss" in naming.columns and "loss" not in asked:
         _check_no_rl(there, where)
     return naming
@@ -161,8 +165,8 @@ def _check_no_rl(names: Iterable[str], where: str) -> None:
 
 _VALUED = r"['\"]?\s*[:=| ]\s*['\"\[(]{0,2}[-+]?(?:\.?\d|nan|inf)"
 _OF_RL = {
-    "a policy loss": re.compile(rf"(?:policy|pg|actor|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
-    "a value loss": re.compile(rf"(?:value|vf|critic)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    "a policy loss": re.compile(rf"(?:policy|pg|act(?:or)?|surrogate)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
+    "a value loss": re.compile(rf"(?:value|vf|cri(?:tic)?)[\w/]{{0,40}}?[_ ]loss{_VALUED}", re.IGNORECASE),
     "a reward": re.compile(
         rf"(?<![a-z])reward(?!s?/(?:chosen|rejected|margins|accuracies))[\w/]{{0,40}}{_VALUED}", re.IGNORECASE
     ),
@@ -173,7 +177,7 @@ _OF_RL = {
 
 def signs_of_rl(text: str) -> frozenset[str]:
     """Which numbers of reinforcement learning the text names; one alone may be of something else."""
-    if not any(word in text for word in ("eward", "EWARD", "olicy_loss", "olicy loss", "pg_loss", "ctor")):
+    if not any(word in text for word in ("eward", "EWARD", "olicy_loss", "olicy loss", "pg_loss", "ctor", "act_loss")):
         return frozenset()
     return frozenset(sign for sign, pattern in _OF_RL.items() if pattern.search(text))
 

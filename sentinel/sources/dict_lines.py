@@ -44,6 +44,10 @@ class Fairseq(Decoder):
     """fairseq's json log: values are strings, and losses are in bits (base 2), as its `ppl` = 2^loss shows."""
 
     note = "losses are written in bits (base 2) and given in nats"
+    has_updates = False  # lines of single updates; without them the sums of epochs are all that there is
+
+    def learn(self, other: Decoder) -> None:
+        self.has_updates = isinstance(other, Fairseq) and other.has_updates
 
     def decode(self, line: str) -> Sequence[Event] | None:
         """The events of the line. fairseq does not count an update that overflowed, and writes no line for it."""
@@ -65,7 +69,7 @@ class Fairseq(Decoder):
             values = dict(_BETWEEN_BARS.findall(line))
             if "num_updates" not in values:
                 return None
-            return self._read(line, values) if "| valid" in line else ()
+            return self._read(line, values)
         values = dict(_PAIR.findall(line))
         if "| train" not in line and "| valid" not in line and "gnorm" not in values:
             return None
@@ -81,10 +85,14 @@ class Fairseq(Decoder):
                 raise LineError("a validation without its loss")
             updates = whole(str(data.get("valid_num_updates", "")))
             return (Evaluated(loss=loss * _LN2, step=step if updates is None else updates, time_unix_s=at),)
-        if "| train_inner" not in head:  # the sum of an epoch: its steps have been values
+        of_epoch = "| train_inner" not in head
+        self.has_updates |= not of_epoch
+        if of_epoch and (self.has_updates or loss is None or step is None):  # its updates have been values
             return ()
         if loss is None or step is None:
             raise LineError("an update without its loss or its number")
+        if of_epoch:
+            self.note = f"{Fairseq.note}; a step here is the mean of an epoch"
         return (Reading(step, loss * _LN2, rank_of(head), fields),)
 
 

@@ -10,15 +10,16 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from sentinel.sources.file_bytes import LineSplitter
 from sentinel.sources.line_decoders import LineFormat
 from sentinel.sources.line_formats import format_named
-from sentinel.sources.log_file import LineReader, Trial, UnreadableLine
+from sentinel.sources.log_file import NO_COLUMNS, LineReader, Trial, UnreadableLine, format_of
 from sentinel.sources.rank_merge import RankMerge
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
 __all__ = ["FollowedFile", "FollowedLog"]
@@ -41,12 +42,22 @@ class FollowedLog:
     when the next has begun, or when a poll finds nothing new. Begun anew, it gives the same records in the same order.
 
     Samples without a time of day get that of the reading; those of the first poll, which were written before, keep nan.
+    `columns` (field to name) say what the steps and losses are where that can be read in two ways.
     """
 
-    def __init__(self, path: Path, *, format_name: str | None = None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        format_name: str | None = None,
+        columns: Mapping[str, str] = NO_COLUMNS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._path = path
+        self._columns = columns
         self._now = now
-        self._format = format_named(format_name) if format_name else None
+        self._format = format_of(format_name, columns) if format_name else None
+        self._refusal = ""
         self._files: dict[str, _RankLog] = {}
         self._ranks = RankMerge()
         self._live = False
@@ -71,21 +82,31 @@ class FollowedLog:
         return [line for reader in self._readers for line in reader.first_unreadable]
 
     def poll(self) -> list[Record]:
-        """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read."""
+        """What is new. A file that is not there yet is nothing yet; OSError when what is there can't be read.
+
+        ConfigError from the time when its lines can be read in two ways.
+        """
         return list(self.new())
 
     def new(self) -> Iterator[Record]:
         """The same, one record at a time: a log may be larger than memory."""
+        if self._refusal:
+            raise ConfigError(self._refusal)
         several = glob.has_magic(str(self._path)) and not self._path.exists()
         for path in sorted(glob.glob(str(self._path))) if several else [str(self._path)]:  # noqa: PTH207
             if path not in self._files:
                 known = format_named(self.format) if self.format else self._format
-                self._files[path] = _RankLog(Path(path), known)
+                self._files[path] = _RankLog(Path(path), known, self._columns)
         now = self._now() if self._live else None
-        for record in self._merged(several):
-            if now is not None and math.isnan(record.time_unix_s):
-                record = replace(record, time_unix_s=now)  # noqa: PLW2901 - the same record
-            yield record
+        try:
+            for record in self._merged(several):
+                if now is not None and math.isnan(record.time_unix_s):
+                    record = replace(record, time_unix_s=now)  # noqa: PLW2901 - the same record
+                yield record
+        except ConfigError as error:
+            self._refusal = f"{error}; of a watch: [source] loss = NAME or step = WORD, then start it again"
+            log.warning("%s", self._refusal)
+            raise ConfigError(self._refusal) from None
         self._live = True
 
     def _merged(self, several: bool) -> Iterator[Record]:
@@ -98,11 +119,12 @@ class FollowedLog:
 class _RankLog:
     """One of the files, with its format. `quiet`: the last poll found nothing new."""
 
-    def __init__(self, path: Path, known: LineFormat | None) -> None:
+    def __init__(self, path: Path, known: LineFormat | None, columns: Mapping[str, str]) -> None:
         self._file = FollowedFile(path)
-        self.reader = None if known is None else LineReader(known)
+        self._columns = columns
+        self.reader = None if known is None else LineReader(known, columns)
         self.quiet = True
-        self._trial = Trial()
+        self._trial = Trial(columns)
         self._undecided: deque[tuple[int, str]] = deque()
         self._characters = 0
 
@@ -113,10 +135,11 @@ class _RankLog:
             self.quiet = False
             for number, line in lines:
                 yield from self._tried(number, line) if self.reader is None else self.reader.feed(line, number)
+            self._refuse("" if self.reader is None else self.reader.refusal)
+        if self.quiet and self.reader is None:
+            yield from self._decide()
         if self.quiet and self.reader is not None:
             yield from self.reader.end()
-        elif self.quiet and self._trial.has_read:
-            yield from self._decide()
 
     def _tried(self, number: int, line: str) -> list[Record]:
         self._undecided.append((number, line))
@@ -131,14 +154,18 @@ class _RankLog:
     def _decide(self) -> list[Record]:
         """The format is known: what was read so far is read by it. It is not tried again."""
         best = self._trial.best
-        if best is None:
+        self._refuse(self._trial.refusal or (best.decoder.problem if best is not None else ""))
+        if best is None or not self._trial.has_read:
             return []
-        if refusal := self._trial.refusal or best.decoder.problem:
-            log.warning("%s: %s", self._file.path, refusal)
-        self.reader = LineReader(format_named(best.name), learned=best.decoder)
+        self.reader = LineReader(format_named(best.name), self._columns, best.decoder)
         log.info("%s: a log of the format %s", self._file.path, best.name)
         lines, self._undecided = self._undecided, deque()
         return [record for number, line in lines for record in self.reader.feed(line, number)]
+
+    def _refuse(self, problem: str) -> None:
+        """ConfigError where the lines can be read in two ways."""
+        if problem:
+            raise ConfigError(f"{self._file.path}: {problem}")
 
 
 class FollowedFile:

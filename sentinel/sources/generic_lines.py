@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sentinel.sources.line_events import COUNTS, FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
+from sentinel.sources.column_names import AS_FAIRSEQ
+from sentinel.sources.line_events import FROM_ZERO, Decoder, Evaluated, Event, Reading, checkpoint_events
 from sentinel.sources.line_losses import (
     EVALUATES,
     VALUE,
@@ -24,12 +25,23 @@ from sentinel.sources.step_kinds import Kind, StepKinds
 from sentinel.vocabulary.errors import LineError
 
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(step|steps|iteration|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
-    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
+    r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(steps?|iterations?|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
+    r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d|%)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
     re.IGNORECASE,
 )
 _IN_EPOCH = re.compile(r"\bepoch(?:\(train\))?:?\s*\[?\d+\]?.{0,200}?[\[|]\s*(\d+)/(\d+)(?=\]| \[\d)", re.IGNORECASE)
 """`Epoch(train) [100][3200/4309]`, `Epoch: [0]  [340/1504]`, a progress bar's `Epoch 0: 1%|# | 340/1504 [00:10<`."""
+
+_AFTER_EPOCH = re.compile(r"\bepoch:?\s*\[?\d+(?:/\d+)?\]?\s*[:,|-]?\s+(\d+) ?/ ?(\d+)(?!\s*[/%:.\d])", re.IGNORECASE)
+"""`| epoch 010  2000 / 8223 loss=1.2`, `Epoch  1, 2000/8223; xent: 1.2`, `| epoch   1 |   200/ 8223 batches`"""
+
+_WITH_SHARE = re.compile(r"(?:\bTrain:\s+\d+(?:/\d+ \(\s*\d+%\))? \[|^)\s*(\d+)/(\d+) (?:\(\s*\d+%\)\]|= [\d.]+%)")
+"""`Train: 0 [  50/1251 (  4%)]`, `100/10000 = 1.0%, SPS: 1.2`; not `Train Epoch: 1 [640/60000 (1%)]`, samples"""
+
+_RANGE = re.compile(r"\d+epoch:train:\d+-(\d+)batch")
+"""ESPnet's `2epoch:train:101-200batch`"""
+
+_CLU = re.compile(r"logging_writer\.py:\d+\] \[(\d+)\]")  # of Google's trainers in JAX
 
 _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re.IGNORECASE)
 """levanter's, steps to three digits."""
@@ -37,12 +49,16 @@ _PROGRESS = re.compile(r"\bProgress on:\s*train\s+([\d.]+k?)it/([\d.]+k?)it", re
 _LEADING = re.compile(r"(?:^|[\]\s])(?:\[|\(\d+,\s*)?(?:\d+\|)?(\d{1,12})[\])]?\s*(?:\||(?=step_loss))")
 """`490 | loss 5.7`, llama2.c's; `[490 | 12.5] loss=5.7`; after the epoch `1|490|Loss: 5.7`, `(0, 490) step_loss : 5`"""
 
+_NAMED = re.compile(r"(?:[A-Za-z_]\s*[:=]|poch)[\s\[(]*$")  # before a number that is another one
 _BAR = re.compile(r"%\|[^|]{0,200}\|\s*(\d+)/(\d+) \[\d")
 _BRACKETED = re.compile(r"(?:^|\s)\[\s*(\d+)/(\d+)\]")
 _OF_EPOCHS = re.compile(r"poch:?\s*$", re.IGNORECASE)
-_EPOCH = re.compile(r"\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*(\d{1,9})(?![\d.]*\.\d)", re.IGNORECASE)
+_EPOCH = re.compile(
+    r"(?:\bepochs?(?:\(train\))?['\"]?\s*[:=]?\s*\[?\s*|\btrain:\s*(?=\d+(?:/\d+ \(\s*\d+%\))?\s*\[)|\b(?=\d+epoch:))"
+    r"(\d{1,9})(?![\d.]*\.\d)",
+    re.IGNORECASE,
+)
 _LR = re.compile(rf"lr(?:ate)?(?: \([^)]{{1,20}}\))?{VALUE}")
-_SAYS_A_NORM = ("orm", "ORM", "rad")
 _CURRENT = re.compile(r"\bcur(?:rent)?_$")
 _LEARNING_RATE = re.compile(rf"\b(?:lr(?:ate)?|learning[-_ ]rate)(?: \([^)]{{1,20}}\))?{VALUE}", re.IGNORECASE)
 _NORM = re.compile(rf"\b(?:grad(?:ient)?s?[-_. ]{{0,2}}norm|gnorm|global[-_ ](?:grad[-_ ])?norm){VALUE}", re.IGNORECASE)
@@ -68,11 +84,12 @@ class Counted:
         total = found.re.groups > group and found[group + 1]
         self.total = whole(total.upper()) if total else None
         self.redrawn = found.re is not _STEP and "%|" in line
-        self.word = found[2].lower() if found.re is _STEP else "bar" if self.redrawn else ""
+        word = ("global_" if found[1] else "") + found[2].lower() if found.re is _STEP else ""
+        self.word = "bar" if self.redrawn else word
         self.of_batches = self.word == "batch"  # an evaluation counts its own
         self.of_epochs = found.re is _BRACKETED and _OF_EPOCHS.search(line, 0, self.begin) is not None
         self.rounded = found.re is _PROGRESS
-        epoch = _EPOCH.search(line) if "poch" in line else None
+        epoch = _EPOCH.search(line) if "poch" in line or "Train:" in line else None
         self.epoch = None if epoch is None else whole(epoch[1])
 
 
@@ -83,24 +100,29 @@ def counted_in(line: str) -> Counted | None:
         if not found[1] and "lobal" in line:
             found = next((each for each in _STEP.finditer(line) if each[1]), found)
         return Counted(found, 3, line)
-    patterns = (_IN_EPOCH, _PROGRESS, _LEADING, _BAR, _BRACKETED)
-    found = next((match for pattern in patterns if (match := pattern.search(line)) is not None), None)
-    return None if found is None else Counted(found, 1, line)
+    for pattern in _COUNTS:
+        found = pattern.search(line)
+        if found is not None and not (pattern is _LEADING and _NAMED.search(line, 0, found.start(1))):
+            return Counted(found, 1, line)
+    return None
+
+
+_COUNTS = (_IN_EPOCH, _AFTER_EPOCH, _WITH_SHARE, _RANGE, _CLU, _PROGRESS, _LEADING, _BAR, _BRACKETED)
 
 
 def _fields_in(rest: str) -> dict[str, Any]:
     """Fields of Sample beside the loss."""
-    found = {
-        "grad_norm": (_NORM.search(rest) or _BARE_NORM.search(rest))
-        if any(word in rest for word in _SAYS_A_NORM)
-        else None,
-        "lr": _lr_in(rest),
-        "loss_scale": _SCALE.search(rest) if "cale" in rest else None,
-        "consumed_tokens": _TOKENS.search(rest) if "okens" in rest else None,
-        "consumed_samples": _SAMPLES.search(rest) if "onsumed" in rest else None,
-    }
-    texts = {name: match[1].replace(",", "") for name, match in found.items() if match is not None}
-    fields: dict[str, Any] = {name: (whole if name in COUNTS else number)(text) for name, text in texts.items()}
+    fields: dict[str, Any] = {}
+    if ("orm" in rest or "rad" in rest or "ORM" in rest) and (found := _NORM.search(rest) or _BARE_NORM.search(rest)):
+        fields["grad_norm"] = number(found[1].replace(",", ""))
+    if (found := _lr_in(rest)) is not None:
+        fields["lr"] = number(found[1].replace(",", ""))
+    if "cale" in rest and (found := _SCALE.search(rest)) is not None:
+        fields["loss_scale"] = number(found[1].replace(",", ""))
+    if "okens" in rest and (found := _TOKENS.search(rest)) is not None:
+        fields["consumed_tokens"] = whole(found[1].replace(",", ""))
+    if "onsumed" in rest and (found := _SAMPLES.search(rest)) is not None:
+        fields["consumed_samples"] = whole(found[1].replace(",", ""))
     if (at := rest.find("ms")) > 0 and (pace := _MS.search(rest, max(0, at - 40))) is not None:
         fields["step_time_s"] = None if (milliseconds := number(pace[1])) is None else milliseconds / 1000
     elif ("ime" in rest or "econds" in rest) and (seconds := _SECONDS.search(rest)) is not None:
@@ -123,7 +145,6 @@ _ITER = re.compile(r"\biter (\d+)\s*:\s*(?:train )?loss", re.IGNORECASE)
 _COUNT = r"['\"]?\s*[:=#]?\s*\[?\s*(\d[\d,]*)(?!\.?\d)(?:\s*(?:/|of)\s*(\d[\d,]*))?"
 _JSON = ('{"', "[{")
 _LONGEST = 4_000  # characters of a line that is looked at: these patterns are tried at every place of it
-_SAYS_A_LOSS = ("oss", "OSS", "xent")
 _IN_EPOCHS = "steps are counted anew in each epoch of the log, and over all epochs here"
 _EPOCHS_AS_STEPS = "the log counts epochs and no steps: a step here is an epoch"
 _LOOKED_AT = 64  # step lines that are searched for a second training loss
@@ -169,7 +190,7 @@ class Generic(Decoder):
 
     def __init__(self) -> None:
         self.note = ""
-        self._from_zero = False
+        self._from_zero = self._of_fairseq = False
         self._epochs = _Epochs()
         self._kinds = StepKinds()
         self._kind = Kind(False, 0, "", "")  # of the line before
@@ -193,10 +214,10 @@ class Generic(Decoder):
 
     @property
     def notes(self) -> list[str]:
-        return [note for note in (self.note, self._kinds.note) if note]
+        return [note for note in (self.note, self._kinds.note, AS_FAIRSEQ if self._of_fairseq else "") if note]
 
     def decode(self, line: str) -> Sequence[Event] | None:
-        if len(line) > _LONGEST or not (self._loss or any(word in line for word in _SAYS_A_LOSS)):
+        if len(line) > _LONGEST or not ("oss" in line or "OSS" in line or "xent" in line or self._loss):
             return checkpoint_events(line)
         counted = self._counted_in(line)
         if counted is None:
@@ -271,6 +292,7 @@ class Generic(Decoder):
             self.note = _ROUNDED if counted.rounded else self.note
         if counted.of_epochs:
             self.note = _EPOCHS_AS_STEPS
+        self._of_fairseq = self._of_fairseq or "wpb=" in rest
         fields = {"time_unix_s": time_of(head), **_fields_in(rest)}
         for ours, pattern in self._columns.items():
             if ours not in ("step", "loss") and (found := pattern.search(head + rest)) is not None:

@@ -27,7 +27,9 @@ from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
 from sentinel.vocabulary.sample import Sample, decode
 
 _NAME = re.compile(r"\d{4,}\.jsonl")
-_KINDS = ("sample", "run_started", "layer_variance", "validation", "checkpoint_saved", "run_finished")
+_KINDS = (
+    *("sample", "run_started", "state_loaded", "layer_variance", "validation", "checkpoint_saved", "run_finished"),
+)
 _ATTEMPTS = "attempts"
 
 Number = float | Literal["nan", "inf", "-inf"]

@@ -38,12 +38,14 @@ def open_json_lines(path: Path, asked: Mapping[str, str]) -> ColumnSource | None
     if not head:
         return None
     names = keys_of(head)
-    columns = resolve(names, asked, str(path)).columns
+    naming = resolve(names, asked, str(path))
+    columns, notes = naming.columns, naming.notes
     if "loss" not in columns:
         if path.name.removesuffix(".gz").endswith(".jsonl") and not any(map(text_within, head)):
             raise no_loss(str(path), names)
         return None
-    notes = [] if "step" in columns else ["there is no key with the step: lines are numbered from 1"]
+    if "step" not in columns:
+        notes.append("there is no key with the step: lines are numbered from 1")
     return object_source(path, "jsonl", lambda tally: _batches(path, tally), columns, notes)
 
 

@@ -18,6 +18,14 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["FORMATS", "format_named"]
 
 FORMATS: tuple[LineFormat, ...] = (
+    LineFormat(  # examples/megatron/variance_line.py
+        name="sentinel",
+        sample="sentinel: step 7 | loss: 2.5 | lr: 3e-4 | adam_variance_l1: 12.5 | adam_variance_max: 0.1 |",
+        reads=LinePattern(
+            line=re.compile(r"\bsentinel: step (?P<step>\d+)"), contains=("sentinel: step ", "loss"), bars=True
+        ),
+        one_writer=True,
+    ),
     LineFormat(
         name="nanotron",
         sample="10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 9 | lm_loss: 2.5 | lr: 1e-05",
@@ -145,6 +153,19 @@ FORMATS: tuple[LineFormat, ...] = (
             pairs=re.compile(r'(\w{1,64})"?\s*:\s*"?([-+]?(?:\d[\d.,eE+-]*|nan|inf|NaN|Infinity))'),
             checkpoint_words=(),
         ),
+    ),
+    LineFormat(  # Marian, a translator's trainer; its validations are sums over a sentence and are not read
+        name="marian",
+        sample="[2021-07-17 12:54:33] Ep. 1 : Up. 7 : Sen. 965,843 : Cost 2.5 : Time 359.59s : L.r. 3.0e-04",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?<!\[valid\] )\bEp\. \d+ : Up\. (?P<step>\d[\d,]*) : Sen\. [\d,]+ : Cost (?P<loss>[^\s:]+)"
+                r"(?:.*? : gNorm (?P<grad_norm>[^\s:]+))?(?:.*? : L\.r\. (?P<lr>[^\s:]+))?"
+            ),
+            contains=(" : Up. ", " : Cost "),
+            checkpoint_words=(),
+        ),
+        one_writer=True,
     ),
     LineFormat(
         name="mlx",

@@ -38,13 +38,14 @@ _RANKED = (frozenset({""}) | _OF_TOKENS, _OF_A_STEP, _OF_ALL)
 _VALIDATION = _words("val valid validation eval evaluation val_lm valid_lm eval_lm")
 _OTHERWISE = _words(
     "test dev aux auxiliary moe router balance balancing load_balancing z mtp kl policy value critic actor reward dpo "
-    "distill distillation contrastive sop nsp nll best min initial"
+    "distill distillation contrastive sop nsp nll best min initial sum smooth smoothed ema running last previous ctc "
+    "att recon reconstruction generator discriminator gen disc"
 )
 _SPACED = _OTHERWISE | _VALIDATION | _OF_TOKENS | _OF_ALL | _OF_A_STEP - {"step", "batch"}
 """Words before `loss` with a blank between: any other word there is no qualifier."""
 
 EVALUATES = re.compile(
-    r"(?:^|[\s\[(|\]])(?:(eval(?:uat(?:ion|ing|e))?|valid(?:ation|ating|ate)?|val)"
+    r"(?:^|[\s:\[(|\]])(?:(Saving dict for|eval(?:uat(?:ion|ing|e))?|valid(?:ation|ating|ate)?|val)"
     r"|(test(?:ing)?(?= (?:step|iter|epoch|batch|set|loss))))(?=$|[\s\]:|),])",
     re.IGNORECASE,
 )
@@ -102,12 +103,12 @@ def _qualifier(line: str, at: int) -> str:
     A word that runs into `loss` (`closs`) is another word: it is returned with a sign that no name has.
     """
     last = line[at - 1] if at else " "
-    if last == " ":
-        word = _WORD_BEFORE.search(line, max(0, at - 40), at) if at > 1 and line[at - 2].isalnum() else None
-        name = "" if word is None else word[1].lower().partition("_")[0]
+    if last == " " and at > 1 and line[at - 2].isalnum() and (word := _WORD_BEFORE.search(line, max(0, at - 40), at)):
+        name = word[1].lower().partition("_")[0]
         return name if name in _SPACED else ""
     if not (last.isalnum() or last in "_-/."):
-        return ""
+        opened = line.rfind("loss[", 0, at)  # icefall's `loss[ctc_loss=1.2, loss=1.3], tot_loss[loss=1.4]`
+        return "" if opened < 0 or line.find("]", opened, at) >= 0 else _qualifier(line, opened)
     joined = _QUALIFIER.search(line, max(0, at - 40), at)
     name = "" if joined is None else joined[0].lower().replace("-", "_")
     return name.rstrip("_/") if last in "_-/" else f"{name}…"

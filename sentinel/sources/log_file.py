@@ -65,9 +65,18 @@ class LineReader:
         """Finds out which words became which field, where that is wanted."""
 
     @property
+    def refusal(self) -> str:
+        """Why the lines that were read are not to be judged; a sentence, or empty."""
+        return self.decoder.problem or self.decoder.displaced
+
+    @property
     def note(self) -> str:
         """What a person has to know of this log's numbers; sentences, or empty."""
-        return "; ".join(self.decoder.notes)
+        notes = list(self.decoder.notes)
+        if averaged := self._merge.averaged:
+            taken = "taken for other ranks', a step is the mean of them"
+            notes.append(f"{averaged} lines have the step before them and another loss: {taken}")
+        return "; ".join(notes)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -146,9 +155,8 @@ class Trial:
     def refusal(self) -> str:
         """Why the best format's readings are not to be judged; a sentence, or empty."""
         best = self.best
-        if best is not None and (self._of_rl > _FEW_OF_RL or 2 * self._of_rl > best.readings):
-            return of_rl(self._signs)
-        return ""
+        few = _FEW_OF_RL if best is None else min(_FEW_OF_RL, best.readings // 2)
+        return of_rl(self._signs) if self._of_rl > few else ""
 
     @property
     def best(self) -> LineReader | None:
@@ -177,10 +185,18 @@ class Trial:
         return generic.readings >= _ENOUGH_GENERIC or any(reader.readings >= _ENOUGH for reader in specific)
 
 
+def format_of(name: str, columns: Mapping[str, str]) -> LineFormat:
+    """The format of that name. ConfigError where there is none, or `columns` are given and its names are fixed."""
+    found = format_named(name)
+    if columns and not found.decoder().takes_columns:
+        raise ConfigError(f"the names of the format {name} are fixed: leave out {' and '.join(columns)}")
+    return found
+
+
 def read_log(path: Path, format_name: str | None = None, columns: Mapping[str, str] = NO_COLUMNS) -> LogFile:
     """The log, ready to be read. ConfigError where it cannot be opened, or nothing in it is recognised."""
     if format_name:
-        return LogFile(path, format_named(format_name), columns)
+        return LogFile(path, format_of(format_name, columns), columns)
     best = _recognised(path, columns)
     return LogFile(path, format_named(best.name), columns, best.decoder)
 
@@ -213,8 +229,8 @@ class LogFile:
             if records:
                 yield from records
         yield from reader.end()
-        if problem := reader.decoder.problem or reader.decoder.displaced:
-            raise ConfigError(f"{self.path}: {problem}")
+        if reader.refusal:
+            raise ConfigError(f"{self.path}: {reader.refusal}")
 
 
 def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
@@ -226,11 +242,11 @@ def _recognised(path: Path, columns: Mapping[str, str]) -> LineReader:
             break
         if count >= _MOST_HEAD_LINES or characters >= _MOST_HEAD_CHARACTERS:
             break
-    best, refusal = trial.best, trial.refusal
+    best = trial.best
     if best is None and columns:
         named = " and ".join(f"{ours}={theirs}" for ours, theirs in columns.items())
         raise ConfigError(f"{path}: no line has a step and a loss by the names of --column {named}")
-    if refusal or (best is not None and (refusal := best.decoder.problem)):
+    if refusal := trial.refusal or (best.decoder.problem if best is not None else ""):
         raise ConfigError(f"{path}: {refusal}")
     if best is None:
         names = ", ".join(each.name for each in FORMATS)

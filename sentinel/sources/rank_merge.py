@@ -38,10 +38,13 @@ class AttemptMerge:
         self._newest: dict[str | None, int] = {}
         self._past: deque[tuple[int, float]] = deque(maxlen=_LATE_STEPS)
         self._gap: int | None = None
+        self._saved_last: tuple[int, int, str] | None = None  # attempt, step and tag
         self._start: ProgramStarted | None = None  # a start that was reported and has no step yet
         self._saved: deque[int] = deque(maxlen=64)
         self.repeated = 0
         """Readings of a step that had one: of another rank, written twice, or tried again after it was skipped."""
+        self.averaged = 0
+        """Those of them with another loss, and no rank to say why."""
 
     @property
     def last_step(self) -> int:
@@ -59,6 +62,9 @@ class AttemptMerge:
         records = self.complete()
         attempt, step, at = max(self._attempt, 1), self.last_step, event.time_unix_s
         if isinstance(event, Saved):
+            if self._saved_last == (attempt, event.step, event.tag):  # Megatron saves its last step twice
+                return records
+            self._saved_last = (attempt, event.step, event.tag)
             self._saved.append(event.step)
             records.append(CheckpointSaved(attempt=attempt, global_step=event.step, time_unix_s=at, tag=event.tag))
         elif isinstance(event, Evaluated):
@@ -106,6 +112,7 @@ class AttemptMerge:
                 self._open, self._losses = reading, [reading.loss]  # tried again under the same number
                 return True
             return _same(reading.loss, current.loss)
+        self.averaged += reading.rank is None and not _same(reading.loss, current.loss)
         if len(self._losses) < _MOST_RANKS:
             self._losses.append(reading.loss)
             self._ranks.add(reading.rank)

@@ -83,7 +83,7 @@ class StepKinds:
                 f"two kinds of lines have step {step}: {rival} and {kind}, and both may be the training steps; "
                 f"say which with --column {by}"
             )
-            self.left_out[kind] = 1  # for a watch, which reads on
+            self.left_out[kind] = 1
             return False
         worse = max(kind, rival, key=lambda each: (each.rank, each.evaluates))
         self.left_out[worse] = int(worse is kind)

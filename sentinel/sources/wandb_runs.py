@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from sentinel.adapters.event_files.events import fields_of
 from sentinel.adapters.paging.secret import Secret
 from sentinel.adapters.wandb import WandbRun
 from sentinel.bounded import LINE_BYTES
+from sentinel.sources.column_names import no_loss, resolve
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes
 from sentinel.sources.table_source import Object, Objects, searched_source
@@ -29,7 +30,7 @@ from sentinel.vocabulary.errors import ConfigError
 if TYPE_CHECKING:  # its library is not in every installation
     from sentinel.adapters.wandb import Wandb
 
-__all__ = ["PREFIX", "open_wandb", "project_of", "source_in_wandb"]
+__all__ = ["PREFIX", "named_columns", "offline_runs", "open_wandb", "project_of", "rows_of", "source_in_wandb"]
 
 PREFIX = "wandb:"
 _KEY_VARIABLE = "WANDB_API_KEY"
@@ -177,6 +178,37 @@ def source_in_wandb(name: str, columns: Mapping[str, str]) -> ColumnSource:
             given += len(batch)
 
     return searched_source(Path(name), "wandb", batches, columns)
+
+
+def named_columns(rows: Iterable[Mapping[str, Any]], of: WandbRun, where: str) -> tuple[str, str]:
+    """The run's names for its loss and its step."""
+    configured = {ours: theirs for ours, theirs in (("loss", of.loss), ("step", of.step)) if theirs is not None}
+    names: dict[str, None] = {}
+    for row in rows:
+        if row.keys() - names.keys():
+            names |= dict.fromkeys(row)
+            found = resolve(names, {}, "").columns
+            if "loss" in found | configured.keys() and set(configured.values()) <= names.keys():
+                break
+    columns = resolve(names, configured, where).columns
+    if "loss" not in columns:
+        raise no_loss(where, names)
+    return columns["loss"], columns.get("step", "_step")
+
+
+def offline_runs(folder: Path) -> dict[str, list[Path]]:
+    """Run's id -> its files, of a trainer's `wandb` folder; by the time in the folders' names, the newest last."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("offline-run-*/run-*.wandb"), key=lambda path: path.parent.name):
+        run_id = path.stem.removeprefix("run-")
+        found[run_id] = [*found.pop(run_id, []), path]
+    return found
+
+
+def rows_of(path: Path) -> Iterator[Object]:
+    """What was logged to a run's own file, in its order."""
+    for objects, _ in _batches(path, Tally()):
+        yield from objects
 
 
 def project_of(of: WandbRun) -> Wandb:

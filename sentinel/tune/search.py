@@ -173,7 +173,8 @@ def is_monotone(space: Space, seen: Mapping[Pacing, Seen]) -> bool:
     return True
 
 
-_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)  # x LR warmup. The paper tried up to 27, chose 20 for GPT-2 117M
+# x LR warmup. The papers' answers, at a warmup of 3K steps: 20K, 60K and 110K for 117M, 45K and 270K for 1.5B
+_DURATIONS = (1, 2, 3, 4, 6, 8, 12, 15, 20, 24, 30, 36, 48, 64, 90, 128)
 _FIRST = 4  # A few multiples of the LR warmup
 _HORIZON = 3  # Multiples of the LR warmup that are risky; the paper looked at 10K steps where the warmup had 3K
 

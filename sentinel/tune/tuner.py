@@ -165,7 +165,7 @@ class Tuner:
             del self.stopping[pacing]
             probe.read()
             life = self.record.end(probe.life, why, probe.reading, now=self.clock())
-            self.say(f"  {life.name}: {_told(life, self.task)}")
+            self.say(f"  {life.name}: {_seen_of(life, self.task)}")
             if self.record.failures(pacing) > 1:
                 raise PermanentError(f"the trainer of the probe of {pacing} has ended twice by itself; see {probe.log}")
 
@@ -195,7 +195,7 @@ class Tuner:
             raise
 
 
-def _told(life: Life, task: Task) -> str:
+def _seen_of(life: Life, task: Task) -> str:
     reading = life.reading
     if reading is None:
         return str(life.why)

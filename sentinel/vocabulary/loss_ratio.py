@@ -32,6 +32,14 @@ class LossMinimum:
             self._minima[seqlen] = loss if previous is None else min(loss, previous)
         return ratio
 
+    def over_all_lengths(self, loss: float, seqlen: int | None) -> float | None:
+        """The loss ratio of this step, which is not pushed yet, over all previous ones whatever their length, as the
+        paper takes it: a longer sequence after a short one can raise it without an instability. None where this length
+        is the only one."""
+        if not self._minima.keys() - {seqlen}:
+            return None
+        return loss_ratio(loss, min(self._minima.values()))
+
     def state(self) -> list[tuple[int | None, float]]:
         return list(self._minima.items())
 

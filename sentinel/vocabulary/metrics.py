@@ -95,6 +95,7 @@ _READINGS = {
     "global_step": "Completed optimizer updates.",
     "loss": "Training loss of the step in nats, mean over tokens and data-parallel ranks.",
     "loss_ratio": "Loss over the smallest loss of all previous steps at this seqlen.",
+    "loss_ratio_all_lengths": "The same over all lengths, as in Li, Zhang & He 2022; absent where there was one.",
     "adam_variance_l1": "Sum over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
     "adam_variance_max": "Max over all parameters of sqrt(v), v being Adam's exp_avg_sq.",
     "grad_norm": "Global L2 norm of the gradient before clipping.",
@@ -172,6 +173,9 @@ _JUDGED = {
         "Correlation of the signal with the loss ratio, both prewhitened, at the lag where it is strongest."
     ),
     "correlation_lag_steps{signal}": "That lag: above 0 the signal comes first.",
+    "start_audit{verdict}": (
+        "1 for whether the attempt goes on with the run, 0 for the other verdicts; absent before it is known."
+    ),
     "last_sample_timestamp_seconds": "When the newest sample was made, Unix time.",
 }
 # Of the run: what outlives an attempt has the label `run` alone, since a counter that began anew with each attempt

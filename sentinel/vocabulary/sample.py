@@ -21,6 +21,8 @@ class Sample:
     time_unix_s: UnixSeconds  # When the step ended, on rank 0's clock; nan where the source has no clock
     loss: float  # Training loss in nats: mean over tokens, micro-batches and data-parallel ranks. May be nan or inf.
     loss_ratio: float | None = None  # loss / the smallest previous loss at this seqlen; 1.0 first, inf if not finite
+    # loss / the smallest previous loss at any seqlen, as in Li, Zhang & He 2022; None where there was one length only
+    loss_ratio_all_lengths: float | None = None
     adam_variance_l1: float | None = None  # Sum of sqrt(v) over the parameters, each once; v: exp_avg_sq. nan if any is
     adam_variance_max: float | None = None  # max of sqrt(v); MAX over every rank. nan when any v is nan
     grad_norm: float | None = None  # Global L2 norm of the gradient before clipping. nan or inf when the gradient is.
@@ -44,6 +46,9 @@ class Sample:
     consumed_samples: int | None = None  # Consumed by the run, this step and the skipped ones included
     consumed_tokens: int | None = None  # Counted, not global_step * seqlen (seqlen warms up); this step included
     epoch: float | None = None  # Passes over the data so far, fractions included, as the trainer counts them
+    # Sum over the step's samples of a 31-bit hash of each one's tokens, before a length warmup shortens them where the
+    # hook sees them before: equal steps have equal samples, in any order, on any ranks.
+    batch_digest: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,22 @@ class LayerVariance:
     layers: tuple[str, ...]  # The embedding, each block by its path in the model, the head; the same at every step
     adam_variance_l1: tuple[float, ...]  # Of each layer: sum over its parameters of sqrt(v). nan when any v is
     adam_variance_max: tuple[float, ...]  # Of each layer: max over its parameters of sqrt(v). nan when any v is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLoaded:
+    """Adam's state as a resumed attempt has it before its first update: what the checkpoint has really brought back.
+    The fields of a Sample of the step that was saved; all 0, or None, where the moments were not loaded."""
+
+    attempt: int
+    global_step: int  # The step that the attempt resumes from
+    time_unix_s: UnixSeconds
+    adam_variance_l1: float | None = None
+    adam_variance_max: float | None = None
+    momentum_l2: float | None = None
+    param_norm: float | None = None
+    layers: tuple[str, ...] = ()  # As those of LayerVariance
+    layer_variance_l1: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +178,11 @@ class RunStarted(SharedSettings):
     settings: dict[str, Any] = field(default_factory=dict)  # What else the trainer wants on record (its arguments)
 
 
-Record = Sample | RunStarted | LayerVariance | Validation | CheckpointSaved | RunFinished
+Record = Sample | RunStarted | StateLoaded | LayerVariance | Validation | CheckpointSaved | RunFinished
 _KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
+    "state_loaded": StateLoaded,
     "layer_variance": LayerVariance,
     "validation": Validation,
     "checkpoint_saved": CheckpointSaved,

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,75 @@ def megatron_lm(folder: Path, step: int, *, tensor: int = 2, pipeline: int = 2, 
     return tag
 
 
-def torch_dist(folder: Path, step: int, *, nan: bool = False) -> Path:
-    """What Megatron-LM's torch_dist is: torch's distributed checkpoint, with two small files beside."""
-    tag = folder / f"iter_{step:07d}"
-    state = {"model": tensors(step, nan=nan), "step": step, "blob": {"rng": [1, 2, 3]}}
+def distributed(folder: Path, step: int, *, nan: bool = False, **more: Any) -> Path:
+    """torch's distributed checkpoint, written by torch."""
+    state = {"model": tensors(step, nan=nan), "step": step, "blob": {"rng": [1, 2, 3]}, **more}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that there is one process only
-        dcp.save(state, storage_writer=FileSystemWriter(str(tag), thread_count=2), no_dist=True)
+        dcp.save(state, storage_writer=FileSystemWriter(str(folder), thread_count=2), no_dist=True)
+    return folder
+
+
+def torchtitan(folder: Path, step: int, *, nan: bool = False) -> Path:
+    return distributed(folder / f"step-{step}", step, nan=nan)
+
+
+def olmo_core(folder: Path, step: int, *, ranks: int = 2) -> Path:
+    tag = folder / f"step{step}"
+    for rank in range(ranks):
+        save(tag / "train" / f"rank{rank}.pt", {"global_step": step, "world_size": ranks})
+    distributed(tag / "model_and_optim", step)
+    (tag / ".metadata.json").write_text(json.dumps({"version": "2.4.0", "ephemeral": False}))
+    return tag
+
+
+def lightning(folder: Path, step: int, *, nan: bool = False) -> Path:
+    content = {"epoch": 0, "global_step": step, "state_dict": tensors(step, nan=nan), "optimizer_states": []}
+    save(path := folder / f"epoch=0-step={step}.ckpt", content)
+    return path
+
+
+def lightning_sharded(folder: Path, step: int) -> Path:
+    tag = distributed(folder / f"epoch=0-step={step}.ckpt", step)
+    save(tag / "meta.pt", {"epoch": 0, "global_step": step})
+    return tag
+
+
+def composer(folder: Path, step: int, *, ranks: int = 2) -> Path:
+    """Its checkpoint is its files; the path returned is that of none."""
+    for rank in range(ranks):
+        save(folder / f"ep0-ba{step}-rank{rank}.pt", {"state": {"model": tensors(step + rank)}, "rng": []})
+    return folder / f"ep0-ba{step}"
+
+
+def composer_sharded(folder: Path, step: int) -> Path:
+    return distributed(folder / f"ep0-ba{step}", step)
+
+
+def hugging_face_fsdp(folder: Path, step: int) -> Path:
+    tag = hugging_face(folder, step)
+    for path in (*tag.glob("model*"), tag / "optimizer.pt"):
+        path.unlink()
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        distributed(tag / name, step)
+    return tag
+
+
+def torch_dcp_of_megatron(folder: Path, step: int) -> Path:
+    """Megatron-LM with --ckpt-format torch_dcp: its arguments are a key beside the tensors."""
+    return distributed(folder / f"iter_{step:07d}", step, args=Namespace(tensor_model_parallel_size=1))
+
+
+def torch_dist_without_common(folder: Path, step: int) -> Path:
+    """torch_dist since the common state is among the pieces."""
+    tag = distributed(folder / f"iter_{step:07d}", step, **{"common_state/shard_0_1": {"iteration": step}})
+    (tag / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1}))
+    return tag
+
+
+def torch_dist(folder: Path, step: int, *, nan: bool = False) -> Path:
+    """What Megatron-LM's torch_dist is: torch's distributed checkpoint, with two small files beside."""
+    tag = distributed(folder / f"iter_{step:07d}", step, nan=nan)
     save(tag / "common.pt", {"iteration": step})
     (tag / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1}))
     return tag

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -21,9 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sentinel.act.source import read_all
 from sentinel.adapters.journal import Journals
 from sentinel.bounded import LINE_BYTES, UnfitFileError, read_document, read_text, unpacked
+from sentinel.sources.followed_log import FollowedLog
 from sentinel.vocabulary.sample import Sample, encode
+from tests.tiers import full
 
 MIB = 1 << 20
 
@@ -90,6 +94,12 @@ def lines_of_a_hundred_megabytes(folder: Path) -> Path:
     return folder / "t.jsonl"
 
 
+def a_log_with_a_line_of_a_hundred_megabytes(folder: Path) -> Path:
+    with (folder / "a.log").open("wb") as file:
+        file.write(b"step 1 loss 2.5\n" + b"step 9 loss 1 " * (8 * MIB) + b"\nstep 2 loss 2.5\nstep 3 loss 2.5\n")
+    return folder / "a.log"
+
+
 def a_table_whose_one_text_stands_in_every_row(folder: Path) -> Path:
     text = pa.DictionaryArray.from_arrays(np.zeros(200_000, np.int32), pa.array(["7" * 20_000_000]))
     pq.write_table(pa.table({"loss": text}), folder / "a.parquet", compression="zstd")
@@ -143,12 +153,18 @@ HOSTILE = {
     a_table_whose_one_text_stands_in_every_row: "a part of it unpacks to more than 256 MiB",
     a_table_of_a_hundred_million_rows: "it unpacks to more than 200 times its size",
     a_table_whose_footer_lies: "a part of it unpacks to more than 256 MiB",
+    a_log_with_a_line_of_a_hundred_megabytes: "3 samples",
     lines_of_a_hundred_megabytes: "line 2 can't be read: the line is too long",
 }
+SLOW = (*[*HOSTILE][:3], *[*HOSTILE][6:9])  # gigabytes are unpacked, and rows counted
 CPU_S, BYTES, TABLE_BYTES = 40, 1200 * MIB, 600 * MIB
 
 
-@pytest.mark.parametrize("make", [*HOSTILE], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [*full(SLOW), *(make for make in HOSTILE if make not in SLOW)],
+    ids=lambda make: make.__name__,
+)
 def test_a_hostile_file_is_read_or_refused_within_bounds(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     path = make(tmp_path)
 
@@ -174,6 +190,18 @@ finally:
     assert "Traceback" not in ran.stderr
     assert ran.returncode in (0, 2)
     assert int(ran.stdout.split()[-1]) < (TABLE_BYTES if make.__name__.startswith("a_table") else BYTES)
+
+
+def test_a_log_with_an_endless_line_is_followed_in_bounded_memory(tmp_path: Path) -> None:
+    path = a_log_with_a_line_of_a_hundred_megabytes(tmp_path)
+    tracemalloc.start()
+    try:
+        read = [one.global_step for one in read_all(FollowedLog(path)) if isinstance(one, Sample)]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert read == [1, 2, 3]
+    assert most < 40 * MIB
 
 
 def test_an_honest_log_of_a_hundred_megabytes_is_read_whole_from_its_gzip_file(tmp_path: Path) -> None:

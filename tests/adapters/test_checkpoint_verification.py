@@ -28,6 +28,7 @@ from sentinel.adapters.checkpoints.walk import walk
 from sentinel.vocabulary.errors import CheckpointError
 from tests.adapters.checkpoint_files import deepspeed, flip, hugging_face, megatron_lm, save, tensors, torch_dist
 from tests.hooks.trainer import train
+from tests.tiers import full
 
 MAKERS: dict[str, Callable[[Path, int], Path]] = {
     "deepspeed": lambda f, s: deepspeed(f, s, data=1),
@@ -404,7 +405,7 @@ def test_a_file_that_is_still_being_written_is_told(copy: Callable[[str], Copy])
     assert "something still writes to it" in str(written.without.verify(written.tag, progress=append).problem)
 
 
-@pytest.mark.parametrize(("zero", "ranks"), [("0", 1), ("1", 2), ("3", 2)])
+@pytest.mark.parametrize(("zero", "ranks"), [*full([("0", 1)]), ("1", 2), *full([("3", 2)])])
 def test_what_deepspeed_itself_saves_is_whole_and_a_shard_less_is_not(tmp_path: Path, zero: str, ranks: int) -> None:
     train(tmp_path / "run", "--steps", "4", "--save-interval", "2", "--zero", zero, ranks=ranks)
     folder = tmp_path / "run" / "checkpoints"
@@ -424,6 +425,7 @@ def test_what_deepspeed_itself_saves_is_whole_and_a_shard_less_is_not(tmp_path: 
     assert seen.verify("global_step4").verified is False
 
 
+@pytest.mark.full
 def test_what_deepspeed_converts_to_universal_is_whole_and_a_moment_less_is_not(tmp_path: Path) -> None:
     train(tmp_path / "run", "--steps", "2", "--save-interval", "2", "--zero", "1")
     folder = tmp_path / "run" / "checkpoints"

@@ -12,7 +12,15 @@ from sentinel.adapters.local import LocalJobs
 from sentinel.config import load_config
 from sentinel.daemon.wiring import neighbours_of
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.actions import Action, CutTensorBoard, PointLatest, QuarantineCheckpoints, StartJob, WriteOverrides
+from sentinel.plan.actions import (
+    Action,
+    BranchWandb,
+    CutTensorBoard,
+    PointLatest,
+    QuarantineCheckpoints,
+    StartJob,
+    WriteOverrides,
+)
 from sentinel.vocabulary.errors import JobStillAlive
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 
@@ -22,6 +30,7 @@ MOVES: list[Action] = [
     QuarantineCheckpoints(("global_step20",), *WHERE),
     PointLatest("global_step10", 10, *WHERE),
     CutTensorBoard(AT, *WHERE),
+    BranchWandb("copy", 10, *WHERE),
     WriteOverrides(Overrides(incident=WHERE[0], rollback=WHERE[1], anchor=AT, standing=TrainingSettings())),
     StartJob(*WHERE),
 ]
@@ -31,6 +40,7 @@ MOVES: list[Action] = [
 def test_nothing_moves_while_another_than_the_rollbacks_own_job_lives(tmp_path: Path, action: Action) -> None:
     (tmp_path / "a.toml").write_text(
         '[run]\nname = "a"\ncheckpoints = "c"\nstate_dir = "s"\ntensorboard = "tb"\n[launcher]\ncommand = ["true"]\n'
+        '[wandb]\nafter_rollback = "copy"\nfolder = "wandb"\n'
     )
     for name in ("c/global_step10", "c/global_step20", "s", "tb"):
         (tmp_path / name).mkdir(parents=True)

@@ -173,6 +173,7 @@ NAMES = ("plain", "pl.in", "a|b", "a\\b", 'the "first" (x+y)*', "é{1}[2]^$?", "
 """The last one makes the question longer than an address: it is posted."""
 
 
+@pytest.mark.full
 @pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed: apt-get install prometheus")
 def test_runs_with_any_names_are_told_apart_by_a_real_prometheus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +207,7 @@ def test_runs_with_any_names_are_told_apart_by_a_real_prometheus(
     assert losses == {name: {float(i)} for i, name in enumerate(NAMES)}
 
 
+@pytest.mark.full
 @pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed: apt-get install prometheus")
 def test_one_daemon_tells_which_of_the_runs_of_one_prometheus_has_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

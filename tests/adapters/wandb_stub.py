@@ -95,6 +95,9 @@ class Stub:
     refuses: bool = False
     """Answers 401 to everything."""
 
+    branches: bool = True
+    """Makes forks, and rewinds runs; else it has no such mutation and passes over a fork's branch point."""
+
     swallows: bool = False
     """Says yes to what is written into a file stream, and keeps none of it."""
 
@@ -107,10 +110,12 @@ class Stub:
         changing = ("UpsertBucket", "file_stream", "CreateRunFiles", "DeleteRun", "UpdateRunState")
         return {run for operation, run in self.asked if operation in changing}
 
-    def graphql(self, body: dict[str, Any]) -> dict[str, Any]:
+    def graphql(self, body: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - one case for each operation
         """One operation's answer."""
         found = _OPERATION.search(body["query"])
         operation, given = found[2] if found else "?", body.get("variables") or {}
+        if (odd := misfit(body["query"], given)) is not None:
+            self.unknown.append(f"{operation}: {odd}")
         name = given.get("name") or given.get("run") or given.get("runName") or ""
         name = name or str(given.get("id") or "").removeprefix("id-")
         self.asked.append((operation, name))
@@ -121,6 +126,8 @@ class Stub:
             case "Viewer" | "GetDefaultEntity":
                 viewer = {"id": "1", "entity": "lab", "username": "someone", "email": "", "flags": "{}"}
                 return {"viewer": viewer | {"teams": {"edges": []}, "apiKeys": {"edges": []}}}
+            case "OrganizationCoreWeaveOrganizationID":
+                return {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
             case "ServerFeaturesQuery":
                 return {"serverInfo": {"features": []}}
             case "Run" | "RunHistoryKeys" | "RunState" | "RunFull":
@@ -148,6 +155,11 @@ class Stub:
                 run = self.runs.setdefault(name, Run(name, state="running"))
                 self._upsert(run, given)
                 return {"upsertBucket": {"bucket": run.told(), "inserted": inserted}}
+            case "RewindRun" if self.branches and run is not None and given["metricName"] == "_step":
+                run.history = [row for row in run.history if row["_step"] <= given["metricValue"]]
+                return {"rewindRun": {"rewoundRun": run.told()}}
+            case "RewindRun":
+                raise RefusedError(operation)
             case "CreateRunFiles":
                 files = [{"name": f, "uploadUrl": f"{self.url}/upload/{f}"} for f in given["files"]]
                 return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
@@ -173,7 +185,41 @@ class Stub:
         run.group = given.get("groupName") or run.group
         run.job_type = given.get("jobType") or run.job_type
         run.config = json.loads(given.get("config") or json.dumps(run.config))
+        point = run.config.get("_wandb", {}).get("value", {}).get("branch_point")
+        if point and self.branches and not run.history:
+            before = self.runs[point["run_id"]].history
+            run.history = [row for row in before if row["_step"] <= point["step"]]
         run.summary = json.loads(given.get("summaryMetrics") or json.dumps(run.summary))
+
+
+class RefusedError(LookupError):
+    """An operation that this server knows and does not do."""
+
+
+_SCALARS = {"String": str, "ID": str, "JSONString": str, "Boolean": bool, "Int": int, "Int64": int | str}
+
+
+def misfit(query: str, given: dict[str, Any]) -> str | None:
+    """What of the variables does not fit what the client's own query declares of them; None where all do. A variable
+    more than declared fits, as by GraphQL's own rules: the client itself sends one."""
+    head = query[: query.index("{")]
+    declared = dict(re.findall(r"\$(\w+)\s*:\s*([\[\]!\w]+)", head))
+    for name, kind in declared.items():
+        value = given.get(name)
+        if value is None:
+            if kind.endswith("!") and "=" not in head:
+                return f"{name} is {kind}, and was not given"
+        elif kind.startswith("["):
+            if not isinstance(value, list):
+                return f"{name} is {kind}, not {value!r}"
+        elif kind.startswith("Float"):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"{name} is {kind}, not {value!r}"
+        elif (wanted := _SCALARS.get(kind.rstrip("!"))) is not None and not isinstance(value, wanted):
+            return f"{name} is {kind}, not {value!r}"
+        elif kind.startswith("JSONString"):
+            json.loads(value)
+    return None
 
 
 def _matches(run: Run, filters: Any) -> bool:

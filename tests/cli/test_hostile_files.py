@@ -26,6 +26,7 @@ def answers(*words: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.full
 def test_the_worst_files_are_answered_with_a_sentence() -> None:
     assert answers("--few") == [f"{len(FEW)} cases"]
 

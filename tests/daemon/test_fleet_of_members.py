@@ -12,6 +12,7 @@ import pytest
 
 from sentinel.daemon.scheduler import Fleet, SignalFlag, Workers
 from tests.adapters.pagers import until
+from tests.tiers import full
 
 
 class Member:
@@ -105,7 +106,7 @@ def test_the_first_turns_come_at_once_and_the_next_are_spread_over_the_pace() ->
     assert max(b - a for a, b in pairwise(second)) < 1.0
 
 
-@pytest.mark.parametrize("hung", [3, 30])
+@pytest.mark.parametrize("hung", [3, *full([30])])
 def test_those_that_hang_hold_up_no_other_however_many_they_are(hung: int) -> None:
     free = threading.Event()
     stuck = [Member(0.1, doing=free.wait) for _ in range(hung)]

@@ -35,6 +35,8 @@ from tests.dashboards.boards import FOLDER, Asked, queries
 from trainer_hooks.export.exporter import Exporter, ExporterSettings
 from trainer_hooks.export.step_collector import StepCollector
 
+pytestmark = pytest.mark.full  # a night that is lived through asks the same of the boards of one run
+
 PROMETHEUS = shutil.which("prometheus")
 CHOSEN = {"$__rate_interval": "4s", "$__range": "5m", "$__interval": "1s", "$attempt": ".*", "$run": "demo"}
 

@@ -47,6 +47,7 @@ def test_alerts_fire_when_they_should_and_only_then(cases: Path) -> None:
     assert "SUCCESS" in promtool("test", "rules", cases)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda rule: str(rule["alert"]))
 def test_an_alert_has_cases_of_both_kinds_and_one_that_never_fires_fails_them(
     alert: dict[str, Any], tmp_path: Path
@@ -67,6 +68,7 @@ def test_an_alert_has_cases_of_both_kinds_and_one_that_never_fires_fails_them(
         promtool("test", "rules", tmp_path / "rules" / "tests" / cases.name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("record", sorted(RECORDED))
 def test_a_recorded_series_has_cases_with_and_without_a_value_and_one_that_never_has_any_fails_them(
     record: str, tmp_path: Path

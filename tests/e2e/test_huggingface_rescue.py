@@ -1,12 +1,14 @@
-"""A Llama that diverges by itself on Hugging Face's Trainer and DeepSpeed, rescued by `sentinel watch` in mode act."""
+"""A Llama or Qwen that diverges by itself under Hugging Face's Trainer, rescued by `sentinel watch` in mode act."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +54,22 @@ lr_factor = 0.125
 """
 
 
+TWO_RANKS = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port={port}")
+WAYS = {
+    "llama, ZeRO 1": ((), ()),
+    "qwen2, ZeRO 2, two ranks": (TWO_RANKS, ("--model", "qwen2", "--zero", "2")),
+    "llama, ZeRO 3, two ranks": (TWO_RANKS, ("--zero", "3")),
+    "qwen2, DDP, two ranks": (TWO_RANKS, ("--model", "qwen2", "--no-deepspeed")),
+    "llama, one process without DeepSpeed": ((), ("--no-deepspeed",)),
+}
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "state").mkdir()
-    command = [sys.executable, str(PROGRAM), str(tmp_path)]
+    launcher, words = WAYS[getattr(request, "param", "llama, ZeRO 1")]
+    port = [word.format(port=free_port()) for word in launcher]
+    command = [sys.executable, *port, str(PROGRAM), str(tmp_path), *words]
     (tmp_path / "llama.toml").write_text(CONFIGURATION.format(command=dump_json(command)))
     for name, value in {
         "OMP_NUM_THREADS": "1",
@@ -67,29 +81,37 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     LocalJobs(tmp_path / "state").stop(grace_s=20)
 
 
-def watched(folder: Path, within_s: float = 400.0) -> tuple[str, Incident]:
-    """From the first step to the end of the watch."""
+def watched(folder: Path, within_s: float = 400.0, kills: Sequence[float] = ()) -> Incident:
+    """From the first step to the end of the watch, which is killed after each of so many seconds and started again."""
     state = folder / "state"
     command = tomllib.loads((folder / "llama.toml").read_text())["launcher"]["command"]
     jobs = LocalJobs(state)
     jobs.start(command, cwd=folder, extra_env={}, log_path=state / "job.log")
     line = [sys.executable, "-m", "sentinel", "watch", "--run", str(folder / "llama.toml")]
+    for after_s in kills:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ended = subprocess.run(line, capture_output=True, timeout=after_s, check=False)  # which kills it
+            raise AssertionError(f"the watch ended by itself: {ended.stderr.decode()[-2000:]}")
     ran = subprocess.run(line, capture_output=True, text=True, timeout=within_s, check=False)
     jobs.stop(grace_s=20)
     told = ran.stdout + ran.stderr
     assert ran.returncode == 0, f"{told[-3000:]}\n{(state / 'job.log').read_text()[-2000:]}"
     (incident,) = fold(IncidentLog(state / "incidents.jsonl").read())
-    return told, incident
+    return incident
 
 
 @pytest.mark.timeout(600)
-def test_a_llama_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_lr_and_recovers(run: Path) -> None:
-    _, incident = watched(run)
+@pytest.mark.parametrize("run", list(WAYS), indirect=True)
+def test_a_model_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_lr_and_recovers(run: Path) -> None:
+    assert_rescued(run, watched(run))
+
+
+def assert_rescued(run: Path, incident: Incident) -> None:
     events: list[dict[str, Any]] = [dict(e) for e in IncidentLog(run / "state" / "incidents.jsonl").read()]
     assert [e["event"] for e in events if e["event"] in ("proved", "not_verified", "not_proved")] == ["proved"]
     assert incident.status == "closed"
     records = list(Journals(run / "state").poll())
-    first, second = (r for r in records if isinstance(r, RunStarted))
+    first, second, *_ = (r for r in records if isinstance(r, RunStarted))  # an array's next task finds nothing left
     target = next(e for e in events if e["event"] == "proved")
     assert {check["what"]: check["answer"] for check in target["checks"] if check["changed"]}.keys() >= {
         "seed",
@@ -104,7 +126,14 @@ def test_a_llama_that_diverges_by_itself_is_rolled_back_restarted_with_a_lower_l
     assert second.resumed_from is not None
     assert second.resumed_from in range(10, 60, 10)  # Trainer takes the newest folder, and the newer ones are away
     last = [r for r in records if isinstance(r, Sample) and r.attempt == second.attempt][-1]
-    assert [r.reason for r in records if isinstance(r, RunFinished)][-1] == "finished"
+    ends = [r.reason for r in records if isinstance(r, RunFinished) and r.attempt == second.attempt]
+    assert ends == ["finished"]
     assert last.loss < 2.6
     moved = {path.name for path in (run / "checkpoints").rglob("checkpoint-*") if path.parent != run / "checkpoints"}
     assert f"checkpoint-{second.resumed_from + 10}" in moved
+
+
+@pytest.mark.timeout(600)
+def test_a_watch_that_is_killed_ten_times_at_random_comes_to_the_same_end(run: Path) -> None:
+    moments = random.Random(17)
+    assert_rescued(run, watched(run, kills=[moments.uniform(0.5, 8.0) for _ in range(10)]))

@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.kill_points import ERRORS, Point, copy_run, incidents, live, record, strike, why_not
 from tests.e2e.scenarios import KEPT, ROOM, STRADDLES, scenarios
 from tests.e2e.stepping import BY_HAND, UNDO, WATCH, Scenario, as_a_fork, as_a_process, step
+from tests.tiers import full
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -20,23 +21,25 @@ LOG = "state/incidents.jsonl"
 
 SAMPLE = [
     ("rollback", "write", 3, LOG, "KILL", UNDO),  # decided, and nothing begun
-    ("rollback", "rename", 1, "checkpoints/global_step60", "KILL", BY_HAND),
     ("rollback", "rename", 1, f"tensorboard/{KEPT}", "KILL", WATCH),  # the original is gone, its part not yet there
+    ("rollback", "fsync", 1, "checkpoints", "EIO", UNDO),
+    ("undo", "write", 2, LOG, "KILL", WATCH),  # taken back, and not said so
+    ("watch", "write", 8, LOG, "ENOSPC", UNDO),
+    ("torn", "rename", 1, "checkpoints/latest", "KILL", UNDO),
+    ("again", "rename", 1, f"{ROOM}/files.json", "KILL", BY_HAND),  # killed, and killed again while it was taken back
+]
+MORE = [
+    ("rollback", "rename", 1, "checkpoints/global_step60", "KILL", BY_HAND),
     ("rollback", "write", 1, f"tensorboard/{STRADDLES.replace('tfevents', '.sentinel-part')}", "ENOSPC", BY_HAND),
     ("rollback", "rename", 1, f"tensorboard/{STRADDLES}", "EACCES", BY_HAND),
     ("rollback", "mkdir", 1, "checkpoints/.sentinel-quarantine", "EROFS", BY_HAND),
-    ("rollback", "fsync", 1, "checkpoints", "EIO", UNDO),
     ("rollback", "link", 1, "state/lock", "ESTALE", BY_HAND),
     ("rollback", "unlink", 1, "state/lock", "EIO", UNDO),
-    ("undo", "write", 2, LOG, "KILL", WATCH),  # taken back, and not said so
     ("undo", "rename", 1, "tensorboard-incident-1-r1/events.out.tfevents.1700000000.host.c", "KILL", BY_HAND),
     ("undo", "fsync", 1, "checkpoints", "ESTALE", UNDO),
     ("watch", "rename", 1, "checkpoints/global_step40", "EACCES", WATCH),
     ("watch", "utime", 1, "state/lock", "EIO", WATCH),
-    ("watch", "write", 8, LOG, "ENOSPC", UNDO),
-    ("torn", "rename", 1, "checkpoints/latest", "KILL", UNDO),
     ("again", "rename", 1, f"{ROOM}/{STRADDLES.replace('tfevents', 'tf-events')}", "KILL", WATCH),
-    ("again", "rename", 1, f"{ROOM}/files.json", "KILL", BY_HAND),  # killed, and killed again while it was taken back
 ]
 """Where each was once found wanting, or where the run is furthest from both ends."""
 
@@ -48,8 +51,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scenario]:
 
 @pytest.mark.parametrize(
     ("name", "call", "number", "path", "how", "then"),
-    SAMPLE,
-    ids=[f"{name}: {how} at {call} of {path}, then {then[0]}" for name, call, _, path, how, then in SAMPLE],
+    [*SAMPLE, *full(MORE)],
+    ids=[f"{name}: {how} at {call} of {path}, then {then[0]}" for name, call, _, path, how, then in (*SAMPLE, *MORE)],
 )
 def test_a_command_that_is_struck_leaves_the_run_before_or_after(
     built: dict[str, Scenario], name: str, call: str, number: int, path: str, how: str, then: tuple[str, ...]
@@ -58,21 +61,16 @@ def test_a_command_that_is_struck_leaves_the_run_before_or_after(
     assert step(built[name], point, how, [then], as_a_process) == []
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        pytest.param(name, how, marks=pytest.mark.full if (name, how) == ("rollback", "KILL") else pytest.mark.soak)
-        for name in ("rollback", "undo", "watch")
-        for how in ("KILL", *ERRORS)
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("how", ["KILL", *ERRORS])
+@pytest.mark.parametrize("name", ["rollback", "undo", "watch"])
 def test_wherever_a_command_is_struck(built: dict[str, Scenario], tmp_path: Path, name: str, how: str) -> None:
     _every_point(built[name], tmp_path, how, every_route=how == "KILL")
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", ["torn", "again"])
 def test_wherever_it_is_killed_with_latest_torn_or_for_the_second_time(
     built: dict[str, Scenario], tmp_path: Path, name: str

@@ -18,6 +18,7 @@ import pytest
 
 from tests.adapters.pagers import until
 from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
+from tests.tiers import full
 
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 OTHER_HOST = ("unshare", "--uts", "sh", "-c", 'hostname other-host && exec "$@"', "sh")
@@ -49,7 +50,9 @@ def run() -> Iterator[Path]:
     ],
     ids=["another account", "another machine", "another container"],
 )
-@pytest.mark.parametrize("words", [("watch",), ("rollback", "--to", "global_step20", "--yes"), ("doctor",)])
+@pytest.mark.parametrize(
+    "words", [("watch",), *full([(("rollback", "--to", "global_step20", "--yes"),), (("doctor",),)])]
+)
 def test_who_can_not_see_the_job_does_nothing_to_it(
     run: Path, before: tuple[str, ...], says: str, words: tuple[str, ...]
 ) -> None:
@@ -111,6 +114,7 @@ def test_status_by_a_colleague_says_unknown_and_not_down(run: Path) -> None:
         assert "job state unknown" in sentinel(run, "status", before=OTHER_HOST).stdout
 
 
+@pytest.mark.full
 def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sample_is(run: Path) -> None:
     configure(run, local(run))
     with training(run):
@@ -123,6 +127,7 @@ def test_a_trainer_that_is_seen_dead_is_started_again_however_young_its_last_sam
     assert [e["newest_attempt"] for e in started] == list(range(1, len(started) + 1))
 
 
+@pytest.mark.full
 def test_no_more_than_so_many_starts_an_hour(run: Path) -> None:
     configure(run, "command = ['false']")
     text = (run / "live.toml").read_text()

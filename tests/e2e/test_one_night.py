@@ -115,7 +115,8 @@ class Night:
     def in_the_last_attempt(self) -> float:
         """When it was half-way through its steps, unix seconds."""
         samples = [r for r in Journals(self.folder / "state").poll() if isinstance(r, Sample)]
-        times = [s.time_unix_s for s in samples if s.attempt == self.starts[-1].attempt]
+        last = self.starts[-1].attempt  # reads all journals: once
+        times = [s.time_unix_s for s in samples if s.attempt == last]
         return times[len(times) // 2]
 
     def at(self, kind: str) -> float:

@@ -1,6 +1,6 @@
 """What overrides.json decides, under Hugging Face's Trainer: one JSON line per case, by rank 0.
 
-    torchrun --nproc_per_node 2 callback_decisions.py ZERO_STAGE
+    torchrun --nproc_per_node 2 callback_decisions.py 1     # or 2, ZeRO's stage; or ddp, without DeepSpeed
 
 All cases resume from the same checkpoint, step 6 of 15, the first step of the second of three epochs.
 """
@@ -85,17 +85,23 @@ class Fed(TrueLoss):
         self.lengths[step] = [[batch[name].shape[1] for name in batch] for batch in self.batches]
 
 
-def train(folder: Path, zero: int, *, steps: int, hooked: bool = True) -> dict[str, Any]:
+def deepspeed_of(kind: str) -> dict[str, Any] | None:
+    if not kind.isdecimal():
+        return None
+    return {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {"stage": int(kind)},
+        "zero_allow_untested_optimizer": True,
+    }
+
+
+def train(folder: Path, kind: str, *, steps: int, hooked: bool = True) -> dict[str, Any]:
     """One life; what it was and what the checkpoint of its last step holds."""
     arguments = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
-        deepspeed={
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "gradient_clipping": "auto",
-            "zero_optimization": {"stage": zero},
-            "zero_allow_untested_optimizer": True,
-        },
+        deepspeed=deepspeed_of(kind),
         use_cpu=True,
         max_steps=STEPS,
         per_device_train_batch_size=2,
@@ -146,6 +152,10 @@ def train(folder: Path, zero: int, *, steps: int, hooked: bool = True) -> dict[s
     if hooked and journals and dist.get_rank() == 0:
         records = [decode(line) for line in journals[-1].read_text().splitlines()]
         found["journal"] = [{"is": type(r).__name__} | asdict(r) for r in records if r]
+    if deepspeed_of(kind) is None and trainer.optimizer is not None:
+        roots = [state["exp_avg_sq"].double().sqrt() for state in trainer.optimizer.state.values()]
+        if roots:
+            found["variance"] = [float(sum(v.sum() for v in roots)), float(max(v.max() for v in roots))]
     last = folder / "checkpoints" / f"checkpoint-{trainer.state.global_step}" / "scheduler.pt"
     if last.exists():
         found["scheduler"] = {k: v for k, v in torch.load(last).items() if isinstance(v, int | float | list)}
@@ -176,11 +186,14 @@ def decided(folder: Path, standing: TrainingSettings, once: Once | None) -> Path
 
 
 def main() -> None:
-    zero = int(sys.argv[1])
+    kind = sys.argv[1]
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     leave_out_unused_ops()
     patient()
-    deepspeed.init_distributed("gloo", verbose=False)
+    if deepspeed_of(kind):
+        deepspeed.init_distributed("gloo", verbose=False)
+    else:
+        dist.init_process_group("gloo")
     shared: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(shared)
     root = Path(shared[0])
@@ -189,21 +202,21 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(json.dumps({"case": case} | found, default=str), flush=True)
 
-    say("bare", train(root / "bare", zero, steps=STEPS, hooked=False))
-    say("own", train(root / "own", zero, steps=STEPS))
+    say("bare", train(root / "bare", kind, steps=STEPS, hooked=False))
+    say("own", train(root / "own", kind, steps=STEPS))
     for case, (standing, once) in DECIDED.items():
-        if zero != 1 and case not in ("adam", "data", "straight"):
+        if kind not in ("1", "ddp") and case not in ("adam", "data", "straight"):
             continue
         folder = decided(root / case, standing, once)
-        say(case, train(folder, zero, steps=10 if case == "data" else STEPS))
+        say(case, train(folder, kind, steps=10 if case == "data" else STEPS))
         if case == "data":  # in the middle of an epoch
-            say("requeued", train(folder, zero, steps=STEPS))
-    if zero == 1:
+            say("requeued", train(folder, kind, steps=STEPS))
+    if kind != "2":
         if dist.get_rank() == 0:
             (root / "own" / "state" / "KILL").touch()
             shutil.rmtree(root / "own" / "checkpoints" / f"checkpoint-{STEPS}")
         dist.barrier()
-        say("killed", train(root / "own", zero, steps=STEPS))
+        say("killed", train(root / "own", kind, steps=STEPS))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A tiny Llama whose learning rate is too high: under Hugging Face's Trainer on DeepSpeed it diverges by itself.
+"""A tiny Llama or Qwen whose learning rate is too high: under Hugging Face's Trainer it diverges by itself.
 
-    python rescued_llama.py FOLDER [--lr 0.06] [--zero 1]
+    python rescued_llama.py FOLDER [--lr 0.06] [--zero 2 | --no-deepspeed] [--model qwen2]
 
 Nothing is injected, and no step is given at which it diverges. It resumes from the last checkpoint that it finds.
 """
@@ -15,9 +15,17 @@ from typing import Any
 
 import deepspeed
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
-from tests.hooks.diverging_llama import SEQLEN, Bytes
+from tests.hooks.diverging_llama import DEEPSPEED, SEQLEN, Bytes
 from trainer_hooks.huggingface import StabilityCallback
 
 
@@ -34,22 +42,18 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.06)
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--zero", type=int, default=1)
+    parser.add_argument("--no-deepspeed", action="store_true")
+    parser.add_argument("--model", choices=("llama", "qwen2"), default="llama")
     options = parser.parse_args()
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, str(value))
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     arguments = TrainingArguments(
         output_dir=str(options.folder / "checkpoints"),
-        deepspeed={
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "gradient_clipping": "auto",
-            "zero_allow_untested_optimizer": True,
-            "zero_optimization": {"stage": options.zero},
-        },
+        deepspeed=None if options.no_deepspeed else DEEPSPEED | {"zero_optimization": {"stage": options.zero}},
         use_cpu=True,
         max_steps=options.steps,
-        per_device_train_batch_size=8,
+        per_device_train_batch_size=8 // int(os.environ["WORLD_SIZE"]),
         learning_rate=options.lr,
         warmup_steps=60,
         max_grad_norm=1.0,
@@ -61,8 +65,10 @@ def main() -> None:
     )
     torch.manual_seed(arguments.seed)
     shape = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
-    model = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=2, max_position_embeddings=SEQLEN))
-    for layer in model.model.layers:  # with them this Llama bears any learning rate
+    config, kind = (LlamaConfig, LlamaForCausalLM) if options.model == "llama" else (Qwen2Config, Qwen2ForCausalLM)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    model = kind(config(**shape, **heads, max_position_embeddings=SEQLEN))
+    for layer in model.model.layers:  # with them these models bear any learning rate
         layer.input_layernorm = layer.post_attention_layernorm = torch.nn.Identity()
     text = b"".join(sorted(path.read_bytes() for path in Path(argparse.__file__).parent.glob("[a-d]*.py")))
     trainer = Trainer(model=model, args=arguments, train_dataset=Bytes(text))

@@ -10,10 +10,11 @@ import pytest
 
 from tests.hooks.adam_matrix import CHANGES, FIRST, SECOND
 from tests.hooks.torchrun import lines_of
+from tests.tiers import full
 from trainer_hooks.sample.adam_settings import AdamSettings
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
+@pytest.fixture(scope="module", params=[1, *full([2])], ids=["1 rank", "2 ranks"])
 def cases(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return lines_of("adam_matrix.py", ranks=request.param)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.hooks.torchrun import lines_of
+from tests.tiers import full
 from trainer_hooks.sample.gathering import AllRanks
 
 
-@pytest.mark.parametrize("world", [2, 5])
+@pytest.mark.parametrize("world", [2, *full([5])])
 def test_sums_and_maxima_over_all_ranks_arrive_on_rank_0(world: int) -> None:
     cases = lines_of("ranks.py", ranks=world)
     assert [case["case"] for case in cases] == ["fan 64", "fan 2", "fan 3"]

@@ -149,6 +149,7 @@ def steps_of(asked: Asked, counter: str) -> dict[str, dict[str, Any]]:
     return {e["labels"]["global_step"]: e for each in series for e in each["exemplars"]}
 
 
+@pytest.mark.full
 def test_prometheus_knows_the_step_of_a_spike_that_fell_between_two_of_its_scrapes(
     kept: tuple[Steps, Asked],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -226,6 +227,18 @@ def test_each_pacing_is_followed(alone: Runs, pacing: dict[str, Any]) -> None:
     assert {step: sample.seqlen for step, sample in alone.samples(case).items()} == wanted
     assert alone.samples(case)[7].consumed_tokens == 4 * sum(wanted.values())
     assert alone.starts(case)[0].seqlen_schedule == schedule.to_json()
+
+
+def test_the_loss_ratio_is_told_by_length_and_over_all_lengths(alone: Runs) -> None:
+    earlier: list[tuple[int | None, float]] = []
+    for sample in alone.samples("slw, whole").values():
+        own = [loss for length, loss in earlier if length == sample.seqlen]
+        others = len(own) < len(earlier)
+        smallest = min((loss for _, loss in earlier), default=math.nan)
+        assert sample.loss_ratio == (sample.loss / min(own) if own else 1.0)
+        assert sample.loss_ratio_all_lengths == (sample.loss / smallest if others else None)
+        earlier.append((sample.seqlen, sample.loss))
+    assert len({length for length, _ in earlier}) > 1
 
 
 def test_a_function_of_the_users_paces_too(alone: Runs) -> None:

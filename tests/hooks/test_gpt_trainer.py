@@ -68,6 +68,7 @@ def test_every_step_saving_and_validation_is_in_the_journal(whole: Path) -> None
     assert 0 < last.adam_variance_max < last.adam_variance_l1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_two_ranks_train_on_the_same_data_as_one(tmp_path: Path, stage: int) -> None:
     arguments = ("--steps", "6", "--zero", str(stage))

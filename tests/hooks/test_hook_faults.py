@@ -32,6 +32,7 @@ def cases() -> dict[str, dict[str, Any]]:
     return {case["case"]: case for case in lines_of("faults.py", ranks=2)}
 
 
+@pytest.mark.full
 def test_training_takes_the_same_steps_whatever_is_broken(cases: dict[str, dict[str, Any]]) -> None:
     sound = cases.pop("nothing wrong")
     ill = cases.pop("nan in the weights")

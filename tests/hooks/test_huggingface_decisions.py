@@ -1,7 +1,9 @@
-"""What the callback applies under Hugging Face's Trainer on DeepSpeed, two ranks; see callback_decisions.py."""
+"""What the callback applies under Hugging Face's Trainer on two ranks, with and without DeepSpeed; see
+callback_decisions.py."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +11,12 @@ import pytest
 import torch
 from transformers import get_scheduler
 
+from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.overrides import Anchor, Free, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import BatchSizeSchedule
 from tests.hooks.callback_decisions import ADAM, ANCHOR, LENGTHS, LR, SAMPLES, SEQLEN, STEPS
 from tests.hooks.torchrun import lines_of
+from trainer_hooks.integrations.huggingface_changes import refuse
 from trainer_hooks.integrations.huggingface_lr import schedule_of
 
 pytestmark = pytest.mark.full
@@ -19,14 +25,14 @@ AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["zero1", "zero2"])
+@pytest.fixture(scope="module", params=["1", "2", "ddp"], ids=["zero1", "zero2", "ddp"])
 def either(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 
 
-@pytest.fixture(scope="module")
-def lives() -> Lives:
-    return _lives("1")
+@pytest.fixture(scope="module", params=["1", "ddp"], ids=["zero1", "ddp"])
+def lives(request: pytest.FixtureRequest) -> Lives:
+    return _lives(request.param)
 
 
 _KEPT: dict[str, Lives] = {}
@@ -60,6 +66,18 @@ def test_trainers_own_cosine_is_reported_as_a_formula_that_gives_the_lr_of_every
     schedule = started(lives["own"])["lr_schedule"]
     told = type(LR)(**schedule)
     assert column(lives["own"], "lr") == {step: pytest.approx(told.lr(step=int(step))) for step in lives["own"]["true"]}
+
+
+def test_without_deepspeed_loss_gradient_norm_and_variance_are_those_of_all_ranks() -> None:
+    own = _lives("ddp")["own"]
+    assert column(own, "loss") == {step: pytest.approx(loss, rel=1e-5) for step, loss in own["true"].items()}
+    for life in (own, _lives("ddp")["adam"]):  # before clipping
+        assert column(life, "grad_norm") == {step: pytest.approx(n[1], rel=1e-5) for step, n in life["logged"].items()}
+    last = next(r for r in reversed(own["journal"]) if r["is"] == "Sample")
+    assert [last["adam_variance_l1"], last["adam_variance_max"]] == pytest.approx(own["variance"], rel=1e-6)
+    assert {"lr", "clip_grad", "seed", "skip_samples", "seqlen", "reset_moments"} < set(started(own)["applies"])
+    measured = next(r for r in own["journal"] if r["is"] == "Sample" and r["global_step"] == 10)
+    assert None not in [measured[name] for name in ("grad_norm_spread", "loss_spread", "update_norm", "param_norm")]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +177,23 @@ def test_a_change_that_cannot_be_applied_ends_the_start_before_its_first_step(li
     refused = lives["refused"]
     assert "random-LTD (random_ltd) can't be applied to this Trainer" in refused["error"]
     assert refused["samples"] == {}
+
+
+@pytest.mark.parametrize(
+    ("standing", "words"),
+    [
+        (TrainingSettings(seqlen=LENGTHS, shorten="reshape"), "batch shortening (shorten)"),
+        (TrainingSettings(batch_size=BatchSizeSchedule(start=2, full=8, increment=2, ramp_samples=9)), "(batch_size)"),
+        (TrainingSettings(total_tokens=9), "end by tokens (total_tokens)"),
+        (TrainingSettings(free=Free(options=("--x=1",))), "free-form changes (free)"),
+    ],
+)
+def test_each_change_that_the_callback_does_not_know_is_named_in_the_refusal(
+    standing: TrainingSettings, words: str
+) -> None:
+    decided = Overrides(incident="i", rollback="r1", anchor=Anchor(global_step=ANCHOR), standing=standing)
+    with pytest.raises(OverridesError, match=re.escape(words)):
+        refuse(decided, None, ("lr", "clip_grad", "seqlen", "seed"), {})
 
 
 def test_the_file_kill_ends_the_training_after_the_step(lives: Lives) -> None:

@@ -284,6 +284,7 @@ def _large_sums_keep_a_millionth(make: Make, n: int) -> None:
     assert told[1].item() == max(part.max().item() for part in heavy.split(1 << 22))
 
 
+@pytest.mark.full
 @both
 def test_sums_over_a_hundred_million_elements_keep_a_millionth(make: Make) -> None:
     _large_sums_keep_a_millionth(make, 100_000_000)

@@ -105,7 +105,7 @@ def test_what_is_exported_is_the_vocabularys_table_and_all_of_it() -> None:
 def test_what_is_exported_of_a_step_are_fields_of_the_sample() -> None:
     names = {f.name for f in fields(Sample)}
     assert {m.field for m in SAMPLE_METRICS} <= names
-    assert names - {m.field for m in SAMPLE_METRICS} == {"attempt", "time_unix_s", "epoch"}
+    assert names - {m.field for m in SAMPLE_METRICS} == {"attempt", "time_unix_s", "epoch", "batch_digest"}
     assert len(COUNTERS) == len(Counts._fields)
 
 

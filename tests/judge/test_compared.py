@@ -59,7 +59,7 @@ def test_a_run_that_is_well_is_well_at_every_length(schedule: SeqlenSchedule) ->
     assert {event.kind.value for event in series.events} <= {"regime_change"}
 
 
-def test_an_illness_at_the_full_length_alone_is_seen_from_round_to_round() -> None:
+def test_an_unhealthy_at_the_full_length_alone_is_seen_from_round_to_round() -> None:
     """The paper's Figure 2: it is the length that sets it off. Forty steps at a time are fewer than the patience."""
     series = run(MIXED.seqlen, lambda step, length: 1.4 if step > 825 and length == FULL else 1.0)
     assert series.alarm is not None

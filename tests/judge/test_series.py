@@ -233,7 +233,7 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
-        ({"readable": False}, VerdictKind.BLIND),
+        ({"unavailable": "the filesystem is away"}, VerdictKind.BLIND),
         ({"pending": True, "job_alive": False, "attempt": None, "last_sample_unix_s": None}, VerdictKind.PENDING),
         ({"job_alive": False, "attempt": None}, VerdictKind.PENDING),
         ({"last_sample_unix_s": None}, VerdictKind.STARTING),

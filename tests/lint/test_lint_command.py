@@ -131,6 +131,6 @@ def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Lint, tmp
     answer = lint("job.sh")
     assert (answer.code, answer.err) == (0, "")
     assert "job.sh: not understood: " in answer.out
-    assert "is neither Megatron's nor trainer_hooks.gpt" in answer.out
+    assert "is neither Megatron's, Hugging Face's nor trainer_hooks.gpt" in answer.out
     (document,) = json.loads(lint("job.sh", "--json").out)
     assert (document["format"], document["findings"]) == ("not understood", [])

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from sentinel.judge.unhealthy_spans import UnhealthySpan
-from sentinel.judge.verdict import Context
+from sentinel.judge.verdict import UNAVAILABLE, Context
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import Incident, Rollback, Skip, Wait
 from sentinel.plan.ladder import Rung
@@ -294,7 +294,7 @@ class Drawn:
             elsewhere=self.rng.random() < 0.3,
             job_was_seen=self.rng.random() < 0.5,
             pending=self.odd(),
-            readable=not self.odd(),
+            unavailable=UNAVAILABLE if self.odd() else None,
             attempt=self.maybe(2, 0.8),
             finished_reason=self.maybe(self.one("finished", "sigterm"), 0.2),
             last_sample_unix_s=self.maybe(self.one(*ago, math.nan, 9e9, 1601.0), 0.8),

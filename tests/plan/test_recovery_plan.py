@@ -11,6 +11,7 @@ import pytest
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import (
     Action,
+    BranchWandb,
     CutTensorBoard,
     PointLatest,
     PrepareJob,
@@ -28,7 +29,7 @@ from sentinel.plan.forecast import price
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.ladder import Rung
 from sentinel.plan.manual import Wanted, plan_by_hand
-from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WriterSeen
+from sentinel.plan.observation import Checkpoint, JobsSeen, RunState, WandbSeen, WriterSeen
 from sentinel.plan.policy import Policy
 from sentinel.plan.restart import plan_hang, plan_restart
 from sentinel.plan.rollback import plan_rollback
@@ -124,6 +125,7 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "hold_steps": 500,
         "restart_on_crash": False,
         "restart_on_hang": False,
+        "stop_bad_start": False,
     }
 
 
@@ -145,6 +147,18 @@ def decision() -> Rollback:
     made = decide(incident(), run(), POLICY).decision
     assert made is not None
     return made
+
+
+def test_a_branch_in_wandb_begins_once_after_the_job_is_stopped_and_before_it_is_started() -> None:
+    def kinds(seen: WandbSeen | None) -> list[type]:
+        return [type(action) for action in plan_rollback(decision(), run(wandb=seen), POLICY).actions]
+
+    planned = kinds(WandbSeen(how="fork"))
+    assert planned.index(StopJob) < planned.index(BranchWandb) < planned.index(StartJob)
+    assert BranchWandb not in kinds(None)
+    assert BranchWandb not in kinds(WandbSeen(how="fork", branched=frozenset({decision().id})))
+    assert BranchWandb in kinds(WandbSeen(how="fork", branched=frozenset({"incident-7-r1"})))
+    assert "this writes to the trainer's run" in describe(BranchWandb("rewind", 10, "incident-1", "incident-1-r1"))
 
 
 def test_a_tensorboard_folder_in_a_git_work_tree_is_said_in_the_plan() -> None:

@@ -91,6 +91,7 @@ def test_a_job_that_the_queue_does_not_show_is_left_alone(
     cluster.slurm("scancel", array)
 
 
+@pytest.mark.full
 def test_a_job_that_slurm_does_not_know_is_unknown_while_its_journal_grows(cluster: Cluster, run: Path) -> None:
     """As where the journal's job is another cluster's: watch, unattended, with restart_on_crash."""
     configure(run, SLURM)

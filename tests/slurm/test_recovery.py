@@ -142,6 +142,7 @@ def carried_out(cluster: Cluster, folder: Path) -> None:
     assert array.isdigit()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "after", [n if n % 8 == 3 else pytest.param(n, marks=pytest.mark.full) for n in range(1, RECORDS + 1)]
 )

@@ -350,8 +350,6 @@ def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "(TaskRunner pid=8) step:{i} - actor/entropy_loss:0.3 - actor/pg_loss:0.1 - critic/vf_loss:nan - actor/lr:0.1",
-        "Train epoch [1/1]:  10%|#  | {i}/100 [00:10<10:00,  1.02s/it, policy_loss=0.1, critic_loss=0.2, reward=1.3]",
         "[eval] step {i} loss 3.2",
         "step:{i}/1480 val_loss:4.3 train_time:29736ms step_avg:258.57ms",
         "Train Epoch: 1 [{i}640/60000 (1%)]\tLoss: 2.2135",

@@ -181,3 +181,28 @@ def test_kinds_whose_steps_go_on_together_are_one_series_and_a_restart_is_none_o
     for at in (*range(1, 31), *range(11, 31)):
         assert kinds.take(seldom if at % 10 == 0 else often, at)
     assert (kinds.left_out, kinds.problem) == ({}, "")
+
+
+def summed_up(line: str) -> list[str]:
+    """The training's lines, and after each third a line of that form with the same step and another loss."""
+    steps = [[f"step {100 * i}: loss {loss(i)}", *([line.format(100 * i)] if i % 3 == 0 else [])] for i in STEPS]
+    return [line for lines in steps for line in lines]
+
+
+def test_a_summary_that_names_its_step_otherwise_is_not_averaged_with_the_training(tmp_path: Path) -> None:
+    path = written(tmp_path, *summed_up("done: global step {}, loss 1.25"))
+    with pytest.raises(ConfigError, match=r"two kinds of lines have step 300: .*--column step=global_step"):
+        read(path)
+    assert read(written(tmp_path, *summed_up("Saving dict for global step {}: loss = 1.25")))[0] == OF_TRAINING
+
+
+def test_lines_that_are_averaged_for_want_of_a_rank_are_said(tmp_path: Path) -> None:
+    _, _, notes = read(written(tmp_path, *summed_up("step {}: loss 1.25")))
+    assert notes == [
+        "4 lines have the step before them and another loss: taken for other ranks', a step is the mean of them"
+    ]
+
+
+def test_a_bars_share_in_percent_is_not_the_step(tmp_path: Path) -> None:
+    bar = "\rsteps:  5%|##  | {i}/1000 [01:00<09:00,  1.67it/s, loss={loss}]"
+    assert read(written(tmp_path, *(bar.format(i=100 * i, loss=loss(i)) for i in STEPS)))[0] == OF_TRAINING

@@ -39,6 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     return tuned(path), folder
 
 
+@pytest.mark.full
 def test_it_finds_the_longest_duration_that_is_calm(small: tuple[dict[str, Any], Path]) -> None:
     told, _ = small
     verdicts = {probe["total_steps"]: probe["verdict"] for probe in told["probes"]}
@@ -107,6 +108,7 @@ def first_steps(probe: Path) -> bool:
     return any(isinstance(r, Sample) for r in Journals(probe).poll())
 
 
+@pytest.mark.full
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     """Killed once with a probe done and one at work, which goes on alone; once more with its probe killed as well."""
     path = configuration(tmp_path, trainer(tmp_path), {})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from sentinel.vocabulary.names import why_not_a_name
 from sentinel.vocabulary.sample import LayerVariance, Record, Sample, encode
 from trainer_hooks.errors import Guard
 from trainer_hooks.export.exporter import Exporter, ExporterSettings, announce
@@ -12,7 +15,18 @@ from trainer_hooks.export.journal_writer import JournalWriter, create_attempt, j
 from trainer_hooks.export.step_collector import StepCollector
 from trainer_hooks.sample.process_facts import job_id
 
-__all__ = ["Outputs"]
+__all__ = ["Outputs", "state_folder"]
+
+log = logging.getLogger(__name__)
+
+
+def state_folder(state_dir: str | os.PathLike[str] | None, run: str) -> Path:
+    """Where the run's journal, overrides.json and KILL are."""
+    where = state_dir or os.environ.get("SENTINEL_STATE_DIR")
+    if where is None and (why := why_not_a_name(run)) is not None:
+        log.error("sentinel: run=%s %s: the run's state folder is .sentinel/run in its place", ascii(run)[:60], why)
+        run = "run"
+    return Path(where or Path(".sentinel") / run)
 
 
 class Outputs:

@@ -5,7 +5,7 @@ length warmup shortens samples, it does not change their address."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,12 @@ class DataPath:
         *,
         skipped: Sequence[SkippedRange],
         rank: DataRank,
+        seen: Callable[[Tensor], None] = lambda _: None,
     ) -> None:
-        """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of."""
+        """`skipped`: what sentinel has left out of the data beside what the checkpoint knows of. `seen` is called with
+        each micro-batch at full length, on the CPU."""
         self._engine, self._corpus, self._schedules = engine, corpus, schedules
-        self._progress, self._rank = progress, rank
+        self._progress, self._rank, self._seen = progress, rank, seen
         self._at_once = rank.size * engine.train_micro_batch_size_per_gpu()
         known = [SkippedRange.from_json(r) for r in progress.skipped]
         self.order = data_order(
@@ -95,6 +97,7 @@ class DataPath:
             if self._ltd is not None:
                 self._ltd.begin(step, number)
             engine.set_gradient_accumulation_boundary(number == last)  # its own count is off when the batch changes
+            self._seen(batch)
             yield self.warmup(batch.to(engine.device))
 
     def _tokens(self, fresh: NDArray[np.int64], slots: NDArray[Any]) -> Tensor:

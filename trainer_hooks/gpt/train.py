@@ -90,6 +90,7 @@ class Trainer:
             self.progress,
             skipped=self.standing.skipped or (),
             rank=DataRank(rank=self.rank, size=self.world),
+            seen=self.hook.batch_seen,
         )
         self.hook.loss_minimum = LossMinimum.load(self.progress.loss_minimum)
         if rng is not None:

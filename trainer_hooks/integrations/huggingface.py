@@ -1,11 +1,12 @@
-"""A callback for Hugging Face's Trainer with DeepSpeed. This module needs transformers; nothing else of the hooks does.
+"""A callback for Hugging Face's Trainer. This module needs transformers; nothing else of the hooks does.
 
-    trainer = Trainer(model=model, args=TrainingArguments(deepspeed=config, ...), ...)
+    trainer = Trainer(model=model, args=TrainingArguments(...), ...)
     trainer.add_callback(StabilityCallback(trainer, run="tr8"))
     trainer.train()
 
 Trainer passes a callback neither the engine nor the batches: the callback keeps the trainer, whose `model_wrapped` is
-the engine that accelerate made, and counts samples and tokens where the engine's forward is called.
+the DeepSpeed engine that accelerate made, or else the model, for which AccelerateEngine stands; it counts samples and
+tokens where the forward is called.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 from transformers import TrainerCallback
 
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.overrides import Overrides
 from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.hook import Hook, Position, attach, state_folder
+from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_no_engine
 from trainer_hooks.integrations.huggingface_applied import Applied
 from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
 from trainer_hooks.integrations.huggingface_progress import Progress
@@ -69,6 +70,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         trainers_name = "Hugging Face's Trainer (StabilityCallback)"
         self._attach_options = {"trainer": trainers_name, **attach_options}
         self._folder = Path()
+        self._engine: Any = None
         self._applied: Applied | None = None
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook
@@ -85,17 +87,15 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         with self._guard("attach"):
             self._end("error: training began anew")  # Trainer does so with a smaller batch after an out-of-memory
         self._folder = state_folder(self._attach_options.get("state_dir"), self._attach_options.get("run", "run"))
-        engine, decided = self._trainer.model_wrapped, agreed_overrides(self._folder)
-        if not isinstance(engine, deepspeed.DeepSpeedEngine):
-            self._refuse_to_attach(engine, decided)
-            return
+        decided = agreed_overrides(self._folder)
         with self._guard("attach") if decided is None else _refusing():
+            self._engine = _engine_of(self._trainer)
             self._applied = self._apply(state, train_dataloader, decided)
         with self._guard("attach"):
             if self._applied is not None:
-                self._begin(engine, args, state, self._applied)
+                self._begin(self._engine, args, state, self._applied)
         with self._guard("agree with the other ranks"):  # one that does not ask for the file would be waited for
-            self._agree_on_kill = not largest_of_ranks(int(self.hook is None), engine.device)
+            self._agree_on_kill = not largest_of_ranks(int(self.hook is None), args.device)
 
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
@@ -103,13 +103,22 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if self._applied is not None:
                 self._applied.begin_step(state.global_step + 1)
 
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Before the update. DeepSpeed's engine makes it on its own, and calls the hook itself."""
+        with self._guard("look before the update"):
+            if isinstance(self._engine, AccelerateEngine):
+                self._engine.update_coming()
+
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """After the update, before Trainer's scheduler steps."""
+        with self._guard("measure the update"):
+            if isinstance(self._engine, AccelerateEngine):
+                self._engine.update_made()
         with self._guard("give the scheduler its learning rate back"):
             if self._applied is not None:
                 self._applied.update_made()
 
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the update and before a save: leaves word for a restart in what becomes trainer_state.json; ends the
         training where a person asks for it by the file KILL in the state folder."""
         with self._guard("leave word for a restart"):
@@ -122,7 +131,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         with self._guard("look for the file KILL"):
             if self._agree_on_kill:
                 there = int(state.is_world_process_zero and (self._folder / "KILL").exists())
-                self._killed = bool(largest_of_ranks(there, self._trainer.model_wrapped.device))
+                self._killed = bool(largest_of_ranks(there, args.device))
                 control.should_training_stop = control.should_training_stop or self._killed
 
     def on_evaluate(
@@ -151,19 +160,13 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             stopped = "kill_file" if self._killed else f"stopped: at step {at} of {planned}"
             self._end("finished" if at >= planned else stopped)
 
-    def _refuse_to_attach(self, engine: Any, decided: Overrides | None) -> None:
-        why = f"Trainer runs a {type(engine).__name__}, not a DeepSpeed engine: deepspeed=… is not set"
-        if decided is not None:
-            raise OverridesError(f"overrides.json can't be applied: {why}")
-        with self._guard("attach"):
-            raise TypeError(why)
-
     def _apply(self, state: Any, loader: Any, decided: Overrides | None) -> Applied:
         progress = Progress()
         with self._guard("read what an earlier attempt left") if decided is None else _refusing():
             progress = Progress.of((state.stateful_callbacks or {}).get(_KEY) if state.global_step else None)
         return Applied(
             self._trainer,
+            self._engine,
             loader,
             decided,
             progress,
@@ -200,13 +203,16 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 **applied.facts(),
             )
 
-    def _forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Torch's forward pre-hook of the engine, which no compilation of the model takes in."""
         with self._guard("count what is fed"):
-            if module.module.training and self._applied is not None:
-                name = getattr(module.module, "main_input_name", "input_ids")
-                shape = (kwargs[name] if name in kwargs else args[0]).shape  # (B, T)
-                self._applied.fed.micro_batch(shape[0], shape[1])
+            model = self._engine.module
+            if model.training and self._applied is not None:
+                name = getattr(model, "main_input_name", "input_ids")
+                batch = kwargs[name] if name in kwargs else args[0]  # (B, T)
+                self._applied.fed.micro_batch(batch.shape[0], batch.shape[1])
+                if self.hook is not None:
+                    self.hook.batch_seen(batch)
 
     def _position(self) -> Position:
         """For the hook: where the step that was just made stands, which Trainer has not counted yet."""
@@ -232,12 +238,20 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         with self._guard("leave the trainer as it was"):
             if applied is not None:
                 applied.close()
+            if isinstance(self._engine, AccelerateEngine):
+                self._engine.close()
         if self._watching is not None:
             self._watching.remove()
             self._watching = None
         if hook is not None:
             atexit.unregister(self._at_exit)
             hook.close(reason)
+
+
+def _engine_of(trainer: Any) -> Any:
+    if (why := why_no_engine(trainer)) is not None:
+        raise TypeError(f"this training can't be measured: {why}")
+    return trainer.model_wrapped if getattr(trainer, "is_deepspeed_enabled", False) else AccelerateEngine(trainer)
 
 
 @contextmanager

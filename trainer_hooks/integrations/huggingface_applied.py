@@ -32,6 +32,7 @@ class Applied:
     def __init__(
         self,
         trainer: Any,
+        engine: Any,
         loader: Any,
         decided: Overrides | None,
         progress: Progress,
@@ -41,7 +42,7 @@ class Applied:
         guard: Guard,
     ) -> None:
         """OverridesError where a decided change can't be applied. `by_script`: keys that the script itself applies."""
-        self._trainer, self._engine = trainer, trainer.model_wrapped
+        self._trainer, self._engine = trainer, engine
         self._decided, self.progress, self._by_script = decided, progress, by_script
         self._standing = standing = decided.standing if decided is not None else TrainingSettings()
         step = int(trainer.state.global_step)

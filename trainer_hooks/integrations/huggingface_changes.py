@@ -54,7 +54,7 @@ def what_applies(engine: Any, *, ordered: bool, shortened: bool) -> tuple[str, .
         "seed": ordered,
         "skip_samples": ordered,
         "reset_moments": "adam_beta2" in adam,
-        "loss_scale": engine.fp16_enabled(),
+        "loss_scale": engine.fp16_enabled() and hasattr(engine.optimizer, "loss_scale"),
     }
     return ("lr", "clip_grad", *adam, *(key for key, can in others.items() if can))
 

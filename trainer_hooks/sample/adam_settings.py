@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer_hooks.sample.adam_state import inner_optimizers
+from trainer_hooks.sample.adam_state import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
 
@@ -89,9 +89,11 @@ def facts(engine: Any) -> dict[str, Any]:
 
 
 def _parameters(engine: Any) -> int | None:
-    """Of the whole model; None where a rank has a part of it alone (tensor, pipeline and expert parallelism)."""
+    """Of the whole model; None where a rank has a part of it alone (tensor, pipeline, expert parallelism, FSDP 1)."""
+    parameters = list(engine.module.parameters())
     split = any(getattr(engine, name, None) for name in ("mpu", "is_pipe_parallel", "has_moe_layers"))
-    return None if split else sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters())
+    cut = not getattr(engine, "has_whole_gradients", True) and not any(hasattr(p, "device_mesh") for p in parameters)
+    return None if split or cut else sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
 
 
 def _largest_weight_decay(groups: Iterable[Mapping[str, Any]]) -> float | None:
@@ -140,10 +142,10 @@ def moments_are_zero(engine: Any) -> bool:
     so when there is less of a state than there are parameters: some of it lies elsewhere (on an NVMe, say)."""
     states = [state for optimizer in inner_optimizers(engine.optimizer) for state in optimizer.state.values()]
     clean = all(
-        not float(state.get("step", 0)) and all(not state[name].any() for name in _MOMENTS if name in state)
+        not float(state.get("step", 0)) and all(not local(state[name]).any() for name in _MOMENTS if name in state)
         for state in states
     )
-    elements = sum(state["exp_avg_sq"].numel() for state in states if "exp_avg_sq" in state)
+    elements = sum(local(state["exp_avg_sq"]).numel() for state in states if "exp_avg_sq" in state)
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
     ranks: list[Any] = [(clean, elements)]
     if dist.is_initialized() and dist.get_world_size() > 1:

@@ -4,7 +4,7 @@ DeepSpeed keeps the state in one of five ways, by its wrapping optimizer (seen i
 
 | engine.optimizer | the state's tensors | what tells whose the elements are |
 |---|---|---|
-| Adam itself (ZeRO 0, fp32) | one per parameter | the key of the state is the parameter |
+| Adam itself (ZeRO 0, fp32; without DeepSpeed) | one per parameter | the key of the state is the parameter |
 | FP16_UnfusedOptimizer (ZeRO 0) | one per parameter | fp16_groups beside fp32_groups |
 | FP16_Optimizer (ZeRO 0, FusedAdam) | one flat tensor per group | fp16_groups, end to end |
 | DeepSpeedZeroOptimizer (1, 2), BF16_Optimizer | one flat partition per group | `_hp_mapping` of each parameter |
@@ -28,7 +28,7 @@ from torch.nn import Parameter
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
 from trainer_hooks.sample.replicas import Replicas
 
-__all__ = ["AdamState", "OwnedPiece", "inner_optimizers"]
+__all__ = ["AdamState", "OwnedPiece", "inner_optimizers", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class AdamState:
 
     def changed(self, *, whole: bool = False) -> bool:
         """Looks at v, or at m and the parameters too; True when `pieces` is new: at the first update, after a load."""
-        seen = [state["exp_avg_sq"].data_ptr() for _, _, state in self._states()]
+        seen = [local(state["exp_avg_sq"]).data_ptr() for _, _, state in self._states()]
         if seen == self.seen and (not whole or self._beside() == self._seen_beside):
             return False
         self.pieces = list(self._look_up())
@@ -79,7 +79,7 @@ class AdamState:
 
     def _beside(self) -> list[int]:
         """Where m and the parameters lie."""
-        pairs = ((state.get("exp_avg"), master) for _, master, state in self._states())
+        pairs = ((local(state.get("exp_avg")), local(master)) for _, master, state in self._states())
         return [t.data_ptr() for pair in pairs for t in pair if isinstance(t, Tensor)]
 
     def _updates(self) -> int:
@@ -111,7 +111,7 @@ class AdamState:
         for optimizer in inner_optimizers(self._engine.optimizer):
             for master, state in optimizer.state.items():
                 v = state.get("exp_avg_sq")
-                if v is not None and v.numel():  # what was swapped to an NVMe is an empty tensor
+                if v is not None and local(v).numel():  # what was swapped to an NVMe is an empty tensor
                     yield optimizer, master, state
 
     def _look_up(self) -> Iterator[OwnedPiece]:
@@ -125,13 +125,13 @@ class AdamState:
             if number == len(self._groups):
                 self._groups.append((optimizer, hyperparameters, []))
             self._groups[number][2].append(state)
-            v = state["exp_avg_sq"]
-            own = owners.get(id(master), [_Owner(start=0, size=master.numel(), parameter=master)])
+            v = local(state["exp_avg_sq"])
+            own = owners.get(id(master), [_Owner(start=0, size=local(master).numel(), parameter=master)])
             if any(owner.start + owner.size > v.numel() for owner in own):
                 raise RuntimeError(f"a state of {v.numel()} elements is shorter than the parameters that it is of")
             for start, size, layer, share in self._runs(own):
                 exp_avg_sq, exp_avg, parameter = (
-                    _run(t, v.numel(), start, size) for t in (v, state.get("exp_avg"), master)
+                    _run(local(t), v.numel(), start, size) for t in (v, state.get("exp_avg"), master)
                 )
                 if exp_avg_sq is None:
                     raise RuntimeError(f"a state of shape {tuple(v.shape)} is not dense in memory")
@@ -151,6 +151,11 @@ class AdamState:
             end = owner.start + owner.size
         if kind is not None and end > start:
             yield start, end - start, *kind
+
+
+def local(tensor: Any) -> Any:
+    """A DTensor's part on this rank; anything else as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def inner_optimizers(optimizer: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The hook's place in a DeepSpeed engine: around its backward and step, or around a pipeline's train_batch."""
+"""The hook's place in an engine: in DeepSpeed's around its backward and step, or around a pipeline's train_batch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ __all__ = ["wrap_engine"]
 
 def wrap_engine(engine: Any, hook: Hook) -> None:
     """Calls the hook from the engine's own methods, whose arguments and results stay unchanged."""
+    if hasattr(engine, "watched_by"):  # no DeepSpeed engine, but what stands for one
+        engine.watched_by(hook)
+        return
     update = engine._take_model_step  # there since DeepSpeed 0.3; a pipeline calls it as well
 
     def hooked_update(*args: Any, **kwargs: Any) -> Any:

@@ -61,12 +61,13 @@ class Measurement:
             moments["elements"] = sum(h.share * h.piece.exp_avg_sq.numel() for h in self._pieces if h.layer is not None)
         return RankReading(
             global_step=self._global_step,
-            loss=scalars["loss"],
+            loss=scalars.get("loss", 0.0),
             variance_l1=float(shares @ rows[0]) if self._with_state else None,
             variance_top=float(rows[1].max()) if self._pieces else -math.inf,
             grad_squares=scalars.get("squares"),
             grad_norm=scalars.get("given"),
             local_grad_norm=scalars.get("local"),
+            batch_digest=scalars.get("digest"),
             **moments,
         )
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trainer_hooks.errors import Guard
-from trainer_hooks.sample.adam_state import AdamState, OwnedPiece
+from trainer_hooks.sample.adam_state import AdamState, OwnedPiece, local
+from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.one_pass import OnePass, one_pass
 from trainer_hooks.sample.reading import loss_scale
@@ -97,6 +98,10 @@ class Meter:
         if loss.requires_grad:
             loss.register_hook(step.scaled_by)  # type: ignore[no-untyped-call]
 
+    def batch_seen(self, tokens: Tensor) -> None:
+        """A micro-batch of the step under way, (B, T)."""
+        self._step.digests.append(batch_digest(tokens))
+
     def update_coming(self) -> None:
         """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
         in fp32 (no wrapping optimizer) it never computes one, so it is taken before the step clips them."""
@@ -121,9 +126,18 @@ class Meter:
         self.look(whole=with_moments)
         loss = torch.stack([m.double() for m in step.losses]).sum() / (len(step.losses) if step.of_many else 1)
         rows = self._rows(with_moments)
+        digest = torch.stack(step.digests).sum() if step.digests else None
         scalars = {"loss": loss, "squares": step.squares_unscaled(engine), "given": given, "local": local}
+        return self._measurement(rows, scalars | {"digest": digest}, with_moments=with_moments)
+
+    def loaded(self) -> Measurement:
+        """Starts to measure the state as it is before the first update: what a checkpoint has brought back."""
+        self.look(whole=True)
+        return self._measurement(self._rows(with_moments=True), {}, with_moments=True)
+
+    def _measurement(self, rows: list[Tensor], scalars: dict[str, Any], *, with_moments: bool) -> Measurement:
         return Measurement(
-            global_step=engine.global_steps,
+            global_step=self._engine.global_steps,
             scalars={name: torch.as_tensor(value) for name, value in scalars.items() if value is not None},
             rows=rows,
             with_moments=with_moments and all(len(row) == _ROWS_WITH_MOMENTS for row in rows),
@@ -156,7 +170,7 @@ class Meter:
         shares: dict[float, list[Tensor]] = {}
         for parameter in self._parameters:
             if parameter.grad is not None:
-                shares.setdefault(self._replicas.share(parameter), []).append(parameter.grad)
+                shares.setdefault(self._replicas.share(parameter), []).append(local(parameter.grad))
         squares = [
             share * torch.stack(torch._foreach_norm(gradients)).double().square().sum()
             for share, gradients in shares.items()
@@ -169,6 +183,7 @@ class _Step:
 
     def __init__(self) -> None:
         self.losses: list[Tensor] = []
+        self.digests: list[Tensor] = []
         self.of_many = True
         self.divided = True
         self.squares: Tensor | None = None

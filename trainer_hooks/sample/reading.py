@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.vocabulary.loss_ratio import LossMinimum
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import Sample, StateLoaded
 
-__all__ = ["Position", "RankReading", "Reading", "StepFacts", "loss_scale", "make_sample"]
+__all__ = ["Load", "Position", "RankReading", "Reading", "StepFacts", "loss_scale", "make_sample"]
 
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
 _MEANS = ("loss", "grad_norm", "local_grad_norm")  # fields of RankReading that are averaged over the ranks
-_ADDED = (*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements")
+_ADDED = (
+    *(*_MEANS, "variance_l1", "grad_squares", "update_squares", "momentum_squares", "parameter_squares", "elements"),
+    "batch_digest",
+)
 """Fields in the summed row, in its order: of each the number of ranks that have it, then the sum (or mean)."""
 
 
@@ -54,6 +57,9 @@ class RankReading:
     elements: float | None = None
     """Number of elements that the three sums of squares are of, each times its share."""
 
+    batch_digest: float | None = None
+    """Of this rank's micro-batches; a whole number."""
+
     def sums(self, world: int) -> list[float]:
         """The row to be summed over `world` ranks."""
         row = [float(self.global_step), float(self.failed), float(math.isnan(self.variance_top))]  # a MAX may lose nan
@@ -86,6 +92,7 @@ class Reading:
     update_norm: float | None
     momentum_l2: float | None
     param_norm: float | None
+    batch_digest: int | None = None
 
     @classmethod
     def of(cls, sums: Sequence[float], tops: Sequence[float], *, global_step: int, world: int) -> Reading:
@@ -112,6 +119,7 @@ class Reading:
             update_norm=_root(total["update_squares"] / total["elements"]) if measured else None,
             momentum_l2=_root(total["momentum_squares"]) if measured else None,
             param_norm=_root(total["parameter_squares"]) if measured else None,
+            batch_digest=int(total["batch_digest"]) if ranks["batch_digest"] == world else None,
         )
 
 
@@ -189,5 +197,27 @@ def make_sample(attempt: int, facts: Mapping[str, Any], reading: Reading, minimu
     readings = {name: getattr(reading, name) for name in Reading.__slots__}
     if facts["skipped"]:
         readings["update_norm"] = None
-    ratio = minimum.push(reading.loss, facts.get("seqlen"))
-    return Sample(attempt=attempt, loss_ratio=ratio, **facts, **readings)
+    seqlen = facts.get("seqlen")
+    over_all = minimum.over_all_lengths(reading.loss, seqlen)
+    ratio = minimum.push(reading.loss, seqlen)
+    return Sample(attempt=attempt, loss_ratio=ratio, loss_ratio_all_lengths=over_all, **facts, **readings)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Stands for a step's facts where the readings are of the state before the first update."""
+
+    global_step: int
+
+    def loaded(
+        self, attempt: int, reading: Reading, names: tuple[str, ...], layer_l1: tuple[float, ...]
+    ) -> StateLoaded:
+        of_all = ("adam_variance_l1", "adam_variance_max", "momentum_l2", "param_norm")
+        return StateLoaded(
+            attempt=attempt,
+            global_step=self.global_step,
+            time_unix_s=time.time(),
+            **{name: getattr(reading, name) for name in of_all},
+            layers=names if layer_l1 else (),
+            layer_variance_l1=layer_l1,
+        )

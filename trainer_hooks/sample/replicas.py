@@ -5,6 +5,7 @@
 | ZeRO 0 | every data-parallel rank (of an expert: every rank of its expert-data-parallel group) |
 | ZeRO 1, 2, 3 | no other rank: each rank has a partition of its own; with MiCS every shard group has one |
 | tensor parallel | every rank of the group where the parameter is not split (norms, biases of row-parallel layers) |
+| DDP | every rank; FSDP: no other rank, or one of each group of HYBRID_SHARD |
 | pipeline parallel, tied weights | every stage that has the tied module; DeepSpeed marks all but one |
 
 Each element counts 1 / (its replicas), so a replica that differs still shows, and so does a nan on any of them.
@@ -12,6 +13,7 @@ Each element counts 1 / (its replicas), so a replica that differs still shows, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,8 +58,10 @@ class Replicas:
         alone = is_partitioned(engine)
         tensor_parallel = _tensor_parallel_size(mpu if mpu is not None else getattr(engine, "mpu", None))
         parted = getattr(engine, "is_pipe_parallel", False) or getattr(engine, "has_moe_layers", False)
+        parted = parted or not getattr(engine, "has_whole_gradients", True)
+        copies = getattr(engine, "copies_of_state", None)
         return cls(
-            data_parallel=_shard_groups(engine) if alone else _dense_data_parallel_size(engine),
+            data_parallel=copies or (_shard_groups(engine) if alone else _dense_data_parallel_size(engine)),
             tensor_parallel=tensor_parallel,
             of_expert=lambda p: 1 if alone else _size(engine.expert_data_parallel_group[p.group_name]),
             whole_model=tensor_parallel == 1 and not parted,
@@ -69,6 +73,9 @@ class Replicas:
             return 0.0
         if not getattr(parameter, "allreduce", True):  # an expert's, by DeepSpeed's mark
             return 1.0 / self.of_expert(parameter)
+        if (mesh := getattr(parameter, "device_mesh", None)) is not None:  # a DTensor (FSDP 2) tells itself
+            parts = [mesh.size(n) for n, placed in enumerate(parameter.placements) if placed.is_shard()]  # type: ignore[attr-defined]
+            return float(math.prod(parts)) / _size(None)
         return 1.0 / (self.data_parallel * (1 if _is_split(parameter) else self.tensor_parallel))
 
 

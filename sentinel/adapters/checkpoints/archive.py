@@ -116,6 +116,15 @@ def pickle_of(descriptor: int, size: int) -> bytes | None:
         return None
 
 
+def is_closed(descriptor: int, size: int) -> bool:
+    """Whether a file of torch.save has its end, which is written last."""
+    try:
+        _zip(descriptor, 0, size).close()
+    except (UnsoundError, OSError):
+        return os.pread(descriptor, len(_LEGACY), 0) == _LEGACY
+    return True
+
+
 def safetensors_members(descriptor: int, size: int) -> Iterator[Member]:
     """The tensors of a safetensors file, by position, after its header was compared with its size. UnsoundError."""
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")

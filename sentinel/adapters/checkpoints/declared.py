@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sentinel.vocabulary.numbers import json_too_large
 _PIPELINE_RANKS = ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size")
 _LARGEST_METADATA_BYTES = 8 * LARGEST_BYTES
 _MOST_RANKS = 1_000_000
+_CLOCKS_S = 60.0  # by which the times of files that several hosts have written may be apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Declared:
     """What was found in the checkpoint about the checkpoint."""
 
     problem: str | None = None  # what it declares and lacks, as a sentence
+    doubt: str | None = None  # why it may be a mixture of two saves, as a sentence
     ranks_known: bool = False  # it declares of how many ranks it is: no comparison with siblings is needed
     pieces: Pieces = field(default_factory=dict)
 
@@ -35,22 +38,42 @@ def declared(folder: Path, contents: Contents, layout: Layout) -> Declared:
     try:
         if layout is DEEPSPEED:
             return deepspeed_ranks(folder, contents.names)
-        if layout is MEGATRON_LM:
-            return _torch_dist(folder, contents) if ".metadata" in contents.names else _megatron_ranks(folder, contents)
         if layout is HUGGING_FACE:
             problem = _torn_json(folder, "trainer_state.json") or _unindexed(folder, contents)
-            return Declared(problem=problem, ranks_known=True)
+            if problem is not None:
+                return Declared(problem=problem, ranks_known=True)
+        of_torch = [_distributed(folder, contents, below, layout) for below in _distributed_folders(contents)]
+        if (wrong := next((found for found in of_torch if found.problem), None)) is not None:
+            return wrong
+        if layout is MEGATRON_LM and not of_torch:
+            return _megatron_ranks(folder, contents)
+        return Declared(
+            doubt=next((found.doubt for found in of_torch if found.doubt), None),
+            ranks_known=bool(of_torch) or layout is HUGGING_FACE,
+            pieces={name: parts for found in of_torch for name, parts in found.pieces.items()},
+        )
     except (UnsoundError, PickleError) as error:
         return Declared(problem=str(error))
     except OSError as error:
         return Declared(problem=f"{shown(Path(error.filename or 'it').name)} can't be read: {error.strerror}")
-    return Declared()
+
+
+def half_written(metadata_ns: int, youngest_ns: int) -> str | None:
+    """Why a DCP folder may hold pieces of two saves, as a sentence: .metadata is written after all of them, and a save
+    over an older one leaves the old .metadata until its end."""
+    behind_s = (youngest_ns - metadata_ns) / 1e9
+    if behind_s <= _CLOCKS_S:
+        return None
+    return (
+        f".metadata is {behind_s:.0f} s older than a piece: a save over it is under way or was cut short, or it is a "
+        "copy that did not keep the times (`touch` its .metadata if you know that)"
+    )
 
 
 def deepspeed_ranks(folder: Path, names: frozenset[str]) -> Declared:
     """DeepSpeed's model states hold dp_world_size, and under ZeRO an `optimizer` of None: the shards hold it."""
     models = sorted(name for name in names if name.endswith("mp_rank_00_model_states.pt") and "layer" not in name)
-    values = _values(folder / models[0]) if models else {}
+    values = plain_values(folder / models[0]) if models else {}
     ranks = values.get("dp_world_size")
     if not isinstance(ranks, int) or not 0 < ranks <= _MOST_RANKS:
         return Declared()
@@ -71,7 +94,7 @@ def deepspeed_ranks(folder: Path, names: frozenset[str]) -> Declared:
 def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
     """Megatron-LM keeps its arguments in every rank's file: tensor and pipeline ranks make the folders."""
     first = next((item.name for item in contents.files if item.name.endswith("/model_optim_rng.pt")), None)
-    values = _values(folder / first, anywhere=True) if first else {}
+    values = plain_values(folder / first, anywhere=True) if first else {}
     tensor = values.get("tensor_model_parallel_size")
     pipeline = next((values[key] for key in _PIPELINE_RANKS if isinstance(values.get(key), int)), None)
     if not isinstance(tensor, int) or not isinstance(pipeline, int) or not 0 < tensor * pipeline <= _MOST_RANKS:
@@ -83,40 +106,66 @@ def _megatron_ranks(folder: Path, contents: Contents) -> Declared:
     return Declared(ranks_known=True)
 
 
-def _torch_dist(folder: Path, contents: Contents) -> Declared:
+def _distributed_folders(contents: Contents) -> list[str]:
+    """Paths, with a slash at the end, of what torch.distributed.checkpoint has written to; "" is the checkpoint."""
+    pieces = (name for name in contents.names if name.endswith(".distcp") or name.rpartition("/")[2] == ".metadata")
+    return sorted({"".join(name.rpartition("/")[:2]) for name in pieces})
+
+
+def _distributed(folder: Path, contents: Contents, below: str, layout: Layout) -> Declared:
     """torch.distributed.checkpoint: .metadata says which bytes of which file are which piece."""
-    if (torn := _torn_json(folder, "metadata.json")) is not None:
-        return Declared(problem=torn)
-    data = _content(folder / ".metadata", _LARGEST_METADATA_BYTES)
+    items = {item.name: item for item in contents.files}
+    if (written := items.get(f"{below}.metadata")) is None:
+        return Declared(problem=f"{shown(below)}.metadata, which a save writes last, is missing")
+    data = _content(folder / written.name, _LARGEST_METADATA_BYTES)
     try:
-        pieces = _pieces(data)
+        pieces, keys = _pieces(data, below)
     except PickleError as error:
-        raise UnsoundError(f".metadata is not whole: {error}") from error
-    sizes = {item.name: item.size_bytes for item in contents.files}
+        raise UnsoundError(f"{shown(written.name)} is not whole: {error}") from error
+    lacks = _of_megatron(folder, contents, keys) if layout is MEGATRON_LM else None
+    lacks = lacks or _other_pieces(pieces, {name: item.size_bytes for name, item in items.items()})
+    youngest_ns = max((items[name].mtime_ns for name in pieces if name in items), default=0)
+    doubt = half_written(written.mtime_ns, youngest_ns)
+    return Declared(problem=lacks, doubt=doubt, ranks_known=True, pieces=pieces)
+
+
+def _of_megatron(folder: Path, contents: Contents, keys: frozenset[str]) -> str | None:
+    """Which small files belong to it: torch_dcp keeps its arguments under "args" and has none; torch_dist has
+    metadata.json, written last, and common.pt, unless it is so new that "common_state" is among the pieces."""
+    if "metadata.json" not in contents.names and "args" in keys:
+        return None
+    asked = ["metadata.json"] if any(key.startswith("common_state") for key in keys) else ["metadata.json", "common.pt"]
+    lacks = next((f"{name} is missing" for name in asked if name not in contents.names), None)
+    return lacks or _torn_json(folder, "metadata.json")
+
+
+def _other_pieces(pieces: Pieces, sizes: Mapping[str, int]) -> str | None:
     for name, parts in sorted(pieces.items()):
         end = max(offset + size for offset, size in parts)
         if name not in sizes:
-            return Declared(problem=f"{shown(name)} is missing: .metadata names it")
+            return f"{shown(name)} is missing: .metadata names it"
         if sizes[name] != end:
-            return Declared(problem=f"{shown(name)} has {sizes[name]} bytes, and {end} by .metadata")
-    if not pieces:
-        return Declared(problem=".metadata names no file")
-    return Declared(ranks_known=True, pieces=pieces)
+            return f"{shown(name)} has {sizes[name]} bytes, and {end} by .metadata"
+    return None if pieces else ".metadata names no file"
 
 
-def _pieces(data: bytes) -> dict[str, list[tuple[int, int]]]:
+def _pieces(data: bytes, below: str) -> tuple[Pieces, frozenset[str]]:
+    """File's path -> its pieces; and those of the saved keys that tell what saved it."""
     found: dict[str, list[tuple[int, int]]] = {}
+    keys = set[str]()
     name, offset = "", 0
     for entry in read_pickle(data):
         match entry:
             case Entry("relative_path", str(value)):
-                name = value
+                name = f"{below}{value}"
             case Entry("offset", int(value)) if name and value >= 0:
                 offset = value
             case Entry("length", int(value)) if name and value >= 0:
                 found.setdefault(name, []).append((offset, value))
                 name = ""
-    return {name: sorted(parts) for name, parts in found.items()}
+            case Entry(str(key)) if key == "args" or key.startswith("common_state"):
+                keys.add(key)
+    return {name: sorted(parts) for name, parts in found.items()}, frozenset(keys)
 
 
 def _torn_json(folder: Path, name: str) -> str | None:
@@ -140,7 +189,7 @@ def _unindexed(folder: Path, contents: Contents) -> str | None:
     return None
 
 
-def _values(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
+def plain_values(path: Path, *, anywhere: bool = False) -> dict[str, Any]:
     """Plain keys and values of a torch file's dictionary, or of any dictionary in it; {} where it can't be read."""
     descriptor = open_plain(path)
     try:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import HUGGING_FACE, UNIVERSAL, Named, recognise
-from sentinel.adapters.checkpoints.looks import Looks
+from sentinel.adapters.checkpoints.layouts import UNIVERSAL, Named, Resumes, recognise
+from sentinel.adapters.checkpoints.links import point_links
+from sentinel.adapters.checkpoints.looks import Looked, Looks
 from sentinel.adapters.checkpoints.pins import Pins
+from sentinel.adapters.checkpoints.places import checkpoints_in, walk_checkpoint
 from sentinel.adapters.checkpoints.quarantine import Quarantine
 from sentinel.adapters.checkpoints.reading import Progress
 from sentinel.adapters.checkpoints.trackers import Trackers, keep_trackers
 from sentinel.adapters.checkpoints.verify import MANIFESTS, Examined, Sibling, examine, read_manifest
-from sentinel.adapters.checkpoints.walk import walk
 from sentinel.durable import make_folders, write_atomically
 from sentinel.plan.observation import Checkpoint
 from sentinel.vocabulary.errors import CheckpointError
@@ -57,16 +58,16 @@ class Checkpoints:
     def list(self) -> tuple[Checkpoint, ...]:
         """All of them, by step, after a cheap look: names, and the newest ones' completeness. Reads no shard."""
         found = self._named()
-        problems = self._looks.problems(found)
+        looked = self._looks.look(found)
         universal = [named.tag for named in found if named.layout is UNIVERSAL]
         if universal:
             latest = recognise(self._trackers.read("latest") or "")
             if latest is None or latest.layout is not UNIVERSAL:
                 why = "it is a universal checkpoint, and `latest` names none: the run resumes from others"
-                problems |= dict.fromkeys(universal, why)
+                looked |= dict.fromkeys(universal, Looked(complete=False, problem=why))
+        seen = ((named, looked[named.tag]) for named in found)
         return tuple(
-            Checkpoint(tag=n.tag, global_step=n.global_step, complete=problems[n.tag] is None, problem=problems[n.tag])
-            for n in found
+            Checkpoint(tag=n.tag, global_step=n.global_step, complete=s.complete, problem=s.problem) for n, s in seen
         )
 
     def verify(self, tag: str, *, progress: Progress | None = None) -> Checkpoint:
@@ -100,24 +101,25 @@ class Checkpoints:
         found = self._named()
         if not found:
             return None
-        contents = walk(self.folder / found[-1].tag)
+        contents = walk_checkpoint(self.folder, found[-1])
         return room_for(self.folder, saves * contents.size_bytes, saves * len(contents.files))
 
     def point_latest(self, tag: str | None, global_step: int, *, incident: str, rollback: str) -> None:
         """Makes a restart resume from the tag; the first time in a rollback, keeps a copy of the trackers.
 
-        None takes them away, into the quarantine: then training starts from scratch. Hugging Face has none: the newest
-        folder is resumed from, and what is newer than the tag goes into the quarantine.
+        None takes them away, into the quarantine: then training starts from scratch. Where the newest is resumed from,
+        what is newer than the tag goes into the quarantine.
         """
         room = self._quarantine.room(incident, rollback)
         keep_trackers(self.folder, room)
         target = recognise(tag) if tag is not None else None
-        if tag is not None and target is None:
+        if tag is not None and (target is None or target.tag != tag):
             raise CheckpointError(f"`latest` can't name {tag!r}: it is not the name of a checkpoint")
-        if target is not None and target.layout is HUGGING_FACE:
-            newer = [n.tag for n in self._named() if n.layout is HUGGING_FACE and n.global_step > target.global_step]
+        if target is not None and target.layout.resumes in (Resumes.NEWEST, Resumes.LINK):
+            newer = [n.tag for n in self._named() if n.layout is target.layout and n.order > target.order]
             self.quarantine(newer, incident=incident, rollback=rollback)
         self._trackers.point(target, global_step, room)
+        point_links(self.folder, target, room)
 
     def _examine(self, named: Named, *, digests: bool = False, progress: Progress | None = None) -> Examined:
         manifest = read_manifest(self._manifests, named.tag) if self._manifests else None
@@ -125,13 +127,7 @@ class Checkpoints:
         return examine(self.folder, named, sibling=sibling, manifest=manifest, digests=digests, progress=progress)
 
     def _named(self) -> builtins.list[Named]:
-        """Every checkpoint's folder, by step; reads nothing but their names."""
-        try:
-            with os.scandir(self.folder) as entries:
-                found = [named for entry in entries if (named := recognise(entry.name))]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(found, key=lambda named: named.order)
+        return checkpoints_in(self.folder)
 
     def _find(self, tag: str) -> Named:
         found = self._named()
@@ -146,7 +142,7 @@ class Checkpoints:
         alike = [n for n in self._named() if n.layout is named.layout]
         earlier = [n for n in alike if n.order < named.order]
         later = [n for n in alike if n.order > named.order]
-        walked = (Sibling(tag=n.tag, contents=walk(self.folder / n.tag)) for n in (*earlier[-1:], *later[:1]))
+        walked = (Sibling(tag=n.tag, contents=walk_checkpoint(self.folder, n)) for n in (*earlier[-1:], *later[:1]))
         return next((sibling for sibling in walked if sibling.contents.refusal is None), None)
 
 

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.archive import UnsoundError
-from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks
+from sentinel.adapters.checkpoints.archive import UnsoundError, is_closed
+from sentinel.adapters.checkpoints.declared import Declared, deepspeed_ranks, half_written
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, Layout, Named, optimizer_shards
+from sentinel.adapters.checkpoints.places import files_of
+from sentinel.adapters.checkpoints.reading import open_plain
 from sentinel.adapters.checkpoints.walk import shown
 
 _ENTRIES_PER_LOOK = 20_000  # names that one call lists: some 50 ms on a local disk
@@ -32,7 +34,16 @@ class _Seen:
 
     names: frozenset[str]
     problem: str | None
+    known: bool = True  # False: whether it is whole can't be told
     declared: Declared | None = None  # None until it is read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a cheap look has found."""
+
+    complete: bool | None  # None: it can't be told
+    problem: str | None  # as a sentence
 
 
 class Looks:
@@ -40,17 +51,17 @@ class Looks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, tuple[tuple[int, int], _Seen]] = {}  # by tag, with the folder's inode and mtime
+        self._seen: dict[str, tuple[tuple[int, ...], _Seen]] = {}  # by tag, with inodes and mtimes
 
-    def problems(self, found: Sequence[Named]) -> dict[str, str | None]:
-        """Tag -> why it is not complete, as a sentence; None where no fault was found."""
+    def look(self, found: Sequence[Named]) -> dict[str, Looked]:
+        """By tag."""
         budget = _ENTRIES_PER_LOOK
         listed: dict[str, _Seen] = {}
         likeness: dict[Layout, tuple[str, ...]] = {}
         problems: dict[str, str | None] = {}
         for named in sorted(found, key=lambda n: n.order, reverse=True):
             alike = likeness.get(named.layout)
-            if budget <= 0 and alike is not None and self._has(named.tag, alike):
+            if budget <= 0 and alike is not None and not named.layout.in_files and self._has(named.tag, alike):
                 problems[named.tag] = None
                 continue
             seen = listed[named.tag] = self._look(named)
@@ -59,18 +70,21 @@ class Looks:
             if seen.problem is None:
                 likeness[named.layout] = _ends(seen.names, named.layout)
         self._seen = {tag: seen for tag, seen in self._seen.items() if tag in listed}
-        return problems | self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
+        problems |= self._fewer_shards([n for n in found if n.layout is DEEPSPEED], listed)
+        known = {tag: seen.known for tag, seen in listed.items()}
+        return {t: Looked(complete=(p is None) if known.get(t, True) else None, problem=p) for t, p in problems.items()}
 
     def _look(self, named: Named) -> _Seen:
         path = self._folder / named.tag
         try:
-            status = path.lstat()
-            identity = (status.st_ino, status.st_mtime_ns)
+            files = files_of(self._folder, named)
+            paths = [path] if files is None else [self._folder / name for name in files]
+            identity = tuple(n for s in (p.lstat() for p in paths) for n in (s.st_ino, s.st_mtime_ns, s.st_size))
             if (known := self._seen.get(named.tag)) is not None and known[0] == identity:
                 return known[1]
-            seen = _listed(path, status, named.layout)
+            seen = _listed(path, named.layout) if files is None else _unclosed(self._folder, files, named.layout)
         except OSError as error:
-            return _Seen(frozenset(), f"{named.tag} can't be looked at: {error.strerror}")
+            return _Seen(frozenset(), f"{named.tag} can't be looked at: {error.strerror}", known=False)
         if seen.problem is None:
             self._seen[named.tag] = (identity, seen)
         return seen
@@ -101,19 +115,43 @@ class Looks:
         return problems
 
 
-def _listed(path: Path, status: os.stat_result, layout: Layout) -> _Seen:
-    if not stat.S_ISDIR(status.st_mode):
+def _unclosed(folder: Path, files: Sequence[str], layout: Layout) -> _Seen:
+    """Of files beside others: whether each has its end."""
+    for name in files:
+        try:
+            descriptor = open_plain(folder / name)
+        except UnsoundError as error:
+            return _Seen(frozenset(files), str(error))
+        try:
+            if not is_closed(descriptor, os.fstat(descriptor).st_size):
+                why = f"{shown(name)} has no end: it is being written, or its save was cut short"
+                return _Seen(frozenset(files), why, known=False)
+        finally:
+            os.close(descriptor)
+    return _Seen(frozenset(files), layout.missing(frozenset(files), False))
+
+
+def _listed(path: Path, layout: Layout) -> _Seen:
+    if not stat.S_ISDIR(path.lstat().st_mode):
         return _Seen(frozenset(), f"{path.name} is not a folder of its own")
     with os.scandir(path) as entries:
         there = list(entries)
     names = frozenset(entry.name for entry in there)
+    youngest_ns = 0
     for entry in sorted(there, key=lambda e: e.name):
         if entry.is_symlink() or not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
             return _Seen(names, f"{shown(entry.name)} is neither a file nor a folder")
-        is_checked = len(there) <= _SIZES_UP_TO and layout.shard.fullmatch(entry.name)
-        if is_checked and not entry.stat(follow_symlinks=False).st_size:
-            return _Seen(names, f"{shown(entry.name)} is empty")
-    return _Seen(names, layout.missing(names, False))
+        if len(there) <= _SIZES_UP_TO and layout.shard.fullmatch(entry.name):
+            status = entry.stat(follow_symlinks=False)
+            youngest_ns = max(youngest_ns, status.st_mtime_ns)
+            if not status.st_size:
+                return _Seen(names, f"{shown(entry.name)} is empty")
+    lacks = layout.missing(names, False)
+    lacks = lacks or next((f"{name} is missing" for name in layout.below if not (path / name).is_file()), None)
+    if lacks is None and ".metadata" in names:
+        doubt = half_written((path / ".metadata").lstat().st_mtime_ns, youngest_ns)
+        return _Seen(names, doubt, known=doubt is None)
+    return _Seen(names, lacks)
 
 
 def _ends(names: frozenset[str], layout: Layout) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.adapters.checkpoints.places import entries_of, walk_checkpoint
 from sentinel.adapters.checkpoints.quarantine import QUARANTINE, rename, tags_in
 from sentinel.adapters.checkpoints.walk import Contents, walk
 from sentinel.durable import make_folders, sync_folder
@@ -38,7 +39,7 @@ class Pins:
         QuarantineError where the filesystem has no hard links, or another checkpoint is pinned under this tag.
         """
         pinned = self._pinned / _checked(tag).tag
-        if not self._linked(self._folder / tag, pinned):
+        if not self._linked(walk_checkpoint(self._folder, _checked(tag)), pinned):
             raise QuarantineError(f"{pinned} is there already, and holds another {tag}: unpin it first")
 
     def step_of(self, tag: str) -> int:
@@ -47,8 +48,14 @@ class Pins:
 
     def restore(self, tag: str) -> None:
         """Brings back a pinned checkpoint whose original is gone; the pin stays. QuarantineError."""
+        pinned, named = self._found(tag), _checked(tag)
+        if files := entries_of(pinned, named):
+            for name in files:
+                _link(pinned / name, self._folder / name)
+            sync_folder(self._folder)
+            return
         destination = self._folder / tag
-        if not self._linked(self._found(tag), destination):
+        if not self._linked(walk(pinned), destination):
             raise QuarantineError(f"{destination} is there already: the pinned {tag} would overwrite it")
 
     def let_go(self, tag: str) -> bool:
@@ -81,9 +88,10 @@ class Pins:
             raise QuarantineError(f"{tag} is not pinned; pinned are {', '.join(self.tags()) or 'none'}")
         return pinned
 
-    def _linked(self, source: Path, destination: Path) -> bool:
+    def _linked(self, contents: Contents, destination: Path) -> bool:
         """Links under a name that is no checkpoint's, then renames: half of one is never seen. False for a conflict."""
-        contents = _walked(source)
+        _trusted(contents)
+        source = contents.root
         if os.path.lexists(destination):
             return _same(contents, _walked(destination))
         unfinished = self._pinned / f".{destination.name}.{destination.parent.name.lstrip('.')}.unfinished"
@@ -115,9 +123,12 @@ def _link(source: Path, destination: Path) -> None:
 
 
 def _walked(folder: Path) -> Contents:
-    contents = walk(folder)
+    return _trusted(walk(folder))
+
+
+def _trusted(contents: Contents) -> Contents:
     if contents.refusal is not None:
-        raise QuarantineError(f"{folder} is left alone: {contents.refusal}")
+        raise QuarantineError(f"{contents.root} is left alone: {contents.refusal}")
     return contents
 
 
@@ -128,6 +139,6 @@ def _same(one: Contents, other: Contents) -> bool:
 
 def _checked(tag: str) -> Named:
     named = recognise(tag)
-    if named is None:
+    if named is None or named.tag != tag:
         raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
     return named

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import recognise
+from sentinel.adapters.checkpoints.places import checkpoints_in, entries_of
 from sentinel.adapters.checkpoints.trackers import bring_trackers_back
 from sentinel.bounded import read_document
 from sentinel.durable import make_folders, sync_folder, write_atomically
@@ -27,13 +28,13 @@ class Quarantine:
         """Moves checkpoints in, each with its manifest; what is there already counts as moved."""
         room = self.room(incident, rollback)
         for tag in tags:
-            if recognise(tag) is None:
+            named = recognise(tag)
+            if named is None or named.tag != tag:
                 raise QuarantineError(f"{tag!r} is not the name of a checkpoint")
-            source, destination = self._folder / tag, room / tag
-            if os.path.lexists(source):
-                if os.path.lexists(destination):
-                    raise QuarantineError(f"{destination} is there already: {tag} would overwrite it")
-                rename(source, destination)
+            for entry in entries_of(self._folder, named):
+                if os.path.lexists(room / entry):
+                    raise QuarantineError(f"{room / entry} is there already: {entry} would overwrite it")
+                rename(self._folder / entry, room / entry)
             if self._manifests is not None and (manifest := self._manifests / f"{tag}.json").is_file():
                 (room / "manifests").mkdir(exist_ok=True)  # another checkpoint will be saved under the same name
                 _carry(manifest, room / "manifests" / manifest.name)
@@ -48,16 +49,19 @@ class Quarantine:
         """Everything that a rollback moved, and the trackers as they were. Overwrites no checkpoint."""
         room = self._path(incident, rollback)
         for tag in self.tags(incident, rollback):
-            destination = self._folder / tag
-            if os.path.lexists(destination):
-                raise QuarantineError(f"{destination} is there again: the {tag} of {rollback} would overwrite it")
+            named = recognise(tag)
+            entries = entries_of(room, named) if named is not None else []
+            for destination in (self._folder / entry for entry in entries):
+                if os.path.lexists(destination):
+                    raise QuarantineError(f"{destination} is there again: the {tag} of {rollback} would overwrite it")
             kept = room / "manifests" / f"{tag}.json"
             if self._manifests is not None and kept.is_file():
                 there = self._manifests / kept.name
                 if there.exists():  # of the checkpoint saved since under this name, and moved away before this
                     _carry(there, kept.with_name(f"{tag}.after.json"))
                 _carry(kept, there)
-            rename(room / tag, destination)
+            for entry in entries:
+                rename(room / entry, self._folder / entry)
         bring_trackers_back(self._folder, room)
         if room.is_dir():
             sync_folder(room)
@@ -91,8 +95,7 @@ class Quarantine:
 
 def tags_in(folder: Path) -> tuple[str, ...]:
     """The checkpoints in the folder, by step; none where it is not there."""
-    found = [named for path in folder.iterdir() if (named := recognise(path.name))] if folder.is_dir() else []
-    return tuple(named.tag for named in sorted(found, key=lambda named: named.order))
+    return tuple(named.tag for named in checkpoints_in(folder))
 
 
 def rename(source: Path, destination: Path) -> None:

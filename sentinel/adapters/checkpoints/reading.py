@@ -32,7 +32,8 @@ Pieces = Mapping[str, Sequence[tuple[int, int]]]  # file's name -> (offset, byte
 
 # Paths of what torch.save writes.
 TORCH_FILE = re.compile(
-    r".*\.(?:pt|pth)|(?:.*/)?(?:pytorch_model|adapter_model|optimizer|scheduler|training_args)[^/]*\.bin", re.DOTALL
+    r".*\.(?:pt|pth|ckpt)|(?:.*/)?(?:pytorch_model|adapter_model|optimizer|scheduler|training_args)[^/]*\.bin",
+    re.DOTALL,
 )
 _CHUNK_BYTES = 1 << 20  # fits a core's second-level cache: the checks find in it what the read has put there
 _AHEAD_BYTES = 32 << 20

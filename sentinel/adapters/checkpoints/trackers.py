@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentinel.adapters.checkpoints.layouts import DEEPSPEED, HUGGING_FACE, MEGATRON_LM, RELEASE, UNIVERSAL, Named
+from sentinel.adapters.checkpoints.layouts import DEEPSPEED, MEGATRON_LM, RELEASE, UNIVERSAL, Named, Resumes
+from sentinel.adapters.checkpoints.links import bring_links_back, dangling, linked
 from sentinel.adapters.checkpoints.walk import shown
 from sentinel.bounded import open_regular
 from sentinel.durable import sync_folder, write_atomically
@@ -25,7 +26,7 @@ class Trackers:
     def latest(self) -> str | None:
         """The tag that a restart would resume from; "" when its tracker is torn or empty, None when nothing names one.
 
-        DeepSpeed goes by `latest`, Megatron-LM by its number, and Hugging Face takes the newest folder.
+        DeepSpeed goes by `latest`, Megatron-LM by its number; see `Resumes` for the others.
         """
         if (text := self.read(_LATEST)) is not None:
             return text
@@ -34,8 +35,13 @@ class Trackers:
                 return text
             of_step = [n for n in self._listed() if n.layout in (DEEPSPEED, MEGATRON_LM) and n.global_step == int(text)]
             return of_step[-1].tag if of_step else f"iter_{int(text):07d}"
-        newest = [named.tag for named in self._listed() if named.layout is HUGGING_FACE]
-        return newest[-1] if newest else None
+        listed = self._listed()
+        if (text := linked(self._folder, listed)) is not None:
+            return text
+        newest = (named for named in reversed(listed) if named.layout.resumes in (Resumes.NEWEST, Resumes.LINK))
+        return next(
+            (n.tag for n in newest if (self._folder / n.tag / n.layout.marker).exists() or n.layout.in_files), None
+        )
 
     def read(self, name: str) -> str | None:
         """The text of one of them, at most its first 4096 bytes; None where there is none."""
@@ -57,7 +63,7 @@ class Trackers:
             steps[name] = named[-1].global_step
         if len(set(steps.values())) > 1:
             return f"the trackers disagree: {', '.join(f'{name} says {shown(texts[name])}' for name in steps)}"
-        return None
+        return dangling(self._folder)
 
     def point(self, target: Named | None, global_step: int, taken_away: Path) -> None:
         """Makes every tracker that is there name the target in its own words, or takes it away where it has none."""
@@ -105,6 +111,7 @@ def keep_trackers(folder: Path, room: Path) -> None:
 
 def bring_trackers_back(folder: Path, room: Path) -> None:
     """Makes latest* what they were when they were kept; one that was not there goes into the room."""
+    bring_links_back(folder, room)
     before = room / "latest-before"
     if not before.is_dir():
         return

@@ -8,8 +8,9 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.adapters.checkpoints.declared import Declared, declared
 from sentinel.adapters.checkpoints.layouts import DEEPSPEED, UNIVERSAL, Named, optimizer_shards, recognise
+from sentinel.adapters.checkpoints.places import walk_checkpoint
 from sentinel.adapters.checkpoints.reading import TORCH_FILE, Progress, read_files
-from sentinel.adapters.checkpoints.walk import Contents, Item, shown, walk
+from sentinel.adapters.checkpoints.walk import Contents, Item, shown
 from sentinel.vocabulary.errors import CheckpointError, LineError
 from sentinel.vocabulary.manifest import Digested, Manifest, decode_manifest, first_difference
 
@@ -30,14 +31,15 @@ class Sibling:
 class Examined:
     """What was found out about one checkpoint."""
 
-    complete: bool  # everything is there that should be, by name and by not being empty
+    complete: bool | None  # everything is there that should be, by name and by not being empty; None is not known
     problem: str | None  # the first fault found, as a sentence
     files: tuple[Digested, ...] = ()  # every file, digested; empty unless requested and no fault was found
 
 
 def read_manifest(manifests: Path, tag: str) -> tuple[Manifest, int] | None:
     """A checkpoint's manifest, and when it was written (mtime, ns); None where there is none. CheckpointError."""
-    if recognise(tag) is None:
+    named = recognise(tag)
+    if named is None or named.tag != tag:
         raise CheckpointError(f"{tag!r} can't have a manifest: it is not the name of a checkpoint")
     path = manifests / f"{tag}.json"
     try:
@@ -65,12 +67,11 @@ def examine(
 
     manifest: what its files were when it was saved, and when that was written (ns); digests: also without a manifest.
     """
-    path = folder / named.tag
-    contents = walk(path)
+    contents = walk_checkpoint(folder, named)
     if contents.refusal is not None:
         return Examined(complete=False, problem=contents.refusal)
     lacks = _empty(contents, named) or named.layout.missing(contents.names, True)
-    itself = declared(path, contents, named.layout) if lacks is None else Declared()
+    itself = declared(contents.root, contents, named.layout) if lacks is None else Declared()
     lacks = lacks or itself.problem or _absent(named, contents, itself, sibling)
     if lacks is not None:
         return Examined(complete=False, problem=lacks)
@@ -79,8 +80,10 @@ def examine(
     odd = _unlike_manifest(None if doubtful else known, contents) or _much_smaller(named, contents, sibling)
     if odd is not None:
         return Examined(complete=True, problem=odd)
+    if itself.doubt is not None and (known is None or doubtful):
+        return Examined(complete=None, problem=itself.doubt)
     read = read_files(
-        path,
+        contents.root,
         contents.files,
         crcs=known is None or doubtful,  # a digest of the whole file says more than the CRCs in it
         digests=digests or known is not None,
@@ -97,7 +100,7 @@ def examine(
 
 
 def _empty(contents: Contents, named: Named) -> str | None:
-    empty = (name for name, item in _shards(named, contents).items() if not item.size_bytes)
+    empty = (item.name for item in _shards(named, named.tag, contents).values() if not item.size_bytes)
     return next((f"{shown(name)} is empty" for name in empty), None)
 
 
@@ -105,14 +108,18 @@ def _absent(named: Named, contents: Contents, itself: Declared, sibling: Sibling
     """The first shard that the sibling has and this one lacks; none where it is known to be of other ranks."""
     if sibling is None or named.layout is UNIVERSAL:
         return None
-    ours, theirs = _shards(named, contents), _shards(named, sibling.contents)
+    ours, theirs = _shards(named, named.tag, contents), _shards(named, sibling.tag, sibling.contents)
     few, many = len(optimizer_shards(ours)), len(optimizer_shards(theirs))
     if itself.ranks_known and (named.layout is not DEEPSPEED or few != many):
         return None
     if few < many:
         return f"it has {few} optimizer shards, and its siblings have {many}"
     absent = sorted(theirs.keys() - ours.keys())
-    return f"{shown(absent[0])} is missing: {sibling.tag} has it" if absent and len(ours) < len(theirs) else None
+    return (
+        f"{shown(absent[0] or named.tag)} is missing: {sibling.tag} has it"
+        if absent and len(ours) < len(theirs)
+        else None
+    )
 
 
 def _younger_than(manifest_mtime_ns: int, manifest: Manifest, contents: Contents) -> bool:
@@ -158,15 +165,17 @@ def _much_smaller(named: Named, contents: Contents, sibling: Sibling | None) -> 
     """The first shard that is far smaller than its sibling's, where both are of as many ranks."""
     if sibling is None:
         return None
-    ours, theirs = _shards(named, contents), _shards(named, sibling.contents)
+    ours, theirs = _shards(named, named.tag, contents), _shards(named, sibling.tag, sibling.contents)
     if ours.keys() != theirs.keys():
         return None
     for name, item in sorted(ours.items()):
         other = theirs[name].size_bytes
         if other > _TOO_SMALL_TO_TELL_BYTES and item.size_bytes < _MUCH_SMALLER * other:
-            return f"{shown(name)} has {item.size_bytes} bytes, and {other} in {sibling.tag}"
+            return f"{shown(item.name)} has {item.size_bytes} bytes, and {other} in {sibling.tag}"
     return None
 
 
-def _shards(named: Named, contents: Contents) -> dict[str, Item]:
-    return {item.name: item for item in contents.files if named.layout.shard.fullmatch(item.name)}
+def _shards(named: Named, tag: str, contents: Contents) -> dict[str, Item]:
+    """By their names; of files that have the checkpoint's name, by what comes after it: siblings' are alike then."""
+    matching = (item for item in contents.files if named.layout.shard.fullmatch(item.name))
+    return {item.name.removeprefix(tag): item for item in matching}

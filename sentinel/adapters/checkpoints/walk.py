@@ -1,10 +1,10 @@
-"""Everything in one checkpoint's folder, and what of it does not belong into a checkpoint. Opens nothing."""
+"""Everything in one checkpoint, and what of it does not belong into a checkpoint. Opens nothing."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A checkpoint's folder, walked whole."""
+    """A checkpoint, walked whole."""
 
+    root: Path  # what the names are relative to: the checkpoint's own folder, or the one that its files lie in
     files: tuple[Item, ...] = ()  # ordered by name
     folders: frozenset[str] = frozenset()
     refusal: str | None = None  # what was found that a trainer does not write, as a sentence; the walk ended there
@@ -46,32 +47,33 @@ class Contents:
         return sum(item.size_bytes for item in self.files)
 
 
-def walk(folder: Path) -> Contents:
-    """All files of a checkpoint, or the first thing that makes it untrusted.
+def walk(folder: Path, files: Sequence[str] | None = None) -> Contents:
+    """All files of a checkpoint, or the first thing that makes it untrusted. With `files`: these of the folder alone.
 
     Refused are links, devices, pipes and sockets (reading them would read elsewhere, or for ever), another filesystem
     mounted inside (a rename can't take it along), and what belongs to neither the owner of the folder that holds the
     checkpoints nor this process's user: another user could change it at any time.
     """
-    owners = frozenset({folder.parent.stat().st_uid, os.geteuid()})
-    files, folders = list[Item](), set[str]()
+    holds_checkpoints = folder.parent if files is None else folder
+    owners = frozenset({holds_checkpoints.stat().st_uid, os.geteuid()})
+    found, folders = list[Item](), set[str]()
     try:
-        top = folder.lstat()
+        top = folder.lstat() if files is None else folder.stat()
         if not stat.S_ISDIR(top.st_mode):
-            return Contents(refusal=f"{shown(folder.name)} is not a folder of its own")
-        if (refused := _refused(folder.name, top, owners, top.st_dev)) is not None:
-            return Contents(refusal=refused)
-        for name, status in _entries(folder):
+            return Contents(root=folder, refusal=f"{shown(folder.name)} is not a folder of its own")
+        if files is None and (refused := _refused(folder.name, top, owners, top.st_dev)) is not None:
+            return Contents(root=folder, refusal=refused)
+        for name, status in _entries(folder) if files is None else ((n, (folder / n).lstat()) for n in files):
             if (refused := _refused(name, status, owners, top.st_dev)) is not None:
-                return Contents(refusal=refused)
+                return Contents(root=folder, refusal=refused)
             if stat.S_ISDIR(status.st_mode):
                 folders.add(name)
             else:
                 identity = (status.st_dev, status.st_ino)
-                files.append(Item(name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, identity=identity))
+                found.append(Item(name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, identity=identity))
     except OSError as error:
-        return Contents(refusal=f"{shown(folder.name)} can't be looked at: {error.strerror}")
-    return Contents(files=tuple(sorted(files, key=lambda item: item.name)), folders=frozenset(folders))
+        return Contents(root=folder, refusal=f"{shown(folder.name)} can't be looked at: {error.strerror}")
+    return Contents(root=folder, files=tuple(sorted(found, key=lambda item: item.name)), folders=frozenset(folders))
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -38,7 +38,8 @@ class Chart:
 
 CHARTS: tuple[Chart, ...] = (  # in the order of the page; one that was not measured is left out
     Chart("loss", "Loss", "nats", "Training loss, mean over tokens and data-parallel ranks."),
-    Chart("loss_ratio", "Loss ratio", "", "Loss over the smallest before it; above 1.2 a spike."),
+    Chart("loss_ratio", "Loss ratio", "", "Loss over the smallest before it at its length; above 1.2 a spike."),
+    Chart("loss_ratio_all_lengths", "Loss ratio, all lengths", "", "Over the smallest at any length."),
     Chart("adam_variance_l1", "Variance norm", "", "Sum of √v, v Adam's second moment.", log=True),
     Chart("adam_variance_max", "Variance max", "", "Largest √v of any parameter.", log=True),
     Chart("grad_norm", "Gradient norm", "", "Global L2 norm, before clipping.", log=True),

@@ -1,10 +1,11 @@
-"""The `[wandb]` table, and W&B's API: runs are read, and runs of sentinel's own are written. It deletes nothing.
+"""W&B's API: runs are read, and runs of sentinel's own are written. It deletes nothing.
 
-**A run that a trainer logs to is never written to.** W&B keeps a run's history by the number of the line, and a second
-process that writes to the same run, be it resumed with resume="must", writes over the trainer's lines (github.com/
-wandb/wandb, issue 10349); mode="shared" needs the trainer to have begun in that mode; and Api().run(…).update() sends
-the whole config and summary back as they were read, over what the trainer has changed meanwhile. So an incident is a
-run of its own, with the loss under the trainer's name for it, which W&B draws into the same chart.
+**A run that a trainer logs to is never written to**, but by `rewound`, which a person has to ask for. W&B keeps a run's
+history by the number of the line, and a second process that writes to the same run, be it resumed with resume="must",
+writes over the trainer's lines (github.com/wandb/wandb, issue 10349); mode="shared" needs the trainer to have begun in
+that mode; and Api().run(…).update() sends the whole config and summary back as they were read, over what the trainer
+has changed meanwhile. So an incident is a run of its own, with the loss under the trainer's name for it, which W&B
+draws into the same chart; and so is what a restart logs to.
 """
 
 from __future__ import annotations
@@ -13,20 +14,14 @@ import importlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from sentinel.adapters.wandb.settings import JOB_TYPE, Drawing, Row
 from sentinel.vocabulary.errors import ConfigError, WandbUnavailable
-from sentinel.vocabulary.names import checked_name
-from sentinel.vocabulary.numbers import Range
 
-__all__ = ["Drawing", "Outcome", "Row", "Wandb", "WandbRun"]
-
-Row = Mapping[str, Any]  # what was logged at one of W&B's steps, with its `_step` and `_timestamp`
 Outcome = Literal["created", "changed", "unchanged", "sent, and not seen there yet"]
 
 # What the library raises, which has no class in common: of the pinned version.
@@ -37,57 +32,8 @@ _ERRORS = (
     ("wandb.sdk.mailbox", "HandleAbandonedError"),
     ("wandb.sdk.mailbox", "MailboxClosedError"),
 )
-_JOB_TYPE = "incident"
 _LAST_STEP = "last_step"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WandbRun:
-    """The `[wandb]` table: where the trainer logs the run in Weights & Biases, for `sentinel dashboards push --wandb`.
-    The key is in the environment's WANDB_API_KEY, or in a file. The trainer's run is read and never written to."""
-
-    entity: str | None = None
-    """The user or team that the project belongs to."""
-
-    project: str | None = None
-    """The project, as its address has it: wandb.ai/ENTITY/PROJECT."""
-
-    run_id: str | None = None
-    """The end of the run's address; by default all runs of the project that are called as [run] name says."""
-
-    loss: str | None = None
-    """What the trainer logs the loss as, where that is not found by itself: "train/loss"."""
-
-    step: str | None = None
-    """What it logs the optimizer step as, likewise; without any it is W&B's own _step."""
-
-    api_key_file: Path | None = None
-    """Holds the API key; without it, WANDB_API_KEY does."""
-
-    url: str | None = None
-    """Of a W&B server of one's own; default is the library's."""
-
-    timeout_s: Annotated[float, Range(above=0, most=600)] = 20.0
-    """Seconds for one request, and for what was sent to be seen there."""
-
-    def __post_init__(self) -> None:
-        for key in ("entity", "project", "run_id"):
-            value = getattr(self, key)
-            if value is not None:
-                checked_name(value, key)
-        if (self.entity is None) != (self.project is None):
-            raise ConfigError("entity and project belong together")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A run of sentinel's own, as it is to be."""
-
-    id: str
-    name: str
-    notes: str
-    tags: Sequence[str]
-    config: Mapping[str, str | int]  # what the table of runs is filtered and sorted by
+_FLUSH_S = 0.01  # for one line, at the end
 
 
 class Wandb:
@@ -142,7 +88,7 @@ class Wandb:
         """The ids of the project's runs of that name, sentinel's own left out."""
         with self._errors():
             found = self._api.runs(self.path, filters={"display_name": name})
-            return [run.id for run in found if run.job_type != _JOB_TYPE]
+            return [run.id for run in found if run.job_type != JOB_TYPE]
 
     def rows(self, run_id: str, first: int = 0, last: int | None = None) -> Iterator[Row]:
         """What was logged to a run, in W&B's order, `first` and `last` of W&B's own _step. ConfigError: no such run."""
@@ -178,10 +124,11 @@ class Wandb:
                 notes=drawing.notes,
                 tags=list(drawing.tags),
                 config={**drawing.config, _LAST_STEP: last},
-                job_type=_JOB_TYPE,
+                group=drawing.group,
+                job_type=drawing.job_type,
                 resume="allow",
                 dir=folder,
-                settings=self._settings,
+                settings=self._fresh(finish_timeout=self._timeout_s + len(rows) * _FLUSH_S),
             )
             begin = run.step
             if step_metric is not None:
@@ -191,6 +138,41 @@ class Wandb:
                     run.log({key: value for key, value in row.items() if key != "_step"}, step=int(row["_step"]))
             run.finish()
         return "created" if self._seen(drawing.id, last) else "sent, and not seen there yet"
+
+    def forked(self, drawing: Drawing, run_id: str, last: int) -> bool:
+        """Asks for a fork of the run after its line `last`; whether the server has made it with that history."""
+        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
+            run = self._library.init(
+                entity=self._entity,
+                project=self._project,
+                id=drawing.id,
+                name=drawing.name,
+                notes=drawing.notes,
+                tags=list(drawing.tags),
+                config=dict(drawing.config),
+                group=drawing.group,
+                job_type=drawing.job_type,
+                fork_from=f"{run_id}?_step={last}",
+                dir=folder,
+                settings=self._fresh(),
+            )
+            run.finish()
+        return self._seen(drawing.id, last)
+
+    def rewound(self, run_id: str, last: int) -> bool:
+        """Asks the server to cut the run itself after its line `last`; whether it ends there now."""
+        with self._errors(), tempfile.TemporaryDirectory(prefix="sentinel-wandb-") as folder:
+            run = self._library.init(
+                entity=self._entity,
+                project=self._project,
+                resume_from=f"{run_id}?_step={last}",
+                dir=folder,
+                settings=self._fresh(),
+            )
+            run.finish()
+        there = self._found(run_id)
+        with self._errors():
+            return there is not None and there.lastHistoryStep == last
 
     def _seen(self, run_id: str, last: int) -> bool:
         """Whether it has the last step; what was sent is seen there some time later."""
@@ -212,6 +194,10 @@ class Wandb:
                 return self._api.run(f"{self.path}/{run_id}")
         except _NotThere:
             return None
+
+    def _fresh(self, **changes: float) -> Any:
+        """A copy: the library writes into what it is given, a fork's origin too, and the next run would have it."""
+        return self._settings.model_copy(update=changes)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

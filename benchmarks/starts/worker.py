@@ -1,0 +1,162 @@
+"""Under torchrun: the trainings of a plan, one after the other: `python -m benchmarks.starts.worker PLAN`
+
+PLAN is a list of what `cases.Job.prepared` gave. Prints one JSON line for each that has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+
+from sentinel.vocabulary.overrides import Overrides
+from trainer_hooks import hook
+from trainer_hooks.gpt import checkpoint, train
+from trainer_hooks.gpt.arguments import parse
+from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.sample.adam_settings import set_loss_scale
+
+
+class Displaced:
+    """An LR schedule that stands elsewhere than where it says."""
+
+    def __init__(self, lr: Any, place: Callable[[int], int]) -> None:
+        self._lr, self._place = lr, place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lr, name)
+
+    def lr(self, *, step: int, **position: int) -> float:
+        return float(self._lr.lr(step=self._place(step), **position))
+
+
+class Trainer(train.Trainer):
+    """Ours, with one fault at the resume."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.fault, at, amount = job["fault"], job["at"], job["amount"]
+        with _patched(self.fault, at):
+            super().__init__(parse(self._arguments(job)))
+        match self.fault:
+            case "scheduler lost":
+                self._displace(lambda step: step - at)
+            case "scheduler stepped twice":
+                self._displace(lambda step: 2 * step - at)
+            case "data from epoch start":
+                self._feed_from(-self.progress.consumed_samples)
+            case "samples skipped":
+                self._feed_from(amount * self.settings.global_batch)
+            case "samples replayed":
+                self._feed_from(-amount * self.settings.global_batch)
+            case "data order of another seed":
+                self.data.order = DataOrder(self.corpus.training_samples, self.settings.seed + 1000)
+            case "loss scale reset":
+                set_loss_scale(self.engine, 2.0**10)
+
+    @staticmethod
+    def _arguments(job: dict[str, Any]) -> list[str]:
+        folder = Path(job["folder"])
+        return [*job["arguments"], "--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
+
+    def _displace(self, place: Callable[[int], int]) -> None:
+        lr: Any = Displaced(self.schedules.lr, place)
+        self.schedules = replace(self.schedules, lr=lr)
+
+    def _feed_from(self, shift: int) -> None:
+        take = self.data.order.take
+
+        def displaced(position: int, count: int, step: int | None = None) -> Any:
+            taken, end = take(position + shift, count, step)
+            return taken, end - shift
+
+        self.data.order.take = displaced  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _patched(fault: str | None, at: int) -> Any:
+    """Around the start of a trainer."""
+    load, overrides = checkpoint.load, train.read_overrides
+    if fault == "optimizer state not loaded":
+        checkpoint.load = _without_optimizer  # type: ignore[assignment]
+    if fault == "wrong checkpoint":
+        checkpoint.load = lambda engine, folder: _older(engine, folder, at)
+    if fault == "override ignored":
+        train.read_overrides = lambda state_dir: _ignored(overrides(state_dir))  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        checkpoint.load, train.read_overrides = load, overrides  # type: ignore[attr-defined]
+
+
+def _without_optimizer(engine: Any, folder: Path) -> Any:
+    tag = (folder / "latest").read_text().strip()
+    _, state = engine.load_checkpoint(str(folder), tag=tag, load_optimizer_states=False)
+    return checkpoint.Progress(**state["sentinel"]), state["rng"]
+
+
+def _older(engine: Any, folder: Path, at: int) -> Any:
+    """The counters of the right checkpoint, the weights and moments of the one before."""
+    tag, counters = f"global_step{at}", ("global_steps", "global_samples", "skipped_steps", "micro_steps")
+    _, state = engine.load_checkpoint(str(folder), tag=tag)
+    kept = {name: getattr(engine, name) for name in counters}
+    engine.load_checkpoint(str(folder), tag=f"global_step{at // 2}")
+    for name, value in kept.items():
+        setattr(engine, name, value)
+    return checkpoint.Progress(**state["sentinel"]), state["rng"]
+
+
+def _ignored(overrides: Overrides | None) -> Overrides | None:
+    return None if overrides is None else replace(overrides, standing=replace(overrides.standing, lr=None))
+
+
+def _files_for(job: dict[str, Any]) -> None:
+    """Faults of the files themselves; on rank 0."""
+    folder = Path(job["folder"]) / "checkpoints"
+    if job["fault"] == "started from scratch":
+        (folder / "latest").unlink(missing_ok=True)
+    if job["fault"] == "wrong shard of one rank":
+        for shard in (folder / f"global_step{job['at']}").glob("*pp_rank_1_*optim_states.pt"):
+            shutil.copyfile(shard.with_name(shard.name.replace("pp_rank_1_", "pp_rank_0_")), shard)
+
+
+def _train(job: dict[str, Any]) -> str:
+    if job["trainer"] == "HF":
+        from benchmarks.starts.huggingface import train_llama
+
+        return train_llama(job)
+    return str(Trainer(job).train())
+
+
+def main() -> None:
+    hook._PATIENCE_S = hook._LAST_PATIENCE_S = 100.0
+    type(get_accelerator()).is_fp16_supported = lambda _: True  # type: ignore[method-assign]  # slowly, on a CPU
+    dist.init_process_group("gloo")
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        Path(job["folder"]).mkdir(parents=True, exist_ok=True)
+        if dist.get_rank() == 0 and job["begun"]:
+            _files_for(job)
+        dist.barrier()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                ended = _train(job)
+        except Exception as error:  # noqa: BLE001 - it is one result
+            ended = f"{type(error).__name__}: {error}"[:300]
+        if dist.get_rank() == 0:
+            print(json.dumps({"case": job["case"], "ended": ended}), flush=True)
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # see trainer_hooks.gpt.__main__.leave

@@ -1,0 +1,139 @@
+"""What is known of the newest attempt's start, from the journals and the checkpoints' folder."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.verdict import VerdictKind
+from sentinel.plan.incident import Rollback
+from sentinel.plan.look import Look
+from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.start import FIRST, RECENT, Ancestor, Start, Trail
+from sentinel.plan.start_audit import StartAudit, audit, audits_of
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.sample import Sample, ScrapedSample
+
+_OVER = (VerdictKind.DOWN, VerdictKind.FINISHED)
+
+
+class Starts:
+    """Audits the newest attempt's start. The run before it is read once for each attempt."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[int, int | None, int | None], Ancestor] | None = None
+
+    def audit(self, look: Look) -> StartAudit | None:
+        """None where there is nothing to compare it with, or the incident log has the verdict already."""
+        attempt = look.history.latest
+        if attempt is None or attempt.number in audits_of(look.events):
+            return None
+        start = self.start_of(look, attempt)
+        return audit(start) if start is not None else None
+
+    def start_of(self, look: Look, attempt: Attempt) -> Start | None:
+        run, started = look.run, attempt.started
+        samples = tuple(islice(look.history.samples(attempt), FIRST))
+        if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, run):
+            return None
+        newest = _left_by_others(attempt, look.history, run)
+        if not started.resumed_from and newest is None:
+            return None
+        return Start(
+            started=started,
+            samples=samples,
+            loaded=attempt.loaded,
+            over=attempt.finished is not None or look.verdict.kind in _OVER,
+            ancestor=self._ancestor(look.history, attempt) if started.resumed_from else None,
+            newest=newest,
+            pointed=_pointed(attempt, run),
+            rollback=_in_force(attempt, run),
+        )
+
+    def _ancestor(self, history: History, attempt: Attempt) -> Ancestor | None:
+        parent, at = history.parent(attempt)
+        if parent is None:
+            return None
+        of = (attempt.number, parent.number, at)
+        if self._known is None or self._known[0] != of:
+            self._known = of, ancestor_of(history, parent, at)
+        return self._known[1]
+
+
+def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
+    """The run up to step `at`, by the attempt that saved it, and what that one made afterwards."""
+    recent, later = deque[Sample](maxlen=RECENT), list[Sample]()
+
+    def followed() -> Trail:
+        return Trail(_noted(sample, at, recent, later) for sample in history.lineage(parent))
+
+    trail = followed()
+    layers = next((one for one in parent.layers if one.global_step == at), None)
+    return Ancestor(started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, trail=trail)
+
+
+def _noted(sample: Sample, at: int, recent: deque[Sample], later: list[Sample]) -> Sample:
+    if sample.global_step <= at:
+        recent.append(sample)
+    elif sample.global_step <= at + FIRST:
+        later.append(sample)
+    return sample
+
+
+def _being_replaced(attempt: Attempt, run: RunState) -> bool:
+    """Whether a rollback is being carried out that the attempt was not started for: overrides.json is not of it."""
+    incident = run.open_incident
+    current = incident.current if incident is not None and incident.status in ("decided", "applied") else None
+    return current is not None and attempt.number <= (current.last_start_attempt or attempt.number)
+
+
+def _left_by_others(attempt: Attempt, history: History, run: RunState) -> Checkpoint | None:
+    """The newest checkpoint that was there when the attempt began: one that an earlier attempt has reported, or whose
+    step it has passed. What the attempt itself may be saving now is none."""
+    earlier = [one for number, one in history.attempts.items() if number < attempt.number]
+    own = {saved.tag for saved in attempt.saved}
+    others = {saved.tag for one in earlier for saved in one.saved}
+    reached = max((one.samples[-1].global_step for one in earlier if one.samples), default=0)
+    resumed, last = (attempt.started.resumed_from or 0) if attempt.started else 0, run.last_step or 0
+
+    def left(c: Checkpoint) -> bool:
+        passed = c.global_step <= reached and not resumed < c.global_step <= last
+        return not c.only_pinned and c.tag not in own and (c.tag in others or passed)
+
+    found = [c for c in run.checkpoints if left(c)]
+    return found[-1] if found and found[-1].global_step else None
+
+
+def _pointed(attempt: Attempt, run: RunState) -> frozenset[int] | None:
+    """By `latest`: a rollback and a restart write it. None once it names what the attempt itself has saved."""
+    if not run.checkpoints or run.latest_tag in {saved.tag for saved in attempt.saved}:
+        return None
+    return frozenset(c.global_step for c in run.checkpoints if c.tag == run.latest_tag)
+
+
+def _in_force(attempt: Attempt, run: RunState) -> Rollback | None:
+    """Whose changes overrides.json holds; None where it was written after the attempt began."""
+    if run.overrides is None or attempt.started is None:
+        return None
+    known = (r for i in run.incidents for r in i.rollbacks if r.id == run.overrides.rollback)
+    rollback = next(known, None)
+    if rollback is None:
+        return _unrecorded(run.overrides)
+    its_own = attempt.started.rollback == rollback.id
+    return rollback if its_own or attempt.started.time_unix_s >= rollback.decided_unix_s else None
+
+
+def _unrecorded(overrides: Overrides) -> Rollback:
+    """Of an incident log that is not there any more."""
+    return Rollback(
+        id=overrides.rollback,
+        rung=overrides.rollback,
+        hypothesis="",
+        target_tag=None,
+        target_step=overrides.anchor.global_step,
+        overrides=overrides,
+        changes=(),
+        decided_unix_s=0.0,
+        lost_steps=0,
+    )

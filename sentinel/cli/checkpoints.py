@@ -1,0 +1,53 @@
+"""`sentinel checkpoints`: each checkpoint's health record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
+from sentinel.daemon.run_files import clock, find_config
+
+if TYPE_CHECKING:
+    from sentinel.plan.certificate import Certificate
+
+_WIDTHS = (24, 10, 8, 10, 16, 8, 8)
+_HEAD = ("checkpoint", "step", "whole", "healthy", "start", "read", "pinned")
+
+
+def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
+    """A restart goes back to the newest that is whole and healthy, before the onset. Reads no shard: `sentinel
+    manifest` and a rollback do."""
+    from sentinel.adapters.checkpoints.verify import MANIFESTS
+    from sentinel.daemon.wiring import neighbours_of, observer_of
+    from sentinel.plan.certificate import certificates
+
+    config = find_config(run, config_dir)
+    near = neighbours_of(config)
+    look = observer_of(config, near).look(clock())
+    manifests = {path.stem for path in (near.state_dir / MANIFESTS).glob("*.json")}
+    found = certificates(look, pinned=near.checkpoints.pins.tags(), manifests=manifests)
+    if as_json:
+        print_json([asdict(one) | {"certified": one.certified} for one in found])
+        return 0
+    if not found:
+        typer.echo(f"{near.checkpoints.folder} has no checkpoint")
+        return 0
+    typer.echo(_row(_HEAD))
+    for one in found:
+        typer.echo(_row(_cells(one)))
+        if one.why_not is not None:
+            typer.echo(f"    {one.why_not}")
+    return 0
+
+
+def _cells(one: Certificate) -> tuple[str, ...]:
+    words = {True: "yes", False: "no", None: "unknown"}
+    answers = (words[one.whole], words[one.healthy], one.start or "unknown", words[one.scanned], words[one.pinned])
+    return (one.tag, str(one.global_step), *answers)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

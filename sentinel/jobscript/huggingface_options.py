@@ -1,0 +1,174 @@
+"""Hugging Face's TrainingArguments as options of a job script: facts, the LR as a formula, and changes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from sentinel.jobscript import SetOption
+from sentinel.jobscript.facts import Facts, number, whole
+from sentinel.jobscript.given import Given, Unread
+from sentinel.jobscript.megatron_options import Marked, Wanted, exact_number
+from sentinel.jobscript.option_facts import Known, Table, not_negative, read_options
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.pacing import LrSchedule
+
+# Key of `standing` or `once` in overrides.json -> the option that holds its value as it is.
+OPTIONS: Mapping[str, str] = {
+    "seed": "--seed",
+    "clip_grad": "--max_grad_norm",
+    "adam_beta1": "--adam_beta1",
+    "adam_beta2": "--adam_beta2",
+    "adam_eps": "--adam_epsilon",
+    "weight_decay": "--weight_decay",
+}
+_ON_A_RESUME = ("seed", "clip_grad")
+"""What Trainer takes from its options on a resume too; the rest it loads from the checkpoint, the first step's LR as
+well. With DeepSpeed the checkpoint holds the clipping, too."""
+
+# Its options, by Megatron's names for them, which the rules of lint use.
+NAMES: Mapping[str, str] = {
+    "--lr": "--learning_rate",
+    "--lr-warmup-iters": "--warmup_steps",
+    "--lr-warmup-fraction": "--warmup_ratio",
+    "--clip-grad": "--max_grad_norm",
+    "--adam-beta1": "--adam_beta1",
+    "--adam-beta2": "--adam_beta2",
+    "--adam-eps": "--adam_epsilon",
+    "--weight-decay": "--weight_decay",
+    "--train-iters": "--max_steps",
+    "--micro-batch-size": "--per_device_train_batch_size",
+    "--save-interval": "--save_steps",
+    "--eval-interval": "--eval_steps",
+}
+# Its options: the fact, how its value is read, and TrainingArguments' own value where the option is not given.
+_TABLE: Table = {
+    "--learning_rate": ("lr", number, 5e-5),
+    "--warmup_steps": ("warmup", number, 0.0),
+    "--warmup_ratio": ("warmup_ratio", number, 0.0),
+    "--max_grad_norm": ("clip_grad", number, 1.0),
+    "--adam_beta1": ("adam_beta1", number, 0.9),
+    "--adam_beta2": ("adam_beta2", number, 0.999),
+    "--adam_epsilon": ("adam_eps", number, 1e-8),
+    "--weight_decay": ("weight_decay", number, 0.0),
+    "--max_steps": ("train_iters", lambda text: None if text == "-1" else whole(text)),
+    "--per_device_train_batch_size": ("micro_batch_size", whole, 8),
+    "--save_steps": ("save_interval", not_negative),
+    "--eval_steps": ("eval_interval", not_negative),
+}
+_OWN = {
+    *("--output_dir", "--learning_rate", "--per_device_train_batch_size", "--gradient_accumulation_steps"),
+    *("--num_train_epochs", "--max_steps", "--lr_scheduler_type", "--warmup_ratio", "--max_grad_norm"),
+    *("--save_strategy", "--resume_from_checkpoint"),
+}
+
+
+def is_huggingface(given: Given) -> bool:
+    """Whether the program takes TrainingArguments: by options that no other trainer has together."""
+    return len({_plain(option.flag) for option in given.options} & _OWN) >= 3
+
+
+def huggingface_facts(given: Given, unread: list[Unread]) -> Known:
+    """What the options say; TrainingArguments' defaults for those that are not given, if there are no others."""
+    known, unsure = read_options(given, _TABLE, unread, spelled=_plain)
+    for name, _, *default in _TABLE.values() if given.complete else ():
+        if default and name not in unsure:
+            known.setdefault(name, default[0])
+    for option in given.options:
+        on = not option.values or option.values[0].lower() in ("true", "yes", "1")  # a switch, or with a value
+        if option.flag in ("--fp16", "--bf16") and option.unread is None and on:
+            known["precision"] = option.flag.removeprefix("--")
+    steps, ratio = known.pop("warmup", None), known.pop("warmup_ratio", None)
+    if steps is not None and steps >= 1:  # a larger one replaces the ratio
+        known["lr_warmup_iters"] = int(steps)
+    elif steps is not None and (share := steps or ratio):
+        known["lr_warmup_fraction"] = share
+    elif steps is not None and ratio is not None:
+        known["lr_warmup_iters"] = 0
+    return known
+
+
+def lr_schedule(facts: Facts, *, style: str | None) -> LrSchedule | None:
+    """Trainer's LR as its options ask for it; its first update is taken with the LR of step 0. None where the options
+    do not show it, and for a scheduler that is no such formula."""
+    total, peak = facts.train_iters, facts.lr
+    warmup = facts.lr_warmup_iters
+    if warmup is None and facts.lr_warmup_fraction is not None and total is not None:
+        warmup = math.ceil(total * facts.lr_warmup_fraction)
+    decays = style in ("linear", "cosine")
+    if style == "constant":
+        warmup = 0
+    if peak is None or warmup is None or (decays and total is None):
+        return None
+    if not decays and style not in ("constant", "constant_with_warmup"):
+        return None
+    return LrSchedule(
+        peak=peak,
+        warmup=warmup,
+        anchor=1 if warmup else 0,
+        decay_start=warmup + 1 if decays else 0,
+        decay_end=(total or 0) + 1 if decays else 0,
+        decay_shape="linear" if style == "linear" else None,
+    )
+
+
+def huggingface_changes(wanted: Wanted, given: Given, *, anchor: int) -> Iterator[Marked]:
+    """All that has to change in the script. ConfigError where Trainer would not go by it: on a resume (`anchor` above
+    0) most of it comes from the checkpoint."""
+    flags = {option.flag for option in given.options}
+    if wanted.seqlen_warmup is not None or "loss_scale" in wanted.numbers:
+        what = "the sequence length" if wanted.seqlen_warmup is not None else "the loss scale"
+        raise ConfigError(f"no option of Hugging Face's Trainer changes {what}: {_CALLBACK}")
+    kept = [] if anchor == 0 else [OPTIONS[name] for name in wanted.numbers if name not in _ON_A_RESUME]
+    if anchor and (wanted.peak_lr is not None or wanted.lr_warmup is not None):
+        kept.append("--learning_rate" if wanted.peak_lr is not None else "--warmup_steps")
+    if anchor and "clip_grad" in wanted.numbers and {"--deepspeed"} & flags:
+        kept.append("--max_grad_norm")
+    if kept:
+        raise ConfigError(
+            f"on a resume Hugging Face's Trainer takes {', '.join(kept)} from the checkpoint: {_CALLBACK}, or start "
+            "from scratch"
+        )
+    values: dict[str, float] = {OPTIONS[name]: value for name, value in wanted.numbers.items()}
+    if "--seed" in values and any(_plain(flag) == "--data_seed" for flag in flags):
+        values["--data_seed"] = values.pop("--seed")  # which then orders the data
+    if wanted.peak_lr is not None:
+        values["--learning_rate"] = wanted.peak_lr
+    if wanted.lr_warmup is not None:
+        values["--warmup_steps"] = wanted.lr_warmup.length
+    for flag, value in values.items():
+        yield Marked(change=SetOption(flag=_as_given(flag, flags), value=exact_number(value)))
+
+
+_CALLBACK = "use StabilityCallback (docs/ATTACH.md)"
+
+
+def scheduler_type(given: Given) -> str | None:
+    """--lr_scheduler_type, "linear" where it is not given; None where it can't be read."""
+    found = [option for option in given.options if _plain(option.flag) == "--lr_scheduler_type"]
+    if not found:
+        return "linear"
+    return found[-1].values[0] if found[-1].values and found[-1].unread is None else None
+
+
+def seed_of(given: Given) -> int | None:
+    """The seed that orders the data: --data_seed, else --seed, else 42."""
+    for wanted in ("--data_seed", "--seed"):
+        found = [option for option in given.options if _plain(option.flag) == wanted]
+        if found:
+            text = found[-1].values[0] if found[-1].values and found[-1].unread is None else ""
+            return int(text) if re.fullmatch(r"\d+", text) else None
+    return 42 if given.complete else None
+
+
+def _plain(flag: str) -> str:
+    """HfArgumentParser takes `--learning-rate` as well."""
+    return f"--{flag.lstrip('-').replace('-', '_')}"
+
+
+def _as_given(flag: str, flags: set[str]) -> str:
+    spelled = [each for each in flags if _plain(each) == flag]
+    if len(spelled) > 1:
+        raise ConfigError(f"the script gives {' and '.join(sorted(spelled))}, which are one option")
+    return spelled[0] if spelled else flag

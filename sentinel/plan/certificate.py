@@ -1,0 +1,114 @@
+"""certificates(look): of each checkpoint whether it is whole and healthy, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sentinel.judge.events import Event as JudgeEvent
+from sentinel.judge.events import EventKind
+from sentinel.judge.history import History
+from sentinel.plan.incident import Event
+from sentinel.plan.look import Look
+from sentinel.plan.observation import Checkpoint, SpoiltSpan
+from sentinel.plan.start_audit import StartAudit, audits_of
+
+REBUILT_STEPS = 1000  # after which Adam's second moment (beta2 = 0.999) has forgotten what a start has broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """One checkpoint's health record. None is unknown."""
+
+    tag: str
+    global_step: int
+    whole: bool | None  # whether every file of its layout is there, and reading it has found nothing wrong
+    healthy: bool | None  # whether no verdict, unhealthy reading or bad start speaks against its step
+    verdict: str | None  # the judge's on its step, as it is now: healthy, spike, diverged
+    start: str | None  # of the attempt that saved it: continued, not continued, unknown
+    scanned: bool  # whether it was read whole: its digests, and no nan in its floats
+    digest: bool  # whether it has a manifest
+    pinned: bool
+    why_not: str | None = None  # why it is not whole or not healthy, as a sentence
+
+    @property
+    def certified(self) -> bool:
+        return bool(self.whole) and bool(self.healthy)
+
+
+def spoilt_spans(history: History, events: tuple[Event, ...]) -> tuple[SpoiltSpan, ...]:
+    """Where the newest line of descent holds another model than the run's, by the audits of its starts."""
+    latest, audits = history.latest, audits_of(events)
+    if latest is None or not audits:
+        return ()
+    spans = []
+    for attempt, until in history.descent(latest):
+        found = audits.get(attempt.number)
+        if found is not None and found.spoils:
+            first, last = found.resumed_from + 1, found.resumed_from + REBUILT_STEPS
+            span = (first, last if until is None else min(last, until))
+            why = f"attempt {found.attempt} did not continue the run: {found.reason}"
+            spans.append(SpoiltSpan(first_step=span[0], last_step=span[1], reason=why))
+    return tuple(spans)
+
+
+def certificates(look: Look, *, pinned: Collection[str], manifests: Collection[str]) -> tuple[Certificate, ...]:
+    """By step. `manifests`: the tags that have one."""
+    audits, read = audits_of(look.events), _read_whole(look.events)
+    saver = {s.tag: number for number, attempt in sorted(look.history.attempts.items()) for s in attempt.saved}
+    made = []
+    for c in look.run.checkpoints:
+        verdict, why = _verdict(look, c)
+        audit = audits.get(saver.get(c.tag, 0))
+        whole = False if c.verified is False else c.complete
+        made.append(
+            Certificate(
+                tag=c.tag,
+                global_step=c.global_step,
+                whole=whole,
+                healthy=None if verdict is None else why is None,
+                verdict=verdict,
+                start=_word(audit),
+                scanned=c.tag in read or c.tag in manifests or c.verified is True,
+                digest=c.tag in manifests,
+                pinned=c.tag in pinned,
+                why_not=why if whole else c.problem or "it is not complete",
+            )
+        )
+    return tuple(made)
+
+
+def _word(audit: StartAudit | None) -> str | None:
+    return None if audit is None else str(audit.verdict)
+
+
+def _verdict(look: Look, checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+    """The judge's verdict on its step, and what speaks against it; (None, a sentence) where no reading is known."""
+    step = checkpoint.global_step
+    if step not in look.run.positions:
+        return None, "no reading of its step is known"
+    if (found := look.run.unhealthy_at(step)) is not None:
+        return "diverged", found.reason
+    at = [e for e in look.series.events if _covers(e, step)]
+    if diverged := [e for e in at if e.recommend_rollback]:
+        return "diverged", diverged[0].reason
+    spiked = any(e.kind is EventKind.SPIKE for e in at)
+    return ("spike" if spiked else "healthy"), None
+
+
+def _covers(event: JudgeEvent, step: int) -> bool:
+    return event.onset_range[0] <= step and (event.end_step is None or step < event.end_step)
+
+
+def _read_whole(events: Iterable[Event]) -> frozenset[str]:
+    """Tags of the checkpoints that were read whole and found sound; one that was moved since may be another."""
+    read: set[str] = set()
+    for event in events:
+        action = event.get("action") or {}
+        if event["event"] != "done":
+            continue
+        if action.get("kind") == "verify_checkpoint":
+            read.add(action["tag"])
+        elif action.get("kind") == "quarantine_checkpoints":
+            read -= set(action["tags"])
+    return frozenset(read)

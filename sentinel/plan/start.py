@@ -1,0 +1,99 @@
+"""What is known of an attempt's start, and of the run that it is to go on with: what `start_audit` compares."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sentinel.plan.baseline import baseline_of
+from sentinel.plan.incident import Rollback
+from sentinel.plan.mitigation import changed_keys
+from sentinel.plan.observation import Checkpoint
+from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded
+
+FIRST = 20  # steps of a start that are looked at
+RECENT = 64  # samples before it that its loss, LR and batch are compared with
+
+
+class Trail:
+    """Every step that the run made before: by it, what comes again is recognised. 32 bytes a step."""
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self.steps, self.digests = array("q"), array("q")
+        self.variances, self.lrs = array("d"), array("d")
+        for sample in samples:
+            self.steps.append(sample.global_step)
+            self.digests.append(-1 if sample.batch_digest is None else sample.batch_digest)
+            self.variances.append(-1.0 if sample.adam_variance_l1 is None else sample.adam_variance_l1)
+            self.lrs.append(-1.0 if sample.lr is None else sample.lr)
+
+    def lr(self, step: int) -> float | None:
+        at = self._index(step)
+        return self.lrs[at] if at is not None and self.lrs[at] >= 0 else None
+
+    def digest(self, step: int) -> int | None:
+        at = self._index(step)
+        return self.digests[at] if at is not None and self.digests[at] >= 0 else None
+
+    def _index(self, step: int) -> int | None:
+        at = step - self.steps[0] if self.steps else -1  # as a rule the steps have no gaps
+        if 0 <= at < len(self.steps) and self.steps[at] == step:
+            return at
+        return self.steps.index(step) if step in self.steps else None
+
+    def steps_fed(self, digest: int) -> list[int]:
+        """The steps that were trained on this batch."""
+        if digest not in self.digests:
+            return []
+        return [step for step, known in zip(self.steps, self.digests, strict=True) if known == digest]
+
+    def step_with_variance(self, variance_l1: float, tolerance: float) -> int | None:
+        """The last step after which Adam's variance was just this."""
+        near = tolerance * variance_l1
+        pairs = zip(self.steps, self.variances, strict=True)
+        return max((step for step, known in pairs if abs(known - variance_l1) <= near), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """The run up to the step that the attempt says it resumes from, and what was made after it before."""
+
+    started: RunStarted | None = None  # of the attempt that saved the checkpoint
+    recent: tuple[Sample, ...] = ()  # the last `RECENT` samples up to that step
+    later: tuple[Sample, ...] = ()  # up to `FIRST` samples after it, of the attempt that saved the checkpoint
+    layers: LayerVariance | None = None  # after that step
+    trail: Trail = field(default_factory=Trail)
+
+    def at(self, step: int) -> Sample | None:
+        return self.recent[-1] if self.recent and self.recent[-1].global_step == step else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start."""
+
+    started: RunStarted
+    samples: tuple[Sample, ...] = ()  # its first steps, `FIRST` at most, in order
+    loaded: StateLoaded | None = None
+    over: bool = False  # whether it will make no more steps
+    ancestor: Ancestor | None = None  # None where nothing is known of one
+    newest: Checkpoint | None = None  # the newest checkpoint that an earlier attempt has left; None for none
+    pointed: frozenset[int] | None = None  # steps that it was told to resume from; 0: from scratch; None: unknown
+    rollback: Rollback | None = None  # whose overrides are in force
+
+    @property
+    def resumed_from(self) -> int:
+        return self.started.resumed_from or 0
+
+    @property
+    def decided(self) -> frozenset[str]:
+        """The settings that a rung has decided to be other than the ancestor's, as `changed_keys` names them."""
+        before = self.ancestor.started if self.ancestor else None
+        if self.rollback is None or (before is not None and before.rollback == self.rollback.id):
+            return frozenset()
+        keys = set(changed_keys(self.rollback.overrides, baseline_of(before)))
+        once = self.rollback.overrides.once
+        if self.resumed_from > self.rollback.overrides.anchor.global_step and once is not None:
+            keys -= {"seed", "skip_samples", "reset_moments", "loss_scale"}  # made before the checkpoint was saved
+        return frozenset(keys)

@@ -1,0 +1,74 @@
+"""`sentinel watch` audits a start and pages for a bad one; `status` and `checkpoints` show it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.cli.commands import app
+from sentinel.vocabulary.sample import CheckpointSaved, StateLoaded, encode
+from tests.adapters.checkpoint_files import deepspeed
+from tests.plan.test_start_audit import AT, CLEAN, LINE, LOADED, STARTED
+
+
+def configured(folder: Path, loaded: StateLoaded) -> Path:
+    """Attempt 1 saved at step 100 and went on to 130; attempt 2 goes on from there, and saves at step 120."""
+    of = {"time_unix_s": 1.0}
+    saves = [CheckpointSaved(attempt=n, global_step=s, tag=f"global_step{s}", **of) for n, s in ((1, AT), (2, 120))]
+    first = [STARTED, *LINE[:AT], saves[0], *LINE[AT:]]
+    second = [CLEAN.started, loaded, *CLEAN.samples, saves[1]]
+    (folder / "state" / "attempts").mkdir(parents=True)
+    for number, records in ((1, first), (2, second)):
+        lines = "".join(encode(record) + "\n" for record in records)
+        (folder / "state" / "attempts" / f"{number:04}.jsonl").write_text(lines)
+    for step in (AT, 120):
+        deepspeed(folder / "checkpoints", step)
+    (folder / "checkpoints" / "latest").write_text("global_step120")
+    (folder / "tr8.toml").write_text(
+        f'[run]\nname = "tr8"\ncheckpoints = "{folder}/checkpoints"\nstate_dir = "{folder}/state"\n'
+        '[launcher]\nkind = "elsewhere"\n'
+    )
+    return folder / "tr8.toml"
+
+
+def asked(config: Path, *words: str) -> Any:
+    done = CliRunner().invoke(app, [words[0], "--run", str(config), *words[1:]])
+    assert not done.exception or isinstance(done.exception, SystemExit), done.output
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+def test_saves_after_a_start_that_loaded_another_state_are_not_certified(tmp_path: Path) -> None:
+    config = configured(tmp_path, replace(LOADED, adam_variance_l1=LINE[79].adam_variance_l1))
+    asked(config, "watch", "--once", "--observe")
+    events = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+    told = next(e for e in events if e["event"] == "start_audited")
+    assert (told["attempt"], told["verdict"], told["fault"]) == (2, "not continued", "wrong checkpoint")
+    page = next(e for e in events if e["event"] == "troubled" and e["topic"] == "bad_start")
+    assert page["severity"] == "critical"
+    assert "that of step 80, not of step 100" in page["reason"]
+    whole, spoilt = asked(config, "checkpoints", "--json")
+    assert (whole["tag"], whole["certified"], whole["why_not"]) == ("global_step100", True, None)
+    assert (spoilt["certified"], spoilt["healthy"], spoilt["start"]) == (False, False, "not continued")
+    assert spoilt["why_not"].startswith("attempt 2 did not continue the run: wrong checkpoint")
+    assert asked(config, "status", "--json")["start"]["fault"] == "wrong checkpoint"
+    assert "global_step120" in asked(config, "checkpoints")
+    asked(config, "watch", "--once", "--observe")
+    again = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+    assert len(again) == len(events)  # it is audited once, and paged once
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_start_that_goes_on_is_recorded_and_pages_nobody(tmp_path: Path, watched: bool) -> None:
+    config = configured(tmp_path, LOADED)
+    if watched:
+        asked(config, "watch", "--once", "--observe")
+        (event,) = IncidentLog(tmp_path / "state" / "incidents.jsonl").read()
+        assert (event["event"], event["verdict"]) == ("start_audited", "continued")
+    assert asked(config, "status", "--json")["start"]["verdict"] == "continued"
+    assert [one["certified"] for one in asked(config, "checkpoints", "--json")] == [True, True]

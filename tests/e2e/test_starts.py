@@ -1,0 +1,43 @@
+"""The reference trainer resumed, and started from scratch unseen: what the watch says of each start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.adapters.incident_log import IncidentLog
+from tests.hooks.trainer import environment, train
+
+STEPS = ("--save-interval", "10", "--lr-decay", "60", "--zero", "1")
+
+
+def watched(folder: Path) -> dict[str, Any]:
+    """What the incident log has of the newest start, after one turn."""
+    (folder / "gpt.toml").write_text('[run]\nname = "gpt"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n')
+    words = [sys.executable, "-m", "sentinel", "watch", "--once", "--observe", "--run", "gpt.toml"]
+    subprocess.run(words, cwd=folder, env=environment(), capture_output=True, timeout=100, check=False)
+    events = IncidentLog(folder / "state" / "incidents.jsonl").read()
+    return dict(next(e for e in reversed(events) if e["event"] == "start_audited"))
+
+
+@pytest.mark.full
+def test_a_resume_goes_on_and_a_start_without_latest_is_told(tmp_path: Path) -> None:
+    train(tmp_path, "--steps", "26", *STEPS)
+    train(tmp_path, "--steps", "29", *STEPS)  # from step 20: six steps are made a second time
+    resumed = watched(tmp_path)
+    assert (resumed["attempt"], resumed["verdict"]) == (2, "continued")
+    confirmed = {check["what"] for check in resumed["checks"] if check["answer"] == "confirmed"}
+    assert confirmed >= {"checkpoint", "state", "learning rate", "position", "data order", "loss"}
+    (tmp_path / "checkpoints" / "latest").unlink()
+    train(tmp_path, "--steps", "9", *STEPS)
+    begun = watched(tmp_path)
+    assert (begun["attempt"], begun["fault"]) == (3, "started from scratch")
+    assert "global_step20" in begun["reason"]
+    shown = [sys.executable, "-m", "sentinel", "checkpoints", "--json", "--run", "gpt.toml"]
+    ran = subprocess.run(shown, cwd=tmp_path, env=environment(), capture_output=True, timeout=100, check=True)
+    assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20"]

@@ -1,0 +1,222 @@
+"""The audit of a start: each fault is named, and what was decided, or is not known, is no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.plan.observation import Checkpoint
+from sentinel.plan.start import Ancestor, Start, Trail
+from sentinel.plan.start_audit import Continued, audit
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import LrSchedule
+from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded
+
+AT, BATCH, LAYERS = 100, 8, ("embedding", "h.0", "h.1", "head")
+LR = LrSchedule(peak=1e-3, warmup=20, decay_start=20, decay_end=400)
+FP16 = {"loss_scale": 4096.0}
+
+
+def sample(step: int, *, attempt: int = 1, data: int | None = None, lr_at: int | None = None, **other: Any) -> Sample:
+    """Of a healthy run: `data` and `lr_at` are the steps whose batch and learning rate it has."""
+    v = 50.0 * (1 - 0.5 ** (step / 40))
+    facts = {
+        "loss": 6.0 - 0.01 * step + 0.05 * ((step * 7) % 5),
+        "adam_variance_l1": v,
+        "adam_variance_max": v / 1000,
+        "lr": LR.lr(step=step if lr_at is None else lr_at),
+        "seqlen": 64,
+        "global_batch_samples": BATCH,
+        "consumed_samples": BATCH * step,
+        "batch_digest": 7919 * (step if data is None else data) + 1,
+        **FP16,
+    }
+    return Sample(attempt=attempt, global_step=step, time_unix_s=float(step), **(facts | other))
+
+
+STARTED = RunStarted(attempt=1, time_unix_s=0.0, seed=3, adam_beta2=0.95, lr_schedule=LR.to_json(), world_size=2)
+LINE = [sample(step) for step in range(1, AT + 31)]
+V = LINE[AT - 1].adam_variance_l1 or 0.0
+ANCESTOR = Ancestor(
+    started=STARTED,
+    recent=tuple(LINE[AT - 64 : AT]),
+    later=tuple(LINE[AT : AT + 20]),
+    layers=LayerVariance(
+        attempt=1,
+        global_step=AT,
+        time_unix_s=0.0,
+        layers=LAYERS,
+        adam_variance_l1=(V / 4,) * 4,
+        adam_variance_max=(0.1,) * 4,
+    ),
+    trail=Trail(LINE),
+)
+LOADED = StateLoaded(
+    attempt=2,
+    global_step=AT,
+    time_unix_s=0.0,
+    adam_variance_l1=V,
+    adam_variance_max=V / 1000,
+    layers=LAYERS,
+    layer_variance_l1=(V / 4,) * 4,
+)
+
+
+def steps(n: int = 20, **other: Callable[[int], Any]) -> tuple[Sample, ...]:
+    """The attempt's first steps; other values by the step."""
+    return tuple(
+        sample(step, attempt=2, **{key: of(step) for key, of in other.items()}) for step in range(AT + 1, AT + 1 + n)
+    )
+
+
+CLEAN = Start(
+    started=replace(STARTED, attempt=2, parent_attempt=1, resumed_from=AT),
+    samples=steps(),
+    loaded=LOADED,
+    ancestor=ANCESTOR,
+    newest=Checkpoint(tag=f"global_step{AT}", global_step=AT, complete=True),
+    pointed=frozenset({AT}),
+)
+STOPPED = replace(ANCESTOR, later=(), trail=Trail(LINE[:AT]))  # its last step was the one that it saved
+
+
+def decided(standing: TrainingSettings | None = None, *, step: int = AT, **once: Any) -> dict[str, Any]:
+    from sentinel.act.starts import _unrecorded
+
+    overrides = Overrides(
+        incident="incident-1",
+        rollback="incident-1-r1",
+        anchor=Anchor(global_step=step, consumed_samples=step * BATCH),
+        standing=standing or TrainingSettings(),
+        once=Once(id="incident-1-r1", **once) if once else None,
+    )
+    told = {"rollback": "incident-1-r1", "applied_once": ("incident-1-r1",) if once else (), "applies": ("lr", "seed")}
+    return {"rollback": _unrecorded(overrides), "told": told}
+
+
+def start(told: dict[str, Any] | None = None, **changed: Any) -> Start:
+    return replace(CLEAN, **changed, started=replace(CLEAN.started, **(told or {})))
+
+
+HALF = LrSchedule(peak=5e-4, warmup=20, decay_start=20, decay_end=400)
+NEWER = Checkpoint(tag="global_step120", global_step=120, complete=True)
+TORN = replace(NEWER, complete=False, problem="zero_pp_rank_0.pt is empty")
+OTHER_SHARD = replace(LOADED, adam_variance_l1=V * 1.1, layer_variance_l1=(V / 4, V / 4, V * 0.3, V * 0.3))
+NO_SCHEDULE = replace(ANCESTOR, started=replace(STARTED, lr_schedule=None))
+
+AGAIN = tuple(replace(s, attempt=2) for s in LINE[:20])  # from step 1
+
+FAULTS: list[tuple[str, Start]] = [
+    ("scheduler lost", start(samples=steps(lr_at=lambda s: s - AT))),
+    ("scheduler lost", start(samples=steps(lr=lambda _: 1e-3))),
+    ("scheduler lost", start(samples=steps(lr_at=lambda s: s - AT), ancestor=replace(NO_SCHEDULE, later=()))),
+    ("scheduler stepped twice", start(samples=steps(lr_at=lambda s: 2 * s - AT))),
+    ("scheduler stepped twice", start(samples=steps(lr_at=lambda s: 2 * s - AT), ancestor=NO_SCHEDULE)),
+    ("scheduler stepped twice", start(samples=steps(lr_at=lambda s: s + 1))),
+    (
+        "scheduler stepped twice",
+        start(samples=steps(lr_at=lambda s: 2 * s - AT), ancestor=replace(STOPPED, started=NO_SCHEDULE.started)),
+    ),
+    ("another learning rate", start(samples=steps(lr=lambda s: 0.7 * LR.lr(step=s)))),
+    ("optimizer state not loaded", start(loaded=replace(LOADED, adam_variance_l1=0.0))),
+    ("optimizer state not loaded", start(loaded=replace(LOADED, adam_variance_l1=None))),
+    ("optimizer state not loaded", start(loaded=None, samples=steps(adam_variance_l1=lambda _: V / 5))),
+    ("wrong shard of one rank", start(loaded=OTHER_SHARD)),
+    ("wrong checkpoint", start(loaded=replace(LOADED, adam_variance_l1=LINE[79].adam_variance_l1))),
+    ("wrong checkpoint", start(loaded=replace(LOADED, adam_variance_l1=V * 2, layer_variance_l1=(V / 2,) * 4))),
+    ("wrong checkpoint", start(newest=NEWER, pointed=frozenset({120}))),
+    ("newest checkpoint torn", start(newest=TORN, pointed=frozenset({120}))),
+    ("started from scratch", start({"resumed_from": None}, samples=AGAIN, newest=NEWER, pointed=frozenset({120}))),
+    ("data from epoch start", start(samples=steps(data=lambda s: s - AT))),
+    ("data from epoch start", start(samples=steps(data=lambda s: s - AT), ancestor=STOPPED)),
+    ("data from epoch start", start(samples=steps(consumed_samples=lambda s: (s - AT) * BATCH))),
+    ("data order of another seed", start(samples=steps(data=lambda s: s + 10_000))),
+    ("samples skipped", start(samples=steps(data=lambda s: s + 7))),
+    ("samples skipped", start(samples=steps(consumed_samples=lambda s: s * BATCH + 24))),
+    ("samples replayed", start(samples=steps(data=lambda s: s - 30))),
+    ("samples replayed", start(samples=steps(consumed_samples=lambda s: s * BATCH - 16))),
+    ("loss scale reset", start(samples=steps(loss_scale=lambda _: 65536.0))),
+    ("setting changed", start({"adam_beta2": 0.999})),
+    ("setting changed", start({"seed": 4})),
+    (
+        "setting changed",
+        start(samples=steps(global_batch_samples=lambda _: 16, consumed_samples=lambda s: 16 * s - 800)),
+    ),
+    ("loss jumps", start(samples=steps(loss=lambda _: 9.0))),
+    ("loss jumps", start(samples=steps(loss=lambda _: 9.0), ancestor=STOPPED)),
+    ("loss drops", start(samples=steps(loss=lambda _: 2.0), ancestor=STOPPED)),
+    ("override ignored", start(**decided(TrainingSettings(lr=HALF)))),
+    ("override ignored", start(**decided(seed=5))),
+]
+
+
+@pytest.mark.parametrize(("fault", "bad"), FAULTS, ids=[f"{n}-{fault}" for n, (fault, _) in enumerate(FAULTS)])
+def test_each_fault_is_named_in_a_sentence(fault: str, bad: Start) -> None:
+    found = audit(bad)
+    assert (found.verdict, found.fault) == (Continued.NO, fault), found.reason
+    assert found.reason.startswith(f"{fault}: ")
+    assert found.settled
+
+
+def at_anchor(**changed: Any) -> dict[str, Any]:
+    return {"first_sample_index": AT * BATCH, "skipped_samples": 0, **changed}
+
+
+HALVED = decided(TrainingSettings(lr=HALF))
+HALVED["told"] |= {"lr_schedule": HALF.to_json(), "lr": HALF.lr(step=AT + 1)}
+RESEEDED = decided(seed=5)
+RESEEDED["told"] |= at_anchor(seed=5)
+RESET = decided(reset_moments=True)
+RESET["told"] |= at_anchor(moments_reset_steps=(AT,))
+LATER = decided(seed=5, step=AT - 40)  # reseeded earlier, by the ancestor: nothing is new at this start
+LATER["told"] |= {"seed": 5}
+CLEAN_STARTS = {
+    "as it was": CLEAN,
+    "no step made before is made again": start(ancestor=STOPPED),
+    "decided: half the LR": start(samples=steps(lr=lambda s: HALF.lr(step=s)), **HALVED),
+    "decided: another seed": start(samples=steps(data=lambda s: s + 10_000), **RESEEDED),
+    "decided: moments reset": start(loaded=replace(LOADED, adam_variance_l1=0.0), **RESET),
+    "decided earlier": start(
+        ancestor=replace(ANCESTOR, started=replace(STARTED, seed=5, rollback="incident-1-r1")), **LATER
+    ),
+    "sums in another order": start(loaded=replace(LOADED, adam_variance_l1=V * (1 + 1e-7))),
+    "the loss scale moves by 2": start(samples=steps(loss_scale=lambda _: 2048.0)),
+    "told to go back": start(newest=NEWER),
+    "a sample is lost": start(samples=CLEAN.samples[1:]),
+    "other kernels": start(samples=steps(loss=lambda s: sample(s).loss * 1.002)),
+    "more ranks, whose batches are counted otherwise": start(
+        {"world_size": 4}, samples=steps(data=lambda s: s + 10_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLEAN_STARTS)
+def test_what_goes_on_or_was_decided_is_no_fault(case: str) -> None:
+    found = audit(CLEAN_STARTS[case])
+    assert (found.verdict, found.fault) == (Continued.YES, None), found.reason
+
+
+def test_epochs_in_one_order_are_no_replay() -> None:
+    line = [sample(step, data=step % 50) for step in range(1, AT + 1)]
+    periodic = replace(STOPPED, recent=tuple(line[-64:]), trail=Trail(line))
+    found = audit(start(samples=steps(data=lambda s: s % 50), ancestor=periodic))
+    assert found.verdict is Continued.YES, found.reason
+
+
+def test_a_trainer_that_does_not_say_where_it_resumed_is_not_said_to_begin_anew() -> None:
+    mute = start({"resumed_from": None}, newest=NEWER, pointed=frozenset({120}))
+    assert audit(mute).verdict is Continued.UNKNOWN
+
+
+def test_too_little_is_unknown_and_waits_for_twenty_steps() -> None:
+    bare = [Sample(attempt=1, global_step=s, time_unix_s=0.0, loss=3.0) for s in range(1, AT + 21)]
+    ancestor = Ancestor(started=RunStarted(attempt=1, time_unix_s=0.0), recent=tuple(bare[:AT]), trail=Trail(bare))
+    few = start({"lr_schedule": None}, samples=tuple(bare[AT : AT + 4]), loaded=None, ancestor=ancestor)
+    found = audit(few)
+    assert (found.verdict, found.settled) == (Continued.UNKNOWN, False)
+    assert "consumed samples are not reported" in found.reason
+    assert audit(replace(few, samples=tuple(bare[AT:]))).settled
+    assert not audit(replace(CLEAN, samples=CLEAN.samples[:5])).settled

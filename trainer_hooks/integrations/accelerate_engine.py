@@ -1,0 +1,144 @@
+"""A training that accelerate runs without DeepSpeed (one process, DDP, FSDP), with what the hooks ask of an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from trainer_hooks.hook import Hook
+
+__all__ = ["AccelerateEngine", "why_no_engine"]
+
+
+def why_no_engine(trainer: Any) -> str | None:
+    """Why this training can't be measured, as a phrase; None where it can."""
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        return None
+    kind = str(getattr(trainer.accelerator.distributed_type, "value", trainer.accelerator.distributed_type))
+    if kind not in ("NO", "FSDP") and not kind.startswith("MULTI_"):
+        return f"accelerate trains it by {kind}"
+    if trainer.args.n_gpu > 1:
+        return "nn.DataParallel holds several GPUs in one process: start one process for each GPU"
+    if getattr(trainer.accelerator, "parallelism_config", None) is not None:
+        return "parallelism_config deals one batch over several ranks"
+    return None
+
+
+class _Clipping:
+    """The one entry of DeepSpeed's configuration that is written: Trainer reads its argument anew at each step."""
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+
+    @property
+    def gradient_clipping(self) -> float:
+        return float(self._args.max_grad_norm or 0.0)
+
+    @gradient_clipping.setter
+    def gradient_clipping(self, value: float) -> None:
+        self._args.max_grad_norm = value
+
+
+class AccelerateEngine:
+    """Calls its hook where accelerate is asked to differentiate and to clip, and where the callback tells of an update.
+
+    DDP has whole gradients and a whole state on each rank. FSDP has parts of both: of FSDP 2 (DTensors) each parameter
+    tells its copies, of FSDP 1 the strategy does.
+    """
+
+    lr_scheduler = None  # Trainer's own is not the engine's
+
+    def __init__(self, trainer: Any) -> None:
+        self._accelerator, self._args, self._model = trainer.accelerator, trainer.args, trainer.model_wrapped
+        self.module = self._accelerator.unwrap_model(self._model)
+        self.optimizer = trainer.optimizer
+        while hasattr(self.optimizer, "optimizer"):
+            self.optimizer = self.optimizer.optimizer
+        self.device = self._accelerator.device
+        self.dp_world_size = int(self._accelerator.num_processes)
+        self.has_whole_gradients = str(getattr(self._accelerator.distributed_type, "value", "")) != "FSDP"
+        self.copies_of_state = _copies_of_fsdp(self._model) if not self.has_whole_gradients else self.dp_world_size
+        """Ranks that hold the same element of the state."""
+        self.global_steps = int(trainer.state.global_step)
+        self.skipped_steps = 0
+        self._config = _Clipping(trainer.args)
+        self._configured_clipping = trainer.args.max_grad_norm
+        self._hook: Hook | None = None
+        self._coming = False  # whether the hook has seen the gradients of the update under way
+
+    def watched_by(self, hook: Hook) -> None:
+        """From now on the hook sees each loss and each update."""
+        self._hook = hook
+        accelerator, backward, clip = self._accelerator, self._accelerator.backward, self._accelerator.clip_grad_norm_
+
+        def hooked_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            hook.loss_seen(loss, of_many=False)  # Trainer has divided it
+            return backward(loss, *args, **kwargs)
+
+        def hooked_clip(*args: Any, **kwargs: Any) -> Any:
+            self.update_coming()
+            return clip(*args, **kwargs)
+
+        accelerator.backward, accelerator.clip_grad_norm_ = hooked_backward, hooked_clip
+
+    def update_coming(self) -> None:
+        """The gradients are whole: told where they are clipped, and once more before the update."""
+        if self._hook is not None and not self._coming:
+            self._coming = True
+            self._hook.update_coming()
+
+    def update_made(self) -> None:
+        """After the optimizer's step."""
+        self._coming = False
+        self.global_steps += 1
+        self.skipped_steps += not self.was_step_applied()
+        if self._hook is not None:
+            self._hook.step_made()
+
+    def close(self) -> None:
+        """Takes back what was put into accelerate and into Trainer's arguments."""
+        for name in ("backward", "clip_grad_norm_"):
+            self._accelerator.__dict__.pop(name, None)
+        self._args.max_grad_norm = self._configured_clipping
+
+    def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
+        """On the outermost module, which no compilation takes in."""
+        return self._model.register_forward_pre_hook(hook, **options)
+
+    def was_step_applied(self) -> bool:
+        return not self._accelerator.optimizer_step_was_skipped
+
+    def zero_optimization_stage(self) -> int:
+        return 0 if self.has_whole_gradients else 3
+
+    def gradient_accumulation_steps(self) -> int:
+        return int(self._args.gradient_accumulation_steps)
+
+    def train_batch_size(self) -> int:
+        return int(self._args.train_batch_size) * self.gradient_accumulation_steps() * self.dp_world_size
+
+    def gradient_clipping(self) -> float:
+        return self._config.gradient_clipping
+
+    def get_global_grad_norm(self) -> None:
+        """The hook measures it, before accelerate clips."""
+
+    def fp16_enabled(self) -> bool:
+        return str(self._accelerator.mixed_precision) == "fp16" or self._trained_in() is torch.float16
+
+    def bfloat16_enabled(self) -> bool:
+        return str(self._accelerator.mixed_precision) == "bf16" or self._trained_in() is torch.bfloat16
+
+    def _trained_in(self) -> torch.dtype | None:
+        return next((p.dtype for p in self.module.parameters() if p.requires_grad), None)
+
+
+def _copies_of_fsdp(model: Any) -> int:
+    """Of FSDP 1: its shard group is the whole world, or a node's (HYBRID_SHARD). 1 of FSDP 2, see `Replicas.share`."""
+    strategy = getattr(getattr(model, "sharding_strategy", None), "name", None)
+    if strategy is None:
+        return 1
+    return dist.get_world_size() // (1 if strategy == "NO_SHARD" else model.process_group.size())
