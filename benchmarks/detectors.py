@@ -1,6 +1,9 @@
-"""sentinel and ten peers on labelled loss curves: what each misses, what each would roll back for nothing.
+"""sentinel and eleven peers on labelled loss curves: what each misses, what each would roll back for nothing.
 
-Without --curves: `benchmarks/public` (32 curves of public runs) and `benchmarks/recorded` (small GPTs that were
+No detector is told where a log ends: each is read at every step, as of a run that goes on. A row beside has the judge
+with the end told, as `sentinel replay` has it.
+
+Without --curves: `benchmarks/public` (44 curves of public runs) and `benchmarks/recorded` (small GPTs that were
 made to diverge), where they are there. Rules, and how each peer is read: docs/BACKTEST.md.
 """
 
@@ -18,13 +21,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backtest import tables
-from backtest.curves import Curve, CurveError, read_folder
-from backtest.ours import NAME, Judged, judged, warm_up
+from backtest.curves import DIVERGED, Curve, CurveError, read_folder
+from backtest.ideal import Harmless, knowable_step
+from backtest.ours import AT_END, NAME, UNTOLD, Judged, judged, warm_up
 from backtest.peers import PEERS
-from backtest.replay import PATIENCE, said_by
-from backtest.scoring import Outcome, Said, score
+from backtest.replay import PATIENCE, said_by, tuned_by
+from backtest.scoring import Outcome, Said, score, timed
 from backtest.sensitivity import format_rows, sensitivity
 from backtest.summing import summary
+from backtest.tuned import TUNED
+from backtest.tuning import tuned_peers
 
 from sentinel.judge.thresholds import Thresholds
 
@@ -48,15 +54,21 @@ def main() -> int:
     if asked.sensitivity:
         print(format_rows(sensitivity(curves, thresholds)))
         return 0
+    if asked.tune_peers:
+        print(json.dumps(tuned_peers(curves), indent=4))
+        return 0
     replays = [replay(curve, thresholds) for curve in curves]
-    outcomes = [o for r in replays for o in r.outcomes]
-    patient = [o for r in replays for o in r.patient]
-    text = report(outcomes, patient)
+    harmless = Harmless(curves)
+    ideal = {id(c): knowable_step(c, harmless) for c in curves if c.label in DIVERGED}
+    outcomes = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.outcomes]
+    patient = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.patient]
+    tuned = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.tuned]
+    text = report(outcomes, patient, tuned)
     if asked.plot:
         plot(replays, asked.plot)
     if asked.results:
         asked.results.write_text(header(folders, len(curves)) + text + "\n", encoding="utf-8")
-    print(json.dumps(document(outcomes, patient)) if asked.json else text)
+    print(json.dumps(document(outcomes, patient, tuned)) if asked.json else text)
     return 0
 
 
@@ -67,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--curves", type=Path, action="append", help="a folder with an INDEX.csv; may be repeated")
     parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
     parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
+    parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
 
@@ -81,6 +94,8 @@ class Replay:
     outcomes: tuple[Outcome, ...]
     patient: tuple[Outcome, ...]
     """The peers once more, with a patience that they do not have."""
+    tuned: tuple[Outcome, ...]
+    """The peers once more, with threshold and patience tuned on the tuning part."""
 
 
 def replay(curve: Curve, thresholds: Thresholds) -> Replay:
@@ -91,8 +106,11 @@ def replay(curve: Curve, thresholds: Thresholds) -> Replay:
         curve=curve,
         ours=ours,
         peers=tuple(at_once for at_once, _ in pairs),
-        outcomes=tuple(score(curve, said) for said in (ours.said, *(at_once for at_once, _ in pairs))),
+        outcomes=tuple(
+            score(curve, said) for said in (ours.said, ours.at_end, ours.untold, *(at_once for at_once, _ in pairs))
+        ),
         patient=tuple(score(curve, lasting) for _, lasting in pairs),
+        tuned=tuple(score(curve, tuned_by(name, curve)) for name in TUNED),
     )
 
 
@@ -105,26 +123,33 @@ def plot(replays: list[Replay], folder: Path) -> None:
         draw(each.curve, each.ours, each.peers, folder / f"{each.curve.folder}-{each.curve.name}.png")
 
 
-def report(outcomes: list[Outcome], patient: list[Outcome]) -> str:
+def report(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]) -> str:
     """All tables."""
-    names = [NAME, *PEERS]
+    names = [NAME, AT_END, UNTOLD, *PEERS]
     return "\n\n".join(
         (
             tables.format_blocks(outcomes, names),
             "Confusion matrix, all curves\n" + tables.confusion([summary(n, outcomes) for n in names]),
             f"The peers once more, all curves: a verdict only after {PATIENCE} firings in a row\n"
             + tables.table([summary(n, patient) for n in PEERS]),
+            "The peers with threshold and patience tuned on the tuning part, all curves\n"
+            + tables.table([summary(n, tuned) for n in TUNED]),
+            "The same, held out alone\n"
+            + tables.table([summary(n, [o for o in tuned if o.curve.held_out]) for n in TUNED]),
             f"What {NAME} got wrong\n" + tables.wrongs(outcomes, NAME),
             f"Not scored, and what {NAME} said\n" + tables.unscored(outcomes, NAME),
         )
     )
 
 
-def document(outcomes: list[Outcome], patient: list[Outcome]) -> dict[str, object]:
+def document(outcomes: list[Outcome], patient: list[Outcome], tuned: list[Outcome]) -> dict[str, object]:
     """What --json prints."""
     return {
         "detectors": {name: tables.as_json(summary(name, outcomes)) for name in (NAME, *PEERS)},
+        "end_told": tables.as_json(summary(AT_END, outcomes)),
+        "planned_changes_untold": tables.as_json(summary(UNTOLD, outcomes)),
         f"after_{PATIENCE}_firings_in_a_row": {name: tables.as_json(summary(name, patient)) for name in PEERS},
+        "tuned_peers": {name: tables.as_json(summary(name, tuned)) for name in TUNED},
         "blocks": {
             block: {name: tables.as_json(summary(name, some)) for name in (NAME, *PEERS)}
             for block, some in tables.blocks(outcomes).items()

@@ -1,4 +1,4 @@
-"""The judge on a curve, sample by sample as it would have seen the run."""
+"""The judge on a curve, sample by sample as it would have seen the run: live, and told of the log's end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from sentinel.vocabulary.sample import Sample
 from .curves import Curve
 from .scoring import Said, Told
 
-__all__ = ["NAME", "Judged", "judged", "warm_up"]
+__all__ = ["AT_END", "NAME", "UNTOLD", "Judged", "judged", "warm_up"]
 
-NAME = "sentinel"
+NAME, AT_END, UNTOLD = "sentinel", "sentinel, end told", "sentinel, no plans"
+"""Live, as a watch judges; where the log's end is told too, as `sentinel replay` does; live without planned changes."""
 
 CHUNK = 512
 """Samples between two looks at the events: a verdict that is taken back later stays said."""
@@ -36,7 +37,16 @@ class Judged:
     """What the judge said: scored, and as it said it."""
 
     said: Said
+    """Live: it is never told that the log ends."""
+
+    at_end: Said
+    """With the end told: an episode that is open then has not come back."""
+
+    untold: Said
+    """Live, and without the planned changes."""
+
     events: tuple[Event, ...]
+    """The live ones."""
 
 
 def samples_of(curve: Curve) -> list[Sample]:
@@ -71,19 +81,20 @@ def _whole(value: float | None) -> int | None:
 def judged(curve: Curve, thresholds: Thresholds) -> Judged:
     """The judge's findings on the curve, and what they cost."""
     samples = samples_of(curve)
-    events, seconds = _replayed(samples, thresholds, curve.planned)
-    said = Said(
-        detector=NAME,
-        verdicts=tuple(Told(step=e.verdict_step, onset=e.onset_step) for e in events if e.recommend_rollback),
-        spikes=tuple(
-            (e.onset_step, e.end_step if e.end_step is not None else curve.steps[-1])
-            for e in events
-            if e.kind not in QUIET_KINDS
-        ),
-        samples=len(samples),
-        seconds=seconds,
-    )
-    return Judged(said=said, events=events)
+    live, ended, seconds = _replayed(samples, thresholds, curve.planned)
+    untold = _replayed(samples, thresholds, ())[0] if curve.planned else live
+
+    def said(name: str, events: tuple[Event, ...]) -> Said:
+        verdicts = tuple(Told(step=e.verdict_step, onset=e.onset_step) for e in events if e.recommend_rollback)
+        last = curve.steps[-1]
+        spikes = [(e.onset_step, last if e.end_step is None else e.end_step) for e in events if _is_loud(e)]
+        return Said(detector=name, verdicts=verdicts, spikes=tuple(spikes), samples=len(samples), seconds=seconds)
+
+    return Judged(said=said(NAME, live), at_end=said(AT_END, ended), untold=said(UNTOLD, untold), events=live)
+
+
+def _is_loud(event: Event) -> bool:
+    return event.kind not in QUIET_KINDS
 
 
 def warm_up(thresholds: Thresholds) -> None:
@@ -94,11 +105,9 @@ def warm_up(thresholds: Thresholds) -> None:
 
 def _replayed(
     samples: list[Sample], thresholds: Thresholds, planned: tuple[int, ...]
-) -> tuple[tuple[Event, ...], float]:
-    """Every recommendation that was ever made, beside what is left in the end. The time is the judge's.
-
-    The log's end is told to the judge, as it is when a file is replayed: what has not come back by then, did not.
-    """
+) -> tuple[tuple[Event, ...], tuple[Event, ...], float]:
+    """Every recommendation that was ever made, beside what is left: live, and with the log's end told. The time is the
+    judge's."""
     replay = Replay(thresholds, planned)
     recommended: dict[tuple[int, int], Event] = {}
     seconds, at = 0.0, 0
@@ -109,12 +118,14 @@ def _replayed(
         readings = Readings.of(part)
         began = time.perf_counter()
         replay.push(readings)
-        if at >= len(samples):
-            replay.end()
         seconds += time.perf_counter() - began
-        for event in replay.events:
-            if event.recommend_rollback:
-                recommended[event.verdict_step, event.onset_step] = event
-    standing = {(e.verdict_step, e.onset_step) for e in replay.events if e.recommend_rollback}
+        recommended |= {(e.verdict_step, e.onset_step): e for e in replay.events if e.recommend_rollback}
+    live = _with_withdrawn(replay.events, recommended)
+    replay.end()
+    return live, _with_withdrawn(replay.events, recommended), seconds
+
+
+def _with_withdrawn(events: tuple[Event, ...], recommended: dict[tuple[int, int], Event]) -> tuple[Event, ...]:
+    standing = {(e.verdict_step, e.onset_step) for e in events if e.recommend_rollback}
     withdrawn = [e for key, e in recommended.items() if key not in standing]
-    return tuple(sorted((*replay.events, *withdrawn), key=lambda e: e.verdict_step)), seconds
+    return tuple(sorted((*events, *withdrawn), key=lambda e: e.verdict_step))

@@ -1,4 +1,4 @@
-"""The ten detectors that a user would pick instead, each written anew from its constants and its behaviour.
+"""Ten detectors that a user would pick instead, and CUSUM, each written anew from its constants and its behaviour.
 
 `push` takes one reading and says whether the detector fires at it: skips the step, stops the run, or marks a spike.
 None is a reading that the log does not have: the detector is not asked. What nan does to each is what it does to the
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from .peers_by_level import AxolotlWatchdog, FlagscaleSpiky, LossRatio, MegatronRerun, MetaseqEwm, ZClip
-from .peers_by_window import KillLossSpike, LightningSpike, OlmoSkipStep, OlmoStability
+from .peers_by_window import Cusum, KillLossSpike, LightningSpike, OlmoSkipStep, OlmoStability
 from .reading import Reading
 
 __all__ = ["PEERS", "Peer"]
@@ -41,5 +41,6 @@ PEERS: dict[str, Callable[[int], Peer]] = {
     "flagscale_spiky": lambda _: FlagscaleSpiky(),
     "metaseq_ewm": lambda _: MetaseqEwm(),
     "axolotl_watchdog": lambda _: AxolotlWatchdog(),
+    "cusum": lambda _: Cusum(),
 }
 """Name in the tables to what makes one, from the number of readings in the whole run."""

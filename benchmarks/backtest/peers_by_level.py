@@ -20,6 +20,7 @@ class LossRatio:
 
     reads: ClassVar[frozenset[str]] = LOSS
     survives_restart: ClassVar[bool] = True
+    limit = 1.2
 
     def __init__(self) -> None:
         self._least = math.inf
@@ -30,7 +31,7 @@ class LossRatio:
             return False
         if not math.isfinite(loss):
             return True
-        fires = loss / self._least > 1.2
+        fires = loss / self._least > self.limit
         self._least = min(self._least, loss)
         return fires
 
@@ -157,7 +158,7 @@ class AxolotlWatchdog:
 
     reads: ClassVar[frozenset[str]] = LOSS
     survives_restart: ClassVar[bool] = True
-    patience = 3
+    patience, factor = 3, 2.0
 
     def __init__(self) -> None:
         self._threshold: float | None = None
@@ -168,7 +169,7 @@ class AxolotlWatchdog:
         if loss is None:
             return False
         if self._threshold is None and math.isfinite(loss):
-            self._threshold = 2 * loss
+            self._threshold = self.factor * loss
         above = self._threshold is not None and loss > self._threshold
         self._violations = self._violations + 1 if above else 0
         return self._violations >= self.patience

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .reading import Reading
 
-__all__ = ["KillLossSpike", "LightningSpike", "OlmoSkipStep", "OlmoStability"]
+__all__ = ["Cusum", "KillLossSpike", "LightningSpike", "OlmoSkipStep", "OlmoStability"]
 
 
 class Window:
@@ -166,3 +166,32 @@ class OlmoStability:
                     fires |= deviation >= 1e-10 and value > float(window.values.mean()) + self.sigmas * deviation
             window.push(value)
         return fires
+
+
+class Cusum:
+    """A change-point detector: g = max(0, g + (loss - mean) / deviation - 0.5) of the 128 losses before; fires above 5.
+
+    Every loss enters the window, the one that fires too: after a while it is the new normal. A loss that is no number
+    fires, and enters nothing.
+    Source: Page 1954, "Continuous Inspection Schemes", Biometrika 41:100 (one-sided; the usual k = 0.5, h = 5).
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"loss"})
+    survives_restart: ClassVar[bool] = False
+    limit, drift, size = 5.0, 0.5, 128
+
+    def __init__(self) -> None:
+        self._window = Window(self.size)
+        self._sum = 0.0
+
+    def push(self, reading: Reading) -> bool:
+        loss = reading.loss
+        if loss is None or not math.isfinite(loss):
+            return loss is not None
+        if self._window.full:
+            deviation = float(self._window.values.std())
+            if deviation > 0:
+                above = (loss - float(self._window.values.mean())) / deviation
+                self._sum = max(0.0, self._sum + above - self.drift)
+        self._window.push(loss)
+        return self._sum > self.limit

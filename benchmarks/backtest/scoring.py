@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .curves import DIVERGED, HARMLESS, Curve, Event
 
-__all__ = ["Outcome", "Said", "Told", "deadline", "onset_of", "score", "stretches", "tolerance"]
+__all__ = ["Outcome", "Said", "Told", "deadline", "onset_of", "score", "stretches", "timed", "tolerance"]
 
 TOLERANCE_STEPS, TOLERANCE_INTERVALS = 100, 5
 """A verdict may come so long after the onset (the longer of the two), and so long before it: labels are by eye."""
@@ -67,6 +67,15 @@ class Outcome:
 
     delay_steps: int | None = None
     in_time: bool | None = None
+    knowable: bool | None = None
+    """Whether an ideal judge could have known by the log's end; None where nobody asked one."""
+
+    past_ideal_steps: int | None = None
+    """Steps from the ideal judge's verdict to this one's."""
+
+    late: bool = False
+    """Whether the verdict came after the deadline and after the ideal one's."""
+
     onset_error_steps: int | None = None
     onset_error_intervals: float | None = None
     spikes: int = 0
@@ -174,6 +183,15 @@ def _on_divergence(outcome: Outcome, said: Said, onset: int) -> Outcome:
         onset_error_steps=error,
         onset_error_intervals=error / curve.log_interval,
     )
+
+
+def timed(outcome: Outcome, knowable_step: int | None) -> Outcome:
+    """The outcome of a divergence beside the ideal judge's. Where that knows of none, no verdict is late."""
+    step = outcome.verdict_step
+    if not outcome.is_divergence or step is None or knowable_step is None:
+        return replace(outcome, knowable=knowable_step is not None)
+    late = step > max(deadline(outcome.curve), knowable_step)
+    return replace(outcome, knowable=True, past_ideal_steps=step - knowable_step, late=late)
 
 
 def _unscored(curve: Curve) -> str:

@@ -48,6 +48,15 @@ class Summary:
     """Harmless curves with a verdict on a spike that had outlasted the deadline, and none that was wrong."""
 
     late: int
+    """After the deadline that the run's own spikes give."""
+
+    late_of_ideal: int
+    """After that and after the ideal judge's verdict."""
+
+    unknowable: int
+    """Divergences that even the ideal judge does not know of by the log's end."""
+
+    past_ideal_median_steps: float | None
     delay_median_steps: float | None
     delay_max_steps: int | None
     onset_error_median_steps: float | None
@@ -92,6 +101,9 @@ def summary(detector: str, outcomes: Iterable[Outcome]) -> Summary:
         unneeded_early=sum(o.unneeded for o in ill),
         overdue=sum(o.overdue_step is not None and not o.unneeded for o in well),
         late=sum(o.in_time is False for o in ill),
+        late_of_ideal=sum(o.late for o in ill),
+        unknowable=sum(o.knowable is False for o in ill),
+        past_ideal_median_steps=_median(o.past_ideal_steps for o in ill),
         delay_median_steps=median(delays) if delays else None,
         delay_max_steps=max(delays, default=None),
         onset_error_median_steps=_median(o.onset_error_steps for o in ill),

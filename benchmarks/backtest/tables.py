@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .scoring import Outcome, deadline
+from .scoring import Outcome, deadline, onset_of
 from .summing import Summary, summary, wilson
 
 __all__ = ["as_json", "blocks", "confusion", "format_blocks", "in_words", "table", "unscored", "wrongs"]
 
 HEADINGS = (
-    *("missed", "unneeded", "not applic.", "early", "overdue", "late", "delay", "slowest", "onset err", "(intervals)"),
+    *(
+        "missed",
+        "unneeded",
+        "not applic.",
+        "early",
+        "overdue",
+        "late",
+        "of ideal",
+        "delay",
+        "past ideal",
+        "slowest",
+        "onset err",
+        "(intervals)",
+    ),
     *("spikes seen", "false/10k", "called out", "us/sample"),
 )
 
@@ -47,7 +60,9 @@ def table(summaries: Iterable[Summary]) -> str:
             f"{s.unneeded_early}",
             f"{s.overdue}",
             f"{s.late}",
+            f"{s.late_of_ideal}",
             _number(s.delay_median_steps),
+            _number(s.past_ideal_median_steps),
             _number(s.delay_max_steps),
             _number(s.onset_error_median_steps),
             _number(s.onset_error_median_intervals),
@@ -90,7 +105,7 @@ def wrongs(outcomes: Sequence[Outcome], detector: str) -> str:
             cut = " and the log ends before the deadline" if o.curve.steps[-1] < deadline(o.curve) else ""
             lines.append(f"{where}: missed{cut}")
         elif o.in_time is False:
-            lines.append(f"{where}: late, {o.delay_steps} steps after the onset, deadline {deadline(o.curve)}")
+            lines.append(f"{where}: {_late(o)}")
         if o.unneeded:
             lines.append(f"{where}: unneeded at step {o.verdict_step if o.early_step is None else o.early_step}")
         elif o.overdue_step is not None:
@@ -98,6 +113,14 @@ def wrongs(outcomes: Sequence[Outcome], detector: str) -> str:
                 f"{where}: at step {o.overdue_step}, when the spike had outlasted the deadline; it healed later"
             )
     return "\n".join(lines) or "  none"
+
+
+def _late(o: Outcome) -> str:
+    ideal = "unknown by the end of the log"
+    if o.delay_steps is not None and o.past_ideal_steps is not None:
+        ideal = f"{o.delay_steps - o.past_ideal_steps} steps"
+    due = deadline(o.curve) - (onset_of(o.curve) or 0)
+    return f"late, {o.delay_steps} steps after the onset; deadline {due}, ideal {ideal}{'; past both' * o.late}"
 
 
 def unscored(outcomes: Sequence[Outcome], detector: str) -> str:
@@ -129,6 +152,9 @@ def as_json(s: Summary) -> dict[str, object]:
         "harmless_not_applicable": s.harmless_not_applicable,
         "overdue": s.overdue,
         "late": s.late,
+        "late_of_ideal": s.late_of_ideal,
+        "unknowable": s.unknowable,
+        "past_ideal_median_steps": s.past_ideal_median_steps,
         "delay_median_steps": s.delay_median_steps,
         "delay_max_steps": s.delay_max_steps,
         "spikes": s.spikes,
@@ -155,6 +181,7 @@ def in_words(outcomes: Sequence[Outcome], detector: str) -> list[dict[str, objec
             "overdue_step": o.overdue_step,
             "delay_steps": o.delay_steps,
             "in_time": o.in_time,
+            "past_ideal_steps": o.past_ideal_steps,
             "onset_error_steps": o.onset_error_steps,
             "missed": o.missed,
             "unneeded": o.unneeded,

@@ -39,7 +39,10 @@ def replay(
         typer.Option("--reference", help="A run that this one should not be slower than; may be repeated."),
     ] = None,
     still_running: Annotated[
-        bool, typer.Option("--still-running", help="More samples will come: the last episode may still recover.")
+        bool,
+        typer.Option(
+            "--still-running", "--live", help="Judge as a watch does: more samples will come, and a spike may recover."
+        ),
     ] = False,
     run: Run = None,
     config_dir: ConfigDir = RUNS,

@@ -148,6 +148,11 @@ class NoiseBand:
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
 
+    @property
+    def falling(self) -> float:
+        """How much a block's median falls below the one before, as a rule, in the signal's unit; 0: it does not."""
+        return max(0.0, median([a - b for a, b in pairwise(self._levels)])) if len(self._levels) > 1 else 0.0
+
     def glimpse(self, values: Sequence[float]) -> None:
         """While the band is provisional: where it is by the block that is not whole yet."""
         if not self._blocks:

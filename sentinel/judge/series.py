@@ -56,6 +56,7 @@ class Series:
         )
         self._block: list[tuple[int, float]] = []
         self._lr: float | None = None
+        self._attempt: int | None = None
         self.last: Sample | None = None  # The newest sample given to `push`; `push_readings` does not set it
         for sample in samples:
             self.push(sample)
@@ -108,6 +109,7 @@ class Series:
         if isinstance(sample, ScrapedSample) and sample.unseen_steps:
             self._take_unseen(sample)
         self.last = sample
+        self._begin(sample.attempt, sample.global_step)
         readings = {name: getattr(sample, name) for name in COLUMNS}
         self._take_one(Samples.of(sample.global_step, readings, skipped=sample.skipped, after=self.last_step))
 
@@ -115,6 +117,8 @@ class Series:
         """Takes a stretch of samples: the same as `push` for each, and many times faster where nothing happens."""
         stretch = Stretch(readings)
         i, n = 0, len(readings)
+        if n:
+            self._begin(readings.attempt, int(readings.steps[0]))
         while i < n:
             one_by_one = self._block or self.known.baseline.episode is not None
             block = None if one_by_one else stretch.block(i, self.known.last_step)
@@ -124,6 +128,11 @@ class Series:
             else:
                 self._take_one(stretch.sample(i, self.known.last_step))
                 i += 1
+
+    def _begin(self, attempt: int, step: int) -> None:
+        if self._attempt is not None and attempt != self._attempt:
+            self.known.resumed_step = step
+        self._attempt = attempt
 
     def end(self) -> None:
         """No more samples will come: an episode that is open now has not recovered."""

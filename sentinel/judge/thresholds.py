@@ -107,6 +107,13 @@ class Thresholds:
     Two witnesses are needed: the journal, and the log or the checkpoints. inf turns it off.
     """
 
+    first_sample_within_s: Annotated[float, POSITIVE_OR_INF] = 7200.0
+    """Seconds that an attempt whose job is alive may take to its first sample before it is called stalled; blind where
+    its log is still written.
+
+    Loading a checkpoint of some TB, compiling and the first step take up to an hour. inf: it is starting for ever.
+    """
+
     gone_after_s: Annotated[float, POSITIVE_OR_INF] = 3600.0
     """Seconds without a new sample, log line or checkpoint file after which a run whose job can't be found is gone.
 

@@ -125,10 +125,20 @@ def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None
     if context.why_unknown is not None and _silence(context, thresholds) is not None:
         return VerdictKind.BLIND, context.why_unknown
     if context.last_sample_unix_s is None:
-        since = context.attempt_started_unix_s
-        for_s = f" for {context.now_unix_s - since:.0f} s" if since is not None else ""
-        return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
+        return _starting(context, thresholds)
     return _stalled(context, thresholds)
+
+
+def _starting(context: Context, thresholds: Thresholds) -> _Answer:
+    since, witness, now = context.attempt_started_unix_s, context.second_witness_unix_s, context.now_unix_s
+    started_s = 0.0 if since is None else now - since
+    if context.job_alive is True and started_s >= thresholds.first_sample_within_s:
+        never = f"the job is alive, and no sample has come since attempt {context.attempt} began {started_s:.0f} s ago"
+        if witness is None or now - witness >= thresholds.stalled_after_s:
+            return VerdictKind.STALLED, f"{never}: it hangs before its first step"
+        return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
+    for_s = "" if since is None else f" for {started_s:.0f} s"
+    return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
 
 
 def _gone(context: Context) -> _Answer:

@@ -38,6 +38,7 @@ def fires(name: str, losses: Sequence[float | None] = (), norms: Sequence[float 
     ("name", "losses", "expected"),
     [
         ("loss_ratio_1_2", [3.0, 2.5, 3.0, 3.01, NAN, 2.5, INF], [3, 4, 6]),  # 3.0 / 2.5 is 1.2, and not above it
+        ("cusum", [2.0, 2.2] * 64 + [2.4, 2.4, 2.4, NAN], [130, 131]),  # about 2.5 deviations more each time; nan
         ("kill_loss_spike", [2.0] * 100 + [5.0] * 5, [104]),  # five in a row above 2 x (2.00 … 2.12)
         ("kill_loss_spike", [2.0] * 100 + [5.0] * 4 + [2.0] + [5.0] * 4, []),
         ("kill_loss_spike", [2.0] * 100 + [2.5] * 100, [199]),  # half above the cap 2.0, from two windows on

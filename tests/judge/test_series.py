@@ -74,6 +74,7 @@ def test_the_lines_that_the_judge_draws_where_nobody_has_drawn_others() -> None:
         "hopeless_loss": 10.8,
         "led_by_window_steps": 50,
         "stalled_after_s": 600.0,
+        "first_sample_within_s": 7200.0,
         "gone_after_s": 3600.0,
     }
 
@@ -236,6 +237,13 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
         ({"pending": True, "job_alive": False, "attempt": None, "last_sample_unix_s": None}, VerdictKind.PENDING),
         ({"job_alive": False, "attempt": None}, VerdictKind.PENDING),
         ({"last_sample_unix_s": None}, VerdictKind.STARTING),
+        ({"last_sample_unix_s": None, "attempt_started_unix_s": -6199.0}, VerdictKind.STARTING),
+        ({"last_sample_unix_s": None, "attempt_started_unix_s": -6200.0}, VerdictKind.STALLED),
+        (
+            {"last_sample_unix_s": None, "attempt_started_unix_s": -9e9, "second_witness_unix_s": 990.0},
+            VerdictKind.BLIND,
+        ),
+        ({"last_sample_unix_s": None, "attempt_started_unix_s": -9e9, "job_alive": None}, VerdictKind.STARTING),
         ({"job_alive": False}, VerdictKind.DOWN),
         ({"job_alive": False, "finished_reason": "finished"}, VerdictKind.FINISHED),
         ({"job_alive": False, "finished_reason": "sigterm"}, VerdictKind.DOWN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Baseline:
     episode: Episode | None = None  # The loss has left its band and has not come back yet
     climbing: bool = False  # Whether the mean loss at any time scale is above its best, by more than noise
     above_best: float = 0.0  # How far the newest 32-sample mean is above the best (share of it); 0 where none is known
+    ceiling: float = -math.inf  # A rise up to here only ends a drop that came with a resume, nats; -inf without one
     quiet: list[Detector] = field(init=False)
     pushed: list[Detector] = field(init=False)
     pushed_quiet: list[Detector] = field(init=False)
@@ -83,7 +85,8 @@ class Known:
     # (step, loss) of the last losses before the sample that is taken now.
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT_SAMPLES))
     last_step: int | None = None  # The newest step
-    band_paused: bool = False  # Whether the noise band does not learn from the present block
+    band_paused: bool = False  # Whether nothing is learned from the present block: part of a drop that may end
+    resumed_step: int | None = None  # The first step of the newest attempt; None before a second one
 
     @property
     def alarm(self) -> Event | None:
@@ -98,7 +101,7 @@ class Known:
     @property
     def edge(self) -> float:
         widened, band = self.regime.widened, self.baseline.band
-        return band.edge(widened) if widened else band.upper
+        return max(self.baseline.ceiling, band.edge(widened) if widened else band.upper)
 
 
 class Reset(Enum):

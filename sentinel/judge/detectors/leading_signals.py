@@ -12,6 +12,7 @@ from sentinel.judge.thresholds import Thresholds
 # Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
 # tr8-104B's was falling for 2,300 steps before its loss blew up.
 _COLLAPSE_HALVINGS = 3
+_MANY = 8  # Samples outside its band that make a signal's departure no outlier, however long ago the onset is
 
 
 class LeadingSignals(Detector):
@@ -75,6 +76,15 @@ class LeadingSignals(Detector):
             (name, late - first)
             for first, name in sorted(ahead)
             if name == "loss_scale" or first >= early - self._forget_steps
+        )
+
+    def agree(self, onset_range: tuple[int, int], step: int, samples: int) -> bool:
+        """Whether another signal has left its band too, in half of these samples since the onset or in eight, and in
+        the later half of them; or the loss scale has collapsed."""
+        early, late = onset_range
+        return self.scale_collapsed or any(
+            first >= early - self._forget_steps and 2 * last >= late + step and count >= min(samples / 2, _MANY)
+            for first, last, count, _ in self._departed.values()
         )
 
     @property

@@ -2,45 +2,83 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+
 from sentinel.judge.detectors.detector import Block, Detector, Known, Reset
-from sentinel.judge.noise_band import NoiseBand
+from sentinel.judge.noise_band import BLOCK, NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
-_SUDDEN = 0.15  # Share of the loss that a block drops by at once to be doubted: more than learning does in 8 samples
+_FALLS = 3  # Times what the loss falls by in a block that a drop must exceed: a level lags a steady fall by 1.5 blocks
+_LEAST_BLOCKS = 3  # Blocks that a drop must have lasted for, however many steps they are apart
+_SETTLES_BLOCKS = 5  # Blocks after an episode in which the level follows: it stood while the loss went on falling
+_KEPT_BLOCKS = 12  # Blocks of a drop that a band is learned from when it is accepted
+_AFTER_RESUME = 2 * BLOCK  # Samples since a resume within which a drop is of the resume
 
 
 class LossDrop(Detector):
     """Data that repeats itself makes the loss drop at once and return to its old level soon: that is no divergence.
-    While the drop is doubted the noise band learns nothing; after a patience it is accepted, and the band begins
-    anew."""
+    While the drop is doubted nothing is learned from it; after a patience it is the level. A drop right after a resume
+    (data seen before) is told, and a rise that ends at the level from before it is the end of it, whenever it comes."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._sigmas = thresholds.band_sigmas
+        self._floor = thresholds.band_floor
         self._patience_steps = thresholds.patience_steps
         self.reset(Reset.SETTINGS)
 
     def reset(self, why: Reset) -> None:
         if why is Reset.SETTINGS:
-            self._before: float | None = None
+            self._unsettled = 0
             self._since: int | None = None
+            self._depth = 0.0
+            self._resumed = False
+            self._blocks: deque[list[float]] = deque(maxlen=_KEPT_BLOCKS)
 
     def learn(self, block: Block, known: Known) -> None:
         """Pauses the band while the block is part of a drop that has not lasted for a patience yet."""
-        known.band_paused = known.baseline.episode is None and self._doubted(block, known.baseline.band)
+        if known.baseline.episode is not None:
+            self._unsettled = _SETTLES_BLOCKS
+        self._unsettled = max(0, self._unsettled - 1)
+        known.band_paused = not self._unsettled and self._doubted(block, known)
 
-    def _doubted(self, block: Block, band: NoiseBand) -> bool:
-        median = block.median
-        before, self._before = self._before, median
-        if before is None or not band.ready:
+    def _doubted(self, block: Block, known: Known) -> bool:
+        band = known.baseline.band
+        if not band.ready or math.isinf(self._sigmas):
             return False
-        noise = self._sigmas * band.sigma / 2  # a median of 8 has less than half the noise of one
-        if self._since is None and before - median > max(noise, _SUDDEN * abs(before)):
-            self._since = block.first_step
-        if self._since is None:
+        depth = band.level - block.median
+        if self._since is None and depth <= self._edge(band):
             return False
-        if median > band.level - _SUDDEN / 2 * abs(band.level):
+        since = self._begin(block, known) if self._since is None else self._since
+        self._depth = max(self._depth, depth)
+        if depth < self._depth / 2:
             self._since = None
-        elif block.last_step - self._since >= self._patience_steps:
-            self._since = None
-            band.clear()
-        return self._since is not None
+            return depth > self._edge(band)  # a block that is partly of the drop
+        self._blocks.append([loss for _, loss in block.losses])
+        if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - since >= self._patience_steps:
+            self._accept(known)
+        return True
+
+    def _edge(self, band: NoiseBand) -> float:
+        """How far below its level a block's median is no learning, nats: a median has less than half of one's noise."""
+        return max(self._sigmas * band.sigma / 3, self._floor * abs(band.level)) + _FALLS * band.falling
+
+    def _begin(self, block: Block, known: Known) -> int:
+        self._since, self._depth = block.first_step, 0.0
+        self._blocks.clear()
+        resumed, band = known.resumed_step, known.baseline.band
+        seen = sum(1 for step, _ in known.recent if resumed is not None and step >= resumed)
+        self._resumed = resumed is not None and 0 < seen <= _AFTER_RESUME
+        if self._resumed:
+            what = f"the loss dropped from {band.level:.3f} to {block.median:.3f} after the resume at step {resumed}"
+            known.findings.change(block.first_step, f"{what}: data that it has seen before, or other data; no progress")
+        return block.first_step
+
+    def _accept(self, known: Known) -> None:
+        band = known.baseline.band
+        if self._resumed:
+            known.baseline.ceiling = band.upper
+        self._since = None
+        band.clear()
+        for losses in self._blocks:
+            band.learn(losses)

@@ -9,6 +9,8 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
+_AGREED = 0.3  # Share of the limit that is enough where the loss is out of its band, or no number in any of them
+
 
 class SkippedUpdates(Detector):
     """Counts skipped updates, whether the trainer reports them or only its loss scale shows them."""
@@ -18,6 +20,7 @@ class SkippedUpdates(Detector):
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.skipped_run_steps
         self._scale: float | None = None
+        self._not_finite = 0  # Losses among them that were measured, and no numbers
         self.run = 0  # Updates skipped in a row, up to now
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
@@ -31,8 +34,11 @@ class SkippedUpdates(Detector):
             self._end()
             return None
         step = samples.steps[-1]
+        self._not_finite += bool(samples.losses) and not math.isfinite(samples.losses[-1])
         self._count(1, step if samples.after is None else min(samples.after + 1, step), step)
-        if self.run < self._limit or self.onset_range is None:
+        agrees = known.baseline.episode is not None or self._not_finite == self.run
+        limit = math.ceil(_AGREED * self._limit) if agrees else self._limit
+        if self.run < limit or self.onset_range is None:
             return None
         reason = f"the optimizer has skipped {self.run} updates in a row: the weights do not change"
         return Finding(onset_range=self.onset_range, reason=reason)
@@ -51,4 +57,4 @@ class SkippedUpdates(Detector):
             self.onset_range = (early, late)
 
     def _end(self) -> None:
-        self.run, self.onset_range = 0, None
+        self.run, self._not_finite, self.onset_range = 0, 0, None

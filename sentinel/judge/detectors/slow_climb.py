@@ -59,6 +59,8 @@ class SlowClimb(Detector):
     def learn(self, block: Block, known: Known) -> None:
         """Nothing is learned from a loss that is outside its band or above its best."""
         past = known.baseline
+        if known.band_paused:
+            return
         learns = past.episode is None
         if learns and not self._rising:
             self._medians.append(block.median)
@@ -90,9 +92,9 @@ class SlowClimb(Detector):
             finer = scale.sigma
 
     def check(self, block: Block, known: Known) -> Finding | None:
-        if not self._rising:
-            return None
         episode = known.baseline.episode
+        if not self._rising or block.median <= known.baseline.ceiling:
+            return None
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
         climb = next((s for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)

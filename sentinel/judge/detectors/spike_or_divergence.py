@@ -11,6 +11,7 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
+_AGREED = 0.5  # Share of the patience where another signal says the same as the loss
 _LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 
 
@@ -52,7 +53,7 @@ class LeftBand(Detector):
         self._inside = []
         if past.episode is not None or known.band_paused:
             return
-        if past.band.stands_out(block.median, known.regime.widened):
+        if block.median > past.ceiling and past.band.stands_out(block.median, known.regime.widened):
             self._open(block.losses, known)
         elif not past.band.learn(inside) and not past.band.ready:
             self._inside = inside  # too few so far to begin with: the next block continues from them
@@ -90,6 +91,8 @@ class LeftBand(Detector):
 
     def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
         t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
+        if known.leading.agree(episode.onset_range, step, episode.samples):
+            patience = max(1, round(patience * _AGREED))
         if episode.has_healed(t, widened):
             past.episode = None
             if known.alarm is not None:  # a climb goes on where the episode ends
