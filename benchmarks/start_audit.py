@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -211,7 +212,8 @@ def table(found: dict[str, list[dict[str, object]]], cost: dict[str, float]) -> 
     took, passes, long = 1e6 * cost["digest_s"], 1e3 * cost["step_s"], 1e6 * cost["digest_8x2049_s"]
     lines += ["", f"digest of 16 x 129 tokens: {took:.0f} us of one core; of 8 x 2049: {long:.0f} us (medians)"]
     lines += [f"the tiny preset's passes over the first: {passes:.1f} ms; {share:.3%} of it is the digest"]
-    return "\n".join(["For clean starts, named means: no alarm.", *lines])
+    head = f"`python {' '.join(sys.argv)}`, torch {version('torch')}, DeepSpeed {version('deepspeed')}, on a CPU"
+    return "\n".join([head, "For clean starts, named means: no alarm.", *lines])
 
 
 if __name__ == "__main__":

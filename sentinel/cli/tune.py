@@ -175,7 +175,9 @@ class _Probes:
 
     def _with_script(self, folders: Folders, life: Life, folder: Path, log: Path) -> Settings:
         """Slurm's settings of the probe; writes its job script."""
+        from sentinel.adapters.slurm.trainer_files import scheduler_of
         from sentinel.jobscript.given import given
+        from sentinel.lint import Known
         from sentinel.tune.command import script_of
 
         launcher, found = self.config.launcher, given(self.text)
@@ -184,7 +186,8 @@ class _Probes:
         script = folder / "job.sh"
         with os_errors_named(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        made = script_of(self.text, folders, self._options(folder, words), overrides)
+        known = Known(scheduler=scheduler_of(self.text, folders.working_directory, launcher.scheduler_override))
+        made = script_of(self.text, folders, self._options(folder, words), overrides, known)
         write_atomically(script, made.encode("utf-8", "surrogateescape"))
         arguments = (*launcher.sbatch_arguments, f"--output={log}", f"--job-name=tune-{life.name}")
         return replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)

@@ -80,6 +80,12 @@ class Launcher:
     """slurm: make a rung's changes in a copy of the job script, for a trainer that takes options (Megatron-DeepSpeed's)
     and does not read overrides.json. The original is never touched; `sentinel rollback --dry-run` shows the diff."""
 
+    scheduler_override: (
+        Literal["--override-lr-scheduler", "--override-opt_param-scheduler", "--override-opt-param-scheduler"] | None
+    ) = None
+    """slurm, with changes_in_script: the option with which the trainer takes its LR from its options and not from the
+    checkpoint. Default: as megatron/arguments.py beside the trainer defines it, else as the script's options tell."""
+
     sbatch_arguments: tuple[str, ...] = ()
     """slurm: added to every submission, for options that Slurm does not report of a job, e.g. "--exclusive".
     In the long form, with the value after a "="."""

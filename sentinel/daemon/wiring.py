@@ -90,6 +90,7 @@ def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | Non
         script=launcher.script,
         working_directory=launcher.working_directory.resolve(),
         changes_in_script=launcher.changes_in_script,
+        scheduler_override=launcher.scheduler_override,
         sbatch_arguments=launcher.sbatch_arguments,
         environment=environment,
         own_job=os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID"),

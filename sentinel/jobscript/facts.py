@@ -11,6 +11,11 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE
 from sentinel.vocabulary.training_settings import OptimizerSettings
 
+# What stands behind Megatron's `--override-` and `--use-checkpoint-`, where its LR is to come from the options or from
+# the checkpoint: BigScience's fork and Megatron-LM up to 2.6 have the first name, Microsoft's fork and Megatron-LM the
+# second, newer Megatron-LM also the third.
+LrScheduler = Literal["lr-scheduler", "opt_param-scheduler", "opt-param-scheduler"]
+
 
 class _Checked:
     """Numbers in it are finite, not negative, whole ones at most 2^53, sizes not 0: every formula has a value."""
@@ -123,7 +128,7 @@ class Facts(_Checked, OptimizerSettings):
     lr_warmup_fraction: float | None = None  # The warmup as a share of the decay
     lr: float | None = None  # Peak
     min_lr: float | None = None
-    lr_scheduler: Literal["older", "newer"] | None = None  # newer: named opt_param-scheduler
+    lr_scheduler: LrScheduler | None = None  # None: the options do not tell which of them the parser has
     clip_grad: float | None = None  # L2 norm to which the gradient is clipped; 0 is none
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     initial_loss_scale: float | None = None  # Where a dynamic loss scale begins; of fp16

@@ -12,6 +12,7 @@ from tree_sitter import Node
 
 from sentinel.jobscript.arguments import Reading
 from sentinel.jobscript.change import Edit, SetJson
+from sentinel.jobscript.made_json import bare, is_ours, set_in_made, writes
 from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of, walk
 from sentinel.jobscript.trainer import trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
@@ -34,12 +35,15 @@ class _Document:
 
 def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
     """The edit that sets the key, or adds it, and the objects above it, behind the last member of what is there."""
-    document = _the_document(reading)
-    _refuse_later_editors(reading, document)
     try:
         value = json.dumps(change.value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ScriptRefused(None, f"{'.'.join(change.path)} can't be {change.value!r} in JSON: {error}") from error
+    if (redirect := _made(reading)) is not None:
+        _refuse_later_editors(reading, code_of(redirect.children[-1]), redirect.end_byte)
+        return set_in_made(reading, change, redirect)
+    document = _the_document(reading)
+    _refuse_later_editors(reading, document.destination, document.start)
     try:
         edit = _edit(document, change, value)
         _check(document, edit, change)
@@ -60,7 +64,7 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
     if not any(_documents(reading)):
         return None
     document = _the_document(reading)
-    _refuse_later_editors(reading, document)
+    _refuse_later_editors(reading, document.destination, document.start)
     source, position, parts = reading.script.source, document.start, []
     for node in _expansions(document.node) if not document.quoted else ():
         if node.start_byte >= position:
@@ -120,8 +124,8 @@ def _the_document(reading: Reading) -> _Document:
     """The here-document with the DeepSpeed JSON: the only one with JSON in it, or the one that the trainer is given."""
     found = list(_documents(reading))
     if len(found) > 1:
-        named = {_bare(value) for value in _configured(reading)}
-        found = [document for document in found if _bare(document.destination) in named] or found
+        named = {bare(value) for value in _configured(reading)}
+        found = [document for document in found if bare(document.destination) in named] or found
     if not found:
         for node in reading.script.nodes():
             if node.type == "herestring_redirect" and b"{" in source_of(node):
@@ -136,6 +140,20 @@ def _the_document(reading: Reading) -> _Document:
         if conditions(reading.script, launch.command.node)[: len(around)] != around:
             raise reading.script.refusal(document.start, "the JSON there is written only if a condition holds")
     return document
+
+
+def _made(reading: Reading) -> Node | None:
+    """Where a command of the script writes the JSON that the trainer is given; None where a here-document holds it, or
+    nothing in the script does."""
+    if any(_documents(reading)):
+        return None
+    try:
+        found = writes(reading, [bare(name) for name in _configured(reading)])
+    except ScriptRefused:  # it starts no trainer that is known
+        return None
+    if len(found) > 1:
+        raise reading.script.unclear("the DeepSpeed JSON is written", [node.start_byte for node in found])
+    return found[0] if found else None
 
 
 def _documents(reading: Reading) -> Iterator[_Document]:
@@ -178,18 +196,16 @@ def _configured(reading: Reading) -> Iterator[str]:
                 yield from (f"${step.variable}" for step in second.path if step.variable)
 
 
-def _bare(name: str) -> str:
-    return re.sub(r"[\"'{}]", "", name)
-
-
-def _refuse_later_editors(reading: Reading, document: _Document) -> None:
+def _refuse_later_editors(reading: Reading, destination: str, written: int) -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
-    name = _bare(document.destination)
+    name = bare(destination)
     for command in reading.commands:
+        if is_ours(command):
+            continue
         script_of_its_own = any(reached.word.text in ("-c", "-e", "-i", "-pi") for reached in command.words)
-        after = command.node.start_byte > document.start
+        after = command.node.start_byte > written
         own = [word.raw for reached in command.words[:1] for word in reached.path[0].words]
-        if after and name and command.name in _EDITORS and script_of_its_own and name in map(_bare, own):
+        if after and name and command.name in _EDITORS and script_of_its_own and name in map(bare, own):
             raise reading.script.refusal(command.node.start_byte, "the JSON is edited there after it is written")
 
 

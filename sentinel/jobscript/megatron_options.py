@@ -157,12 +157,14 @@ OPTIONS = {name: s.option for cls in (TrainingSettings, Once) for name, s in set
 
 def megatron_changes(wanted: Wanted, facts: Facts) -> tuple[Marked, ...]:
     """All that has to change in the script, each marked. ConfigError where the run can't do what is wanted."""
-    plain = tuple(  # a loss scale only where the checkpoint does not restore it, and the engine has none of its own
+    plain = [  # a loss scale only where the checkpoint does not restore it, and the engine has none of its own
         replace(_set(OPTIONS[name], value), at="once" if name == "loss_scale" else "standing")
         for name, value in wanted.numbers.items()
-    )
+    ]
     if wanted.peak_lr is None and wanted.lr_warmup is None and wanted.seqlen_warmup is None:
-        return plain
+        if "weight_decay" in wanted.numbers and facts.lr_scheduler != "lr-scheduler":  # the newer ones schedule it
+            plain += _override(facts, by_tokens=False)
+        return tuple(plain)
     needed = {
         "--lr": facts.lr,
         "--seq-length": facts.seq_length,
@@ -193,7 +195,7 @@ def _schedules(wanted: Wanted, facts: Facts) -> Iterator[Marked]:
         yield from _seqlen_warmup(slw, facts)
     if wanted.lr_warmup is not None:
         yield from _lr_warmup(wanted.lr_warmup, facts, by_tokens=slw is not None)
-    elif slw is not None and slw.warmup_end_tokens is not None and facts.lr_scheduler == "newer":
+    elif slw is not None and slw.warmup_end_tokens is not None and facts.lr_scheduler != "lr-scheduler":
         yield from _lr_warmup(LrWarmup(length=slw.warmup_end_tokens, unit="tokens"), facts, by_tokens=True)
     yield from _override(facts, by_tokens=slw is not None)
 
@@ -224,7 +226,7 @@ def _lr_warmup(warmup: LrWarmup, facts: Facts, *, by_tokens: bool) -> Iterator[M
         counted = "iterations" if warmup.unit == "steps" else "samples"
         raise ConfigError(f"an LR warmup of {warmup.length} {counted} would not end before the decay, {end}")
     for other, flag in names.items():
-        if other != warmup.unit and not (other == "tokens" and facts.lr_scheduler != "newer"):
+        if other != warmup.unit and not (other == "tokens" and facts.lr_scheduler == "lr-scheduler"):
             yield Marked(change=RemoveOption(flag=flag, values=1))
     yield Marked(change=RemoveOption(flag="--lr-warmup-fraction", values=1))
     yield _set(names[warmup.unit], warmup.length)
@@ -236,11 +238,14 @@ def _override(facts: Facts, *, by_tokens: bool) -> Iterator[Marked]:
     Where the decay counts tokens and the warmup does not, Microsoft's scheduler writes the end of its warmup into the
     checkpoint and refuses it at the next start for not being an option: from then on the checkpoint has to count.
     """
-    newer = facts.lr_scheduler == "newer"
-    name = "opt_param-scheduler" if newer else "lr-scheduler"
+    if (name := facts.lr_scheduler) is None:
+        raise ConfigError(
+            "neither the job script nor the trainer's own arguments.py shows how its LR schedule is overridden: set "
+            '[launcher] scheduler_override, as "--override-lr-scheduler" or "--override-opt_param-scheduler"'
+        )
     yield Marked(change=RemoveOption(flag=f"--use-checkpoint-{name}", values=0), at="once")
     yield Marked(change=SetOption(flag=f"--override-{name}"), at="once")
-    if by_tokens and newer:
+    if by_tokens and name != "lr-scheduler":
         yield Marked(change=RemoveOption(flag=f"--override-{name}", values=0), at="afterwards")
         yield Marked(change=SetOption(flag=f"--use-checkpoint-{name}"), at="afterwards")
 

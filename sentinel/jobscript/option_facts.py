@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, number, whole
 from sentinel.jobscript.given import Given, Option, Unread
+from sentinel.jobscript.lr_scheduler import by_options
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import settings_of
 
@@ -101,8 +102,7 @@ def megatron_facts(given: Given, unread: list[Unread]) -> Known:
     )
     switched, unsure_switches = read_options(given, _SWITCHES, unread)
     known, unsure = known | switched, unsure | unsure_switches
-    newer = "lr_warmup_tokens" in known or any("opt_param-scheduler" in flag for flag in flags)
-    known["lr_scheduler"] = "newer" if newer else "older"
+    known["lr_scheduler"] = by_options(flags)
     if (ramp := flags.get("--rampup-batch-size")) is not None:
         known["rampup_batch_size"] = _ramp(ramp, unread)
     if given.complete:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sentinel.jobscript import RemoveOption, SetJson, SetOption, SetVariable
 from sentinel.jobscript import huggingface_options as huggingface
 from sentinel.jobscript.derived import batch_schedule, curriculum_schedule, scale
-from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.facts import Facts, LrScheduler
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import (
     OPTIONS,
@@ -23,8 +23,8 @@ from sentinel.jobscript.megatron_options import (
     warmup_end_tokens,
 )
 from sentinel.jobscript.reading import Read, read_text
-from sentinel.plan.baseline import Baseline, lr_warmup_steps
-from sentinel.plan.pacings import with_slw
+from sentinel.plan.baseline import Baseline, filled, lr_warmup_steps
+from sentinel.plan.evidence import wanted_number
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides
 from sentinel.vocabulary.pacing import LrSchedule
@@ -35,14 +35,26 @@ _OVERRIDES_ONLY = "can't be done by a job script: only a trainer that reads over
 CARRIED = frozenset({"lr", "seqlen", "shorten", "batch_size", "total_tokens", "free", *OPTIONS})
 
 
-def changes_of(text: str, overrides: Overrides) -> tuple[Marked, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a run beside its own script."""
+
+    scheduler: LrScheduler | None = None  # The trainer's; None: as the script's options tell
+    reported: Baseline | None = None  # What an attempt with the unchanged script ran with, for what the script hides
+
+
+THE_SCRIPT_ALONE = Known()
+
+
+def changes_of(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE) -> tuple[Marked, ...]:
     """What has to change in the run's own script, marked with the starts that it is for.
 
     ScriptRefused names the line that can't be read; ConfigError says what a job script can't do.
     """
     found = read_text(text)
+    facts = found.facts if known.scheduler is None else replace(found.facts, lr_scheduler=known.scheduler)
     try:
-        return tuple(_marked(overrides, found, text))
+        return tuple(_marked(overrides, replace(found, facts=facts), text, known.reported))
     except ConfigError as error:  # where something can't be read, that is the better reason
         unread = next((u for u in found.unread if u.line is not None), None)
         if unread is None or isinstance(error, ScriptRefused):
@@ -71,7 +83,8 @@ def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
         total_tokens=facts.train_tokens,
         parameters=scale(facts),
         precision=facts.precision,
-        **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option},
+        **{name: getattr(facts, name) for name, setting in settings_of().items() if setting.option}
+        | ({} if found.family == "huggingface" else {"clip_grad": _clip_grad(facts, text)}),
     )
 
 
@@ -100,7 +113,7 @@ def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor
         yield "a curriculum that begins at the target"
 
 
-def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
+def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | None) -> Iterator[Marked]:
     facts, by_huggingface = found.facts, found.family == "huggingface"
     standing, once = overrides.standing, overrides.once
     for key in ("skip_samples", "reset_moments"):
@@ -108,19 +121,19 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
             raise ConfigError(f"{key} {_OVERRIDES_ONLY}")
     if standing.skipped:
         raise ConfigError("what was skipped of the data can't be kept out by a job script")
-    own = baseline_of_script(text, found)
+    own = filled(baseline_of_script(text, found), reported)
     for what in _only_by_overrides(standing, own, overrides.anchor):
         raise ConfigError(f"{what} {_OVERRIDES_ONLY}")
-    shortens = standing.seqlen is not None and standing.seqlen != own.seqlen and standing.seqlen.warms_up
-    if shortens and by_huggingface:
+    seqlen = standing.seqlen
+    shortens = seqlen is not None and seqlen != own.seqlen and (seqlen.warms_up or own.seqlen is not None)
+    if shortens and by_huggingface and seqlen is not None and seqlen.warms_up:
         raise ConfigError(f"the sequence length {_OVERRIDES_ONLY}")
-    if shortens := standing.seqlen is not None and standing.seqlen != own.seqlen and not by_huggingface:
-        standing = _with_slw(standing, own, overrides.anchor)
+    shortens = shortens and not by_huggingface
     once_numbers = {name: value for name in OPTIONS if (value := getattr(once, name, None)) is not None}
     changed = [name for name in difference(own, standing) if name in OPTIONS and getattr(standing, name) is not None]
     wanted = Wanted(
         numbers=once_numbers | {name: getattr(standing, name) for name in changed},
-        peak_lr=standing.lr.peak if standing.lr and standing.lr.peak != facts.lr else None,
+        peak_lr=standing.lr.peak if standing.lr and (own.lr is None or standing.lr.peak != own.lr.peak) else None,
         lr_warmup=_lr_warmup(standing.lr, own),
         seqlen_warmup=_seqlen_warmup(standing, own, facts) if shortens else None,
     )
@@ -129,6 +142,8 @@ def _marked(overrides: Overrides, found: Read, text: str) -> Iterator[Marked]:
     else:
         yield from megatron_changes(wanted, facts)
     yield from _free_form(standing.free or Free(), facts)
+    if _by_deepspeed(text) and not by_huggingface:
+        yield from _of_its_json(wanted, standing.free or Free())
 
 
 def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
@@ -147,13 +162,23 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
 
 
-def _with_slw(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> TrainingSettings:
-    """All that goes with the length, where the decision has the length alone: a job script gets all of it or none."""
-    if own.lr is None or own.batch_size is None:
-        raise ConfigError("SLW re-sizes the LR warmup, and the script does not show how long it is in tokens")
-    if standing.total_tokens is not None:
-        return standing
-    return with_slw(replace(standing, lr=standing.lr or own.lr), own, anchor)
+def _by_deepspeed(text: str) -> bool:
+    return any(option.flag == "--deepspeed" for option in given(text).options)
+
+
+def _of_its_json(wanted: Wanted, free: Free) -> Iterator[Marked]:
+    """DeepSpeed's engine clips by its JSON, and by nothing else."""
+    by_option = {flag: value for flag, _, value in (option.partition("=") for option in free.options)}
+    clip = wanted.numbers.get("clip_grad", by_option.get(OPTIONS["clip_grad"]))
+    if clip is not None and (number := wanted_number(str(clip))) is not None:
+        yield Marked(change=SetJson(path=("gradient_clipping",), value=number))
+
+
+def _clip_grad(facts: Facts, text: str) -> float | None:
+    """What the gradient is clipped to: by the JSON, where the engine is DeepSpeed's and its JSON can be read."""
+    if facts.deepspeed is None or not _by_deepspeed(text):
+        return facts.clip_grad
+    return facts.deepspeed.gradient_clipping or 0.0
 
 
 def _lr_warmup(lr: LrSchedule | None, own: Baseline) -> LrWarmup | None:
@@ -177,11 +202,14 @@ def _same_warmup(lr: LrSchedule, own: LrSchedule | None) -> bool:
 
 
 def _seqlen_warmup(standing: TrainingSettings, own: Baseline, facts: Facts) -> SeqlenWarmup:
+    """The numbers of the decision: what it does not say is not worked out here, where nobody would compare it."""
     lr = standing.lr
     by_tokens = lr.decay_end if lr is not None and (lr.decay_unit or lr.unit) == "tokens" else 0
     decay = by_tokens or decay_tokens(facts)
     if standing.seqlen is None or standing.total_tokens is None or decay is None or own.lr is None:
-        raise ConfigError("SLW ends the run by tokens, and the script does not show where it ends")
+        raise ConfigError(
+            "SLW ends the run by tokens and re-sizes its LR warmup, and the decision or the script does not show where"
+        )
     return SeqlenWarmup(
         schedule=standing.seqlen,
         train_tokens=standing.total_tokens,

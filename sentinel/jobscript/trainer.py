@@ -34,6 +34,7 @@ class Launch:
     """A command that starts a Python program, the program's name, and the words after it."""
 
     command: Command
+    named: Reached  # The word that names the program
     program: str
     arguments: tuple[Reached, ...]
 
@@ -84,7 +85,7 @@ def _launches(reading: Reading) -> Iterator[Launch]:
         if place is not None:
             program = words[place].word.raw.strip("\"'").rpartition("/")[2]
             arguments = _on_its_line(reading, words[place:])[1:]
-            yield Launch(command=command, program=program, arguments=tuple(arguments))
+            yield Launch(command=command, named=words[place], program=program, arguments=tuple(arguments))
 
 
 def _on_its_line(reading: Reading, words: Sequence[Reached]) -> Sequence[Reached]:

@@ -13,7 +13,7 @@ from sentinel.jobscript import Rewritten, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.megatron_options import changes_at
 from sentinel.jobscript.reading import read_text
-from sentinel.jobscript.script_changes import changes_of
+from sentinel.jobscript.script_changes import THE_SCRIPT_ALONE, Known, changes_of
 from sentinel.lint import batches, numerics, restart, saves, schedules, shape, slw
 from sentinel.lint.finding import Finding, Severity, applied, in_its_words, rules_of
 from sentinel.vocabulary.errors import ScriptRefused
@@ -22,7 +22,9 @@ from sentinel.vocabulary.overrides import Overrides
 __all__ = [
     "RESTART_RULES",
     "RULES",
+    "THE_SCRIPT_ALONE",
     "Finding",
+    "Known",
     "NewScripts",
     "in_its_words",
     "lint",
@@ -67,13 +69,13 @@ class NewScripts:
     remarks: tuple[str, ...] = ()  # What lint says of the changed run and did not say of the run as it was; sentences
 
 
-def new_scripts(text: str, overrides: Overrides) -> NewScripts:
+def new_scripts(text: str, overrides: Overrides, known: Known = THE_SCRIPT_ALONE) -> NewScripts:
     """The scripts that carry a decision out. ScriptRefused names the line; ConfigError says what can't be done so.
 
-    `text` is the run's own script: each decision changes that, not what the last one left. ScriptRefused also where
-    lint finds an error that the change brings in.
+    `text` is the run's own script: each decision changes that, not what the last one left. `known` as for
+    `changes_of`. ScriptRefused also where lint finds an error that the change brings in.
     """
-    marked = changes_of(text, overrides)
+    marked = changes_of(text, overrides, known)
     first, later = rewrite(text, changes_at(marked, "first")), rewrite(text, changes_at(marked, "later"))
     before, after = read_text(text).facts, read_text(first.text).facts
     findings = lint_before_restart(before, after, resume_step=overrides.anchor.global_step)

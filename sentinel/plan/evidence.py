@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.plan.incident import Proof
-from sentinel.vocabulary.pacing import LrSchedule, SeqlenSchedule
 from sentinel.vocabulary.sample import RunStarted, Sample
 from sentinel.vocabulary.training_settings import settings_of
 
@@ -205,40 +204,6 @@ def _lr_warmup(wanted: float, evidence: Evidence) -> Finding:
     return _equal(wanted, seen)
 
 
-Seen = Iterator[tuple[str, Finding]]  # (what is checked, what was found)
-
-
-def lr_seen(lr: LrSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
-    """The LR as it is reported, of the first step, and of the steps that were made. Where the change was written into a
-    job script, that trainer performs it in its own form: what is `changed` shows in its steps, and the rest stands
-    there as it did."""
-    if in_script:
-        if changed:
-            yield "lr of the first steps", _lr_in_script(lr, evidence)
-        return
-    started, reported = evidence.started, exactly(lr.to_json(), evidence.started.lr_schedule)
-    only_asked_for = evidence.reported("lr_schedule") is None and not evidence.learning_rates()
-    if only_asked_for and reported.answer is Proof.CONFIRMED:
-        reported = replace(reported, answer=Proof.NOT_VERIFIED)
-    yield "lr_schedule", reported
-    # Where it counts tokens, it counts those that random-LTD has left, if the trainer reports them.
-    tokens = started.consumed_tokens if started.effective_tokens is None else started.effective_tokens
-    first = lr.lr(step=(started.resumed_from or 0) + 1, consumed_tokens=tokens or 0)
-    yield "lr of the first step", exactly(first, started.lr)
-    if (found := _lr_of_steps(lr, evidence)) is not None:
-        yield "lr of the first steps", found
-
-
-def seqlen_seen(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool, changed: bool) -> Seen:
-    started = evidence.started
-    if not in_script:
-        yield "seqlen_schedule", exactly(seqlen.to_json(), started.seqlen_schedule)
-        if (first := seqlen.foreseen((started.resumed_from or 0) + 1)) is not None:
-            yield "seqlen of the first step", exactly(first, started.seqlen)
-    if (changed or not in_script) and (found := _lengths(seqlen, evidence, in_script=in_script)) is not None:
-        yield "seqlen of the first steps", found
-
-
 def exactly(expected: Any, reported: Any) -> Finding:
     """Equal as JSON holds them, numbers to 1 part in 10^9; what was not reported is not verified."""
     if reported is None:
@@ -246,41 +211,3 @@ def exactly(expected: Any, reported: Any) -> Finding:
     numbers = isinstance(expected, float) and isinstance(reported, int | float)
     equal = same(expected, reported) if numbers else expected == reported
     return Finding(Proof.CONFIRMED if equal else Proof.CONTRADICTED, reported, expected=expected)
-
-
-def _lr_of_steps(lr: LrSchedule, evidence: Evidence) -> Finding | None:
-    seen = evidence.learning_rates()
-    if not seen or {lr.unit, lr.decay_unit or lr.unit} != {"steps"}:
-        return None
-    for step, value in seen.items():
-        if not same(value, lr.lr(step=step), PRINTED):
-            return Finding(Proof.CONTRADICTED, value, f"the lr of step {step}", lr.lr(step=step))
-    first = min(seen)
-    return Finding(Proof.CONFIRMED, seen[first], expected=lr.lr(step=first))
-
-
-def _lr_in_script(lr: LrSchedule, evidence: Evidence) -> Finding:
-    """What counts is that the same steps have another lr than before. No lr may lie above the peak."""
-    highest = max(evidence.learning_rates().values(), default=None)
-    if highest is not None and highest > lr.peak * (1 + PRINTED):
-        return Finding(Proof.CONTRADICTED, highest, expected=f"at most {lr.peak:g}")
-    pairs, another = evidence.same_steps(), "another lr than before"
-    if not pairs:
-        return Finding(Proof.NOT_VERIFIED, highest, expected=another)
-    if all(same(now, old, PRINTED) for now, old in pairs):
-        return Finding(Proof.CONTRADICTED, highest, "the same steps had the same lr before", another)
-    return Finding(Proof.CONFIRMED, highest, expected=another)
-
-
-def _lengths(seqlen: SeqlenSchedule, evidence: Evidence, *, in_script: bool) -> Finding | None:
-    """Each step's length, as far as it can be foreseen; where a script performs it, as far as it is a warmup at all."""
-    first = None
-    for sample in evidence.samples:
-        expected, seen = seqlen.foreseen(sample.global_step), sample.seqlen
-        first = sample if first is None and seen is not None else first
-        if expected is None or seen in (None, expected) or (in_script and seen is not None and seen < seqlen.full):
-            continue
-        return Finding(Proof.CONTRADICTED, seen, f"the length of step {sample.global_step}", expected)
-    if first is not None:
-        return Finding(Proof.CONFIRMED, first.seqlen, expected=seqlen.foreseen(first.global_step))
-    return Finding(Proof.NOT_VERIFIED, expected=seqlen.to_json()) if in_script else None

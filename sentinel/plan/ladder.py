@@ -132,8 +132,8 @@ class Rung(OptimizerSettings):
     """Free-form, for trainers other than the reference one: variables as "NAME=value". The trainer has to echo them."""
 
     options: tuple[str, ...] = ()
-    """Free-form: options of the trainer as "--flag=value". One that names a known setting (--learning_rate, …) is
-    proved by what the trainer reports of that setting; any other the trainer has to echo."""
+    """Free-form: options of the trainer as "--flag=value", a switch as "--flag". One that names a known setting
+    (--learning_rate, …) is proved by what the trainer reports of that setting; any other the trainer has to echo."""
 
     remove_options: tuple[str, ...] = ()
     """Free-form: options that the trainer no longer gets, as "--fp16": the option goes with all of its values."""

@@ -227,10 +227,22 @@ def changed_keys(overrides: Overrides, baseline: Baseline) -> tuple[str, ...]:
     return (*keys, *(key for key, value in once.items() if key != "id" and value is not None and value is not False))
 
 
+def _switch_with_value(free: Free) -> str | None:
+    """Megatron's parser dies of a value behind a switch. As a sentence; None where there is none."""
+    for option in free.options:
+        flag, _, value = option.partition("=")
+        if value.lower() in ("true", "false"):
+            instead = f'options = ["{flag}"]' if value.lower() == "true" else f'remove_options = ["{flag}"]'
+            return f"Megatron's parser takes no value for a switch, as in {option}: write {instead}"
+    return None
+
+
 def not_applied(overrides: Overrides, baseline: Baseline, run: RunState) -> str | None:
     """The changes that neither the trainer nor its job script applies, as a sentence; None where there are none. What
     the trainer applies is what its hook has declared. None declared is unknown: nothing is refused for it."""
     in_script = run.jobs.rewrites_script
+    if in_script and (why := _switch_with_value(overrides.standing.free or Free())) is not None:
+        return why
     if run.applies is None and not in_script:
         return None
     applied = {"skipped", *(run.jobs.carries if in_script else ()), *(run.applies or ())}

@@ -48,7 +48,8 @@ def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, a
         return replace(standing, batch_size=no_ramp)
     if rung.seqlen_by_tokens and (shorten or "truncate").startswith("reshape"):
         raise ConfigError("a reshape keeps the tokens of a step, so leave seqlen_by_tokens out")
-    if rung.seqlen_by_tokens and (missing := _not_reported(baseline)):
+    by_tokens = rung.seqlen_by_tokens or baseline.lr_from_start  # a job script gets all that goes with SLW
+    if by_tokens and (missing := _not_reported(baseline)):
         raise ConfigError(f"it counts by tokens, and nobody has reported {', '.join(missing)}")
     return with_slw(standing, baseline, anchor)
 

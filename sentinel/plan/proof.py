@@ -13,14 +13,13 @@ from sentinel.plan.evidence import (
     Finding,
     exactly,
     find,
-    lr_seen,
     named_settings,
-    seqlen_seen,
     setting_of,
     wanted_number,
 )
 from sentinel.plan.incident import Proof, Rollback
 from sentinel.plan.mitigation import changed_keys
+from sentinel.plan.schedule_evidence import lr_seen, seqlen_seen
 from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.overrides import Once, Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -127,7 +126,8 @@ def _standing(rollback: Rollback, evidence: Evidence, changed: frozenset[str]) -
             for what, found in seen(wanted, evidence, in_script=rollback.in_script, changed=new):
                 yield _check(what, found, found.expected, new)
     if standing.total_tokens is not None:
-        told = None if started.total_steps is not None else started.total_tokens
+        by_steps = started.total_steps is not None and not rollback.in_script  # Megatron ends by the first of both
+        told = None if by_steps else started.total_tokens
         yield Check("total_tokens", standing.total_tokens, told, "total_tokens" in changed)
     if standing.skipped:
         ranges, kept = [[r.begin, r.end] for r in standing.skipped], _ranges(started)

@@ -208,6 +208,7 @@ _BESIDE = ("step", "validation_loss", "nan_iterations")  # read of lines, and no
 _READ_BY: Mapping[str, Callable[[str], float | None]] = {
     **dict.fromkeys(COUNTS | {"skipped", "nan_iterations"}, whole),
     **dict.fromkeys(("loss", "validation_loss", "grad_norm", "lr", "loss_scale", "epoch"), number),
+    **dict.fromkeys(("adam_variance_l1", "adam_variance_max"), number),
     "step_time_s": _seconds,
 }
 

@@ -18,6 +18,14 @@ from sentinel.vocabulary.errors import ConfigError
 __all__ = ["FORMATS", "format_named"]
 
 FORMATS: tuple[LineFormat, ...] = (
+    LineFormat(  # examples/megatron/variance_line.py
+        name="sentinel",
+        sample="sentinel: step 7 | loss: 2.5 | lr: 3e-4 | adam_variance_l1: 12.5 | adam_variance_max: 0.1 |",
+        reads=LinePattern(
+            line=re.compile(r"\bsentinel: step (?P<step>\d+)"), contains=("sentinel: step ", "loss"), bars=True
+        ),
+        one_writer=True,
+    ),
     LineFormat(
         name="nanotron",
         sample="10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 9 | lm_loss: 2.5 | lr: 1e-05",

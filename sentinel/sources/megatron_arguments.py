@@ -21,6 +21,7 @@ _REPORTED = {
     "seed": "seed",
     "seq-length": "full_seqlen",
     "train-iters": "total_steps",
+    "train-tokens": "total_tokens",
     "save-interval": "checkpoint_interval_steps",
     "world-size": "world_size",
 }

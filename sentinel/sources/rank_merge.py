@@ -38,6 +38,7 @@ class AttemptMerge:
         self._newest: dict[str | None, int] = {}
         self._past: deque[tuple[int, float]] = deque(maxlen=_LATE_STEPS)
         self._gap: int | None = None
+        self._saved_last: tuple[int, int, str] | None = None  # attempt, step and tag
         self._start: ProgramStarted | None = None  # a start that was reported and has no step yet
         self._saved: deque[int] = deque(maxlen=64)
         self.repeated = 0
@@ -61,6 +62,9 @@ class AttemptMerge:
         records = self.complete()
         attempt, step, at = max(self._attempt, 1), self.last_step, event.time_unix_s
         if isinstance(event, Saved):
+            if self._saved_last == (attempt, event.step, event.tag):  # Megatron saves its last step twice
+                return records
+            self._saved_last = (attempt, event.step, event.tag)
             self._saved.append(event.step)
             records.append(CheckpointSaved(attempt=attempt, global_step=event.step, time_unix_s=at, tag=event.tag))
         elif isinstance(event, Evaluated):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentinel.jobscript import SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
-from sentinel.lint import new_scripts
+from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.lint import THE_SCRIPT_ALONE, Known, new_scripts
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.pacings import with_slw
 from sentinel.tune.search import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
@@ -57,7 +60,13 @@ def command_of(words: Sequence[str], folders: Folders, options: Sequence[str]) -
     return made
 
 
-def script_of(text: str, folders: Folders, options: Sequence[str], overrides: Overrides | None) -> str:
+def script_of(
+    text: str,
+    folders: Folders,
+    options: Sequence[str],
+    overrides: Overrides | None,
+    known: Known = THE_SCRIPT_ALONE,
+) -> str:
     """The probe's job script. `overrides`: make them in the script, for a trainer that does not read overrides.json.
 
     ConfigError where the checkpoints would be the run's; ScriptRefused names the line that can't be changed.
@@ -73,8 +82,13 @@ def script_of(text: str, folders: Folders, options: Sequence[str], overrides: Ov
     if found.program != OWN_TRAINER:
         _refuse_the_runs_own(found, changes, folders)
     if overrides is not None:
-        text = new_scripts(text, overrides).first.text
+        text = new_scripts(text, _whole(overrides, baseline_of_script(text)), known).first.text
     return rewrite(text, changes).text
+
+
+def _whole(overrides: Overrides, own: Baseline) -> Overrides:
+    """A probe's decision with all that its sequence length changes in the run of the script."""
+    return replace(overrides, standing=with_slw(replace(overrides.standing, lr=own.lr), own, overrides.anchor))
 
 
 def _filled(options: Sequence[str], folders: Folders) -> list[str]:

@@ -35,6 +35,7 @@ from tests.adapters.checkpoint_files import (
     torch_dist_without_common,
     torchtitan,
 )
+from tests.adapters.test_one_sentinel_acts import diverged_run
 
 WHERE = {"incident": "incident-1", "rollback": "incident-1-r1"}
 MAKERS: dict[str, Callable[..., Path]] = {
@@ -248,9 +249,8 @@ def test_a_file_of_a_checkpoint_is_no_tag_and_a_link_is_no_checkpoint(tmp_path: 
 
 @pytest.mark.full
 def test_what_two_ranks_saved_is_whole_and_what_they_were_killed_in_is_not(tmp_path: Path) -> None:
-    """torch's own dcp.save and dcp.async_save. Two saves were killed before .metadata was written: one to a new
-    folder, one
-    over a whole checkpoint."""
+    """torch's own dcp.save and dcp.async_save. Two saves were killed before .metadata was written: one to a
+    new folder, one over a whole checkpoint."""
     for words in ([str(tmp_path)], [str(tmp_path), "over"]):
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -279,3 +279,32 @@ def test_the_page_has_a_row_for_each_layout() -> None:
     page = (Path(__file__).parents[2] / "docs" / "CHECKPOINTS.md").read_text()
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
     assert set(LAYOUTS) <= set(rows)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("make", [torchtitan, olmo_core, lightning, composer])
+def test_the_commands_roll_back_and_undo(tmp_path: Path, make: Callable[..., Path]) -> None:
+    diverged_run(tmp_path, '[wandb]\nafter_rollback = "copy"\nfolder = "wandb"\nrun_id = "abc"')
+    saves = tmp_path / "c"
+    shutil.rmtree(saves)
+    tags = [make(saves, step).name for step in (100, 200, 400)]
+    if make is lightning:
+        shutil.copy2(saves / tags[2], saves / "last.ckpt")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1.6e9, 1.6e9))  # long ago: nothing writes there any more
+    before = digests(saves)
+
+    def sentinel(*words: str) -> None:
+        command = [sys.executable, "-m", "sentinel", *words, "--run", "a.toml", "--yes"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    sentinel("rollback", "--to", tags[1], "--no-start")
+    assert Checkpoints(saves).latest() == tags[1]
+    assert [c.tag for c in Checkpoints(saves).list()] == tags[:2]
+    (branch,) = json.loads((tmp_path / "s" / "wandb-branches.json").read_text())["branches"]
+    assert (branch["run_id"], branch["undone"]) == ("abc-incident-1-r1", False)
+    sentinel("undo")
+    assert digests(saves) == before
+    (branch,) = json.loads((tmp_path / "s" / "wandb-branches.json").read_text())["branches"]
+    assert branch["undone"]

@@ -190,7 +190,7 @@ def test_a_log_shows_the_run_s_pace_since_its_last_start(lines: list[str], known
 
 
 SHORT = FixedLinear(start=64, full=128, total_steps=60, anchor_step=30)
-SHOWN: dict[str, Any] = {"lr": 1e-4, "seq_length": 128, "global_batch_size": 4, "lr_scheduler": "newer"}
+SHOWN: dict[str, Any] = {"lr": 1e-4, "seq_length": 128, "global_batch_size": 4, "lr_scheduler": "opt_param-scheduler"}
 
 
 @pytest.mark.parametrize("peak", [1e-5, 1e-4])

@@ -31,8 +31,9 @@ RUN = Facts(
     global_batch_size=512,
     train_samples=300_000_000,
     lr_decay_samples=126_953_125,
-    lr_scheduler="older",
+    lr_scheduler="lr-scheduler",
 )
+NEWER = replace(RUN, lr_scheduler="opt_param-scheduler")
 BY_STEPS = replace(RUN, train_samples=None, train_iters=500_000, lr_decay_samples=None, global_batch_size=64)
 FROM_64 = FixedLinear(start=64, full=2048, total_steps=6000, anchor_step=3000)
 SLW = SeqlenWarmup(schedule=FROM_64, train_tokens=300_000_000 * 2048, decay_tokens=126_953_125 * 2048)
@@ -71,19 +72,37 @@ def test_a_seed_stays_and_a_loss_scale_is_for_one_start() -> None:
     assert later(wanted) == {"--seed": "44"}
 
 
-@pytest.mark.parametrize(("scheduler", "name"), [("older", "lr-scheduler"), ("newer", "opt_param-scheduler")])
-def test_a_lower_lr_overrides_the_checkpoint_once(scheduler: Any, name: str) -> None:
-    wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=scheduler)
+@pytest.mark.parametrize("name", ["lr-scheduler", "opt_param-scheduler", "opt-param-scheduler"])
+def test_a_lower_lr_overrides_the_checkpoint_once(name: Any) -> None:
+    wanted, run_ = Wanted(peak_lr=3e-5), replace(RUN, lr_scheduler=name)
     assert first(wanted, run_) == {"--lr": "3e-05", f"--override-{name}": None, f"--use-checkpoint-{name}": "removed"}
     assert later(wanted, run_) == {"--lr": "3e-05"}
 
 
+def test_the_newer_schedulers_change_the_weight_decay_only_where_they_are_overridden() -> None:
+    """`load_state_dict` compares the weight decay, too; AnnealingLR has none."""
+    wanted = Wanted(numbers={"weight_decay": 0.1})
+    assert first(wanted) == {"--weight-decay": "0.1"}
+    assert first(wanted, NEWER) == {
+        "--weight-decay": "0.1",
+        "--override-opt_param-scheduler": None,
+        "--use-checkpoint-opt_param-scheduler": "removed",
+    }
+    assert later(wanted, NEWER) == {"--weight-decay": "0.1"}
+
+
+@pytest.mark.parametrize("wanted", [Wanted(peak_lr=3e-5), Wanted(lr_warmup=LONGER), Wanted(seqlen_warmup=SLW)])
+def test_a_scheduler_whose_option_is_not_known_is_not_overridden(wanted: Wanted) -> None:
+    with pytest.raises(ConfigError, match=r"set \[launcher\] scheduler_override"):
+        megatron_changes(wanted, replace(RUN, lr_scheduler=None))
+    assert megatron_changes(Wanted(numbers={"seed": 44}), replace(RUN, lr_scheduler=None))
+
+
 def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> None:
-    newer = replace(RUN, lr_scheduler="newer")
-    changed = first(Wanted(seqlen_warmup=SLW), newer)
+    changed = first(Wanted(seqlen_warmup=SLW), NEWER)
     assert changed["--override-opt_param-scheduler"] is None
     assert changed["--use-checkpoint-opt_param-scheduler"] == "removed"
-    changed = later(Wanted(seqlen_warmup=SLW), newer)
+    changed = later(Wanted(seqlen_warmup=SLW), NEWER)
     assert changed["--use-checkpoint-opt_param-scheduler"] is None
     assert changed["--override-opt_param-scheduler"] == "removed"
 
@@ -93,7 +112,7 @@ def test_a_token_decay_of_the_newer_scheduler_goes_on_from_the_checkpoint() -> N
     [
         (RUN, LONGER, "--lr-warmup-samples"),
         (BY_STEPS, LrWarmup(length=18_000, unit="steps"), "--lr-warmup-iters"),
-        (replace(RUN, lr_scheduler="newer"), LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
+        (NEWER, LrWarmup(length=2_457_600_000, unit="tokens"), "--lr-warmup-tokens"),
     ],
 )
 def test_a_longer_warmup_is_counted_as_the_run_counts(run_: Facts, warmup: LrWarmup, flag: str) -> None:
@@ -127,7 +146,7 @@ def test_a_run_that_ends_by_tokens_already_keeps_its_samples_where_they_are_enou
     assert (changed["--train-tokens"], changed["--train-samples"]) == ("300000000000", "600000000")
 
 
-@pytest.mark.parametrize(("scheduler", "told"), [("older", None), ("newer", "409600000")])
+@pytest.mark.parametrize(("scheduler", "told"), [("lr-scheduler", None), ("opt_param-scheduler", "409600000")])
 def test_a_warmup_that_is_over_leaves_the_newer_scheduler_the_tokens_to_decay_from(
     scheduler: Any, told: str | None
 ) -> None:
@@ -200,7 +219,7 @@ def test_a_real_script_gets_all_of_it_and_its_follow_up_goes_without_what_was_fo
 
 
 def test_every_change_is_marked() -> None:
-    marked = megatron_changes(ALL, replace(RUN, lr_scheduler="newer"))
+    marked = megatron_changes(ALL, NEWER)
     assert all(isinstance(each, Marked) for each in marked)
     once = {getattr(each.change, "flag", "") for each in marked if each.at == "once"}
     assert once == {

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sentinel import lint
+from sentinel.jobscript import SetJson, rewrite
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import new_scripts
 from sentinel.plan.ladder import DEFAULT_LADDER, Rung
 from sentinel.plan.mitigation import changes, overrides_for
+from sentinel.plan.pacings import with_slw
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Free, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import (
@@ -33,9 +37,11 @@ from sentinel.vocabulary.pacing import (
     staircase,
 )
 from sentinel.vocabulary.training_settings import OptimizerSettings, settings_of
+from tests.jobscript.shell_sandbox import run
 
 SCRIPT = (Path(__file__).parents[1] / "data" / "job_scripts" / "lists_in_variables.sh").read_text()
 OWN = baseline_of_script(SCRIPT)
+new_scripts = partial(lint.new_scripts, known=lint.Known(scheduler="lr-scheduler"))  # BigScience's fork
 TR8 = SCRIPT.replace("GLOBAL_BATCH=512", "GLOBAL_BATCH=2048")
 """With tr8-104B's batch; the ramp from 16 by 16 over 6 million samples, the warmup and the decay are tr8's already."""
 
@@ -115,9 +121,15 @@ def test_a_warmup_that_begins_anywhere_else_can_not_be_said_to_megatron() -> Non
         new_scripts(SCRIPT, overrides(TrainingSettings(lr=lr)))
 
 
+def with_all(seqlen: SeqlenSchedule) -> TrainingSettings:
+    return with_slw(TrainingSettings(lr=OWN.lr, seqlen=seqlen), OWN, ANCHOR)
+
+
 def test_slw_is_all_of_its_changes_or_none() -> None:
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen))).first.diff
+    with pytest.raises(ConfigError, match="the decision or the script does not show where"):
+        new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen)))
+    diff = new_scripts(SCRIPT, overrides(with_all(seqlen))).first.diff
     assert "--rampup-batch-size" in "".join(line for line in diff.splitlines() if line.startswith("-"))
     for option in ("--train-tokens", "--lr-decay-tokens", "--train-samples 900000000", '"curriculum_learning"'):
         assert option in diff
@@ -187,12 +199,12 @@ def test_what_the_run_had_before_is_the_scripts_own_and_no_change(begun_at: int)
 )
 def test_a_pacing_that_megatron_does_not_have_is_refused_with_the_reason(seqlen: SeqlenSchedule, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen)))
+        new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen, total_tokens=10**12)))
 
 
 def test_slw_by_the_root_reaches_the_script_as_stages() -> None:
     seqlen = FixedRoot(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    diff = new_scripts(SCRIPT, overrides(TrainingSettings(lr=OWN.lr, seqlen=seqlen))).first.diff
+    diff = new_scripts(SCRIPT, overrides(with_all(seqlen))).first.diff
     assert '"fixed_discrete"' in diff
     added = "".join("".join(line[1:].split()) for line in diff.splitlines() if line.startswith("+"))
     assert f'"difficulty":{json.dumps(staircase(seqlen).difficulties, separators=(",", ":"))}' in added
@@ -277,7 +289,7 @@ def test_an_option_is_taken_away_with_its_values_and_a_switch_is_added() -> None
 def test_slw_is_refused_where_the_script_does_not_show_its_warmup_in_tokens() -> None:
     without = re.sub(r" *--global-batch-size .*\n", "", SCRIPT)
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
-    with pytest.raises(ConfigError, match="SLW re-sizes the LR warmup, and the script does not show how long"):
+    with pytest.raises(ConfigError, match="the decision or the script does not show where"):
         new_scripts(without, overrides(TrainingSettings(seqlen=seqlen)))
 
 
@@ -286,7 +298,7 @@ def test_a_lower_peak_beside_slw_is_written_with_it() -> None:
     seqlen = FixedLinear(start=64, full=2048, total_steps=2000, anchor_step=ANCHOR.global_step)
     lines = {}
     for peak in (6e-5, 3e-5):
-        standing = TrainingSettings(lr=replace(OWN.lr, peak=peak), seqlen=seqlen)
+        standing = with_slw(TrainingSettings(lr=replace(OWN.lr, peak=peak), seqlen=seqlen), OWN, ANCHOR)
         lines[peak] = set(changed(new_scripts(SCRIPT, overrides(standing)).first.diff))
     assert lines[3e-5] - lines[6e-5] == {"--lr 3e-05"}
     assert lines[6e-5] - lines[3e-5] == set()
@@ -298,3 +310,55 @@ def test_slw_without_an_lr_of_its_own_decays_as_the_script_does() -> None:
     lines = changed(new_scripts(SCRIPT, overrides(standing)).first.diff)
     assert f"--lr-decay-tokens {126_953_125 * 2048}" in lines
     assert f"--train-tokens {300_000_000 * 2048}" in lines
+
+
+MADE = """#!/bin/bash
+config_json="ds_config_${NODES:-1}.json"
+sed "s/GBSIZE/8/" template.json \\
+    | sed "s/MBSIZE/2/" \\
+      > ${config_json}  # as Microsoft's examples make it
+options="--deepspeed --deepspeed_config ${config_json} --seed 43 --clip-grad 1.0"
+deepspeed pretrain_gpt.py --lr 1e-4 --num-layers 2 ${options}
+"""
+TEMPLATE = '{"train_batch_size": GBSIZE, "gradient_clipping": 1.0, "a b": {"it\'s": [MBSIZE]}}'
+
+
+def with_template(script: str) -> str:
+    template = f"cat > template.json <<'EOT'\nX {TEMPLATE}\nEOT\nsed -i 's/^X //' template.json\n"
+    return script.replace("config_json=", f"{template}config_json=", 1)
+
+
+def test_clipping_changes_the_json_that_a_command_makes_from_a_template() -> None:
+    made = new_scripts(MADE, overrides(TrainingSettings(clip_grad=0.25))).first
+    ran = run(with_template(made.text), options=False)
+    wanted = {"train_batch_size": 8, "gradient_clipping": 0.25, "a b": {"it's": [2]}}
+    assert json.loads(ran.configs["ds_config_1.json"]) == wanted
+    assert "--clip-grad 0.25" in made.text
+    (trained,) = [call for call in ran.programs if call[0] == "deepspeed"]
+    assert trained[-2:] == ["--clip-grad", "0.25"]
+
+
+def test_several_keys_of_a_made_json_are_each_set_and_a_broken_one_stops_the_job() -> None:
+    keys = [SetJson(path=("a b", "new"), value={"it's": "$X"}), SetJson(path=("gradient_clipping",), value=0.5)]
+    text = with_template(rewrite(MADE, keys).text)
+    ran = json.loads(run(text, options=False).configs["ds_config_1.json"])
+    assert (ran["gradient_clipping"], ran["a b"]) == (0.5, {"it's": [2], "new": {"it's": "$X"}})
+    with pytest.raises(subprocess.CalledProcessError):
+        run(text.replace("X {", "X [{"), options=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("# as Microsoft's", "; rm -f x #", "something stands behind"),
+        ('sed "s/GB', 'if true; then\nsed "s/GB', "only if a condition holds"),
+        ("options=", "sed -i s/1/2/ ${config_json}\noptions=", "edited there after it is written"),
+        ("options=", "echo >> ${config_json}\noptions=", "which one counts"),
+        ("> ${config_json} ", "> other.json ", "no here-document in it holds"),
+    ],
+)
+def test_a_json_whose_making_is_not_sure_is_left_alone(old: str, new: str, why: str) -> None:
+    text = MADE.replace(old, new)
+    text = text.replace("examples make it\n", "examples make it\nfi\n") if "if true" in new else text
+    with pytest.raises(ScriptRefused, match=why):
+        rewrite(text, [SetJson(path=("gradient_clipping",), value=0.5)])

@@ -14,7 +14,7 @@ from sentinel.jobscript.derived import replicas, warmup_steps
 from sentinel.jobscript.facts import Curriculum, Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_text
-from sentinel.jobscript.script_changes import baseline_of_script, changes_of
+from sentinel.jobscript.script_changes import Known, baseline_of_script, changes_of
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 
@@ -166,7 +166,7 @@ def test_an_lr_warmup_is_written_in_the_unit_of_the_decision(text: str, unit: st
         anchor=Anchor(global_step=300, consumed_samples=108_032, consumed_tokens=108_032 * 2048),
         standing=TrainingSettings(lr=replace(own, unit=unit, warmup=warmup)),
     )
-    changes: list[Change] = [each.change for each in changes_of(text, made)]
+    changes: list[Change] = [each.change for each in changes_of(text, made, Known(scheduler="opt_param-scheduler"))]
     assert SetOption(flag=flag, value=str(warmup)) in changes
 
 

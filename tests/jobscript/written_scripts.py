@@ -15,7 +15,7 @@ from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.megatron_options import LrWarmup, SeqlenWarmup, Wanted, changes_at, megatron_changes
 from sentinel.jobscript.script_changes import baseline_of_script
-from sentinel.lint import new_scripts
+from sentinel.lint import Known, new_scripts
 from sentinel.plan.mitigation import overrides_for
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 from sentinel.vocabulary.overrides import Anchor
@@ -94,7 +94,7 @@ def _decided(seed: int) -> Iterator[str]:
     try:
         rung = drawn.rung(_WRITABLE)
         made = overrides_for(rung, own, incident="incident-1", rollback="incident-1-r1", anchor=at, new_seed=44)
-        scripts = new_scripts(text, made)
+        scripts = new_scripts(text, made, Known(scheduler="lr-scheduler"))
     except (ScriptRefused, ConfigError) as error:
         yield str(error)
         return
@@ -118,7 +118,7 @@ def _megatron(seed: int) -> Iterator[str]:
         train_samples=None if by_steps else train,
         lr_decay_iters=decay if by_steps else None,
         lr_decay_samples=None if by_steps else decay,
-        lr_scheduler=drawn.one("older", "newer"),
+        lr_scheduler=drawn.one("lr-scheduler", "opt_param-scheduler"),
     )
     schedule = FixedLinear(start=64, full=2048, total_steps=drawn.one(0, 9, 6000), anchor_step=drawn.one(0, 3000))
     tokens = drawn.one(600_000_000_000, 300_000)

@@ -21,6 +21,7 @@ CALLBACK = "Hugging Face's Trainer (StabilityCallback)"
 LOWER = Rung(name="lower lr", hypothesis="…", lr_factor=0.5, options=("--max_grad_norm=0.3",))
 FREE = Rung(name="lower lr", hypothesis="…", options=("--learning_rate=1e-5",))
 SKIP = Rung(name="skip", hypothesis="…", skip_samples=64)
+SWITCH = Rung(name="switch", hypothesis="…", options=("--no-load-rng=true",))
 RESEED = Rung(name="reseed", hypothesis="…", reseed=True)
 WRITERS = (WriterSeen(id="job 41"),)
 
@@ -38,6 +39,8 @@ WRITERS = (WriterSeen(id="job 41"),)
         (LOWER, (), CARRIED, None),  # the observing callback, and a job script that carries it
         (SKIP, None, CARRIED, f"neither {CALLBACK} nor a changed job script applies skipping of data (skip_"),
         (SKIP, ("skip_samples",), CARRIED, None),
+        (SWITCH, None, CARRIED, 'no value for a switch, as in --no-load-rng=true: write options = ["--no-load-rng"]'),
+        (SWITCH, None, None, None),
     ],
 )
 def test_a_rung_that_would_be_ignored_is_skipped_in_one_sentence_and_refused_by_hand(

@@ -19,6 +19,8 @@ from sentinel.vocabulary.pacing import (
     BatchSizeSchedule,
     CurriculumSchedule,
     DifficultySchedule,
+    FixedDiscrete,
+    FixedLinear,
     FixedRoot,
     LrSchedule,
     MetricSchedule,
@@ -429,16 +431,41 @@ def test_the_first_steps_contradict_a_start_report_that_promises_the_schedule() 
 def test_an_lr_that_a_job_script_carries_has_to_differ_from_what_the_same_steps_had(
     now: float, before: float | None, answer: Proof
 ) -> None:
-    """Megatron performs a longer warmup in its own form: the schedule that was decided is not reported by it."""
+    """A log of Megatron's has no schedule in samples or tokens: its first steps are all there is."""
     standing = TrainingSettings(lr=LrSchedule(peak=1e-3, warmup=800, anchor=40, decay_end=0))
     overrides = replace(OVERRIDES, standing=standing, once=None)
     decision = replace(DECISION, overrides=overrides, in_script=True)
     shown = Evidence(
-        started=replace(STARTED, first_sample_index=640, lr_schedule={"peak": 1e-3, "warmup": 3200, "decay_end": 0}),
+        started=replace(STARTED, first_sample_index=640, lr_schedule=None),
         samples=(Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, lr=now),),
         lr_before={} if before is None else {41: before},
     )
     assert outcome(prove(decision, shown)) is answer
+
+
+@pytest.mark.parametrize(
+    ("warmup", "steps", "answer"), [(800, {41: 2e-4}, YES), (100, {41: 2e-4}, NO), (800, {}, UNKNOWN)]
+)
+def test_the_schedule_that_megatrons_own_scheduler_runs_with_is_compared_with_the_plan(
+    warmup: int, steps: dict[int, float], answer: Proof
+) -> None:
+    lr = LrSchedule(peak=1e-3, warmup=800, decay_end=0, unit="samples")
+    overrides = replace(OVERRIDES, standing=TrainingSettings(lr=lr), once=None)
+    told = replace(lr, warmup=warmup, decay_start=warmup, decay_end=9000).to_json()
+    samples = tuple(Sample(attempt=2, global_step=s, time_unix_s=9.0, loss=3.0, lr=v) for s, v in steps.items())
+    shown = Evidence(started=replace(STARTED, first_sample_index=640, lr_schedule=told), samples=samples)
+    assert outcome(prove(replace(DECISION, overrides=overrides, in_script=True), shown)) is answer
+
+
+@pytest.mark.parametrize(("last", "answer"), [(140, YES), (150, NO)])
+def test_the_staircase_that_a_script_performs_is_compared_by_its_lengths(last: int, answer: Proof) -> None:
+    wanted = FixedLinear(start=8, full=16, total_steps=100, anchor_step=40, multiple=8)
+    staircase = FixedDiscrete(start=8, full=16, difficulties=(8, 16), max_steps=(last - 1,))
+    overrides = replace(OVERRIDES, standing=TrainingSettings(seqlen=wanted), once=None)
+    sample = Sample(attempt=2, global_step=41, time_unix_s=9.0, loss=3.0, seqlen=8)
+    started = replace(STARTED, first_sample_index=640, seqlen_schedule=staircase.to_json())
+    decision = replace(DECISION, overrides=overrides, in_script=True)
+    assert outcome(prove(decision, Evidence(started=started, samples=(sample,)))) is answer
 
 
 def test_what_stays_as_it_was_has_to_stay_and_need_not_be_shown_again() -> None:

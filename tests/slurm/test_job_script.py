@@ -76,6 +76,9 @@ class Run:
         text = SCRIPT.read_text().replace("#SBATCH --nodes=4", "#SBATCH --nodes=1")
         head, rest = text.split("set -e", 1)
         exports = f"export PATH={folder}/bin:$PATH RECORDED={folder}/seen\n"
+        (folder / "pretrain_gpt.py").touch()
+        (folder / "megatron").mkdir()
+        (folder / "megatron" / "arguments.py").write_text("group.add_argument('--override-lr-scheduler')\n")
         self.script = folder / "train.sh"
         self.script.write_text(f"{head}{exports}set -e{rest}")
         settings = SlurmSettings(run="wide", state_dir=folder / "state", changes_in_script=True, query_interval_s=0.0)

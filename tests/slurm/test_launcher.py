@@ -97,12 +97,14 @@ def test_a_job_starts_in_a_clean_environment_that_names_the_rollback(run: Run, m
     running(run, job)
     for name in ("SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", "SLURM_NTASKS", "SENTINEL_INCIDENT"):
         monkeypatch.setenv(name, "small")  # as if sentinel were itself a job of Slurm's
+    run.launcher = run.another(environment=lambda: {"WANDB_RUN_ID": "abc-incident-1-r1"})
     run.cut_short_and_again(started(job))
     (again,) = run.jobs("%A")
     until((run.folder / f"env.{again}").exists)
     environment = (run.folder / f"env.{again}").read_text().splitlines()
     assert f"SENTINEL_ROLLBACK={ROLLBACK}" in environment
     assert "SENTINEL_INCIDENT=incident-1" in environment
+    assert "WANDB_RUN_ID=abc-incident-1-r1" in environment
     assert f"SENTINEL_STATE_DIR={run.state}" in environment
     assert not [line for line in environment if line.endswith("=small")]
 

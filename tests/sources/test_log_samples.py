@@ -16,6 +16,16 @@ NAN = math.nan
 READ: list[tuple[str, str, int, int, dict[tuple[int, int], dict[str, Any]]]] = [
     # name, format, samples, unreadable lines, (attempt, step) -> fields
     (
+        "sentinel",
+        "sentinel",
+        12,
+        0,
+        {
+            (1, 1): {"adam_variance_l1": 0.4602904, "grad_norm": 5.963054},
+            (1, 12): {"loss": 7.631196, "adam_variance_max": 0.2965047, "lr": 0.01},
+        },
+    ),
+    (
         "bigscience_exp_meg-ds-3d_ds-off",
         "megatron",
         62,
@@ -266,7 +276,7 @@ def test_validations_are_read(name: str, expected: list[tuple[int, float]]) -> N
 
 
 def test_a_file_without_a_training_step_is_refused_with_the_formats_that_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"no line of it is a training step .*\(nanotron, .*megatron, .*generic\)"):
+    with pytest.raises(ConfigError, match=r"no line of it is a training step .*\(sentinel, .*megatron, .*generic\)"):
         recorded("deepspeed_overflow")
 
 

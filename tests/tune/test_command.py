@@ -8,6 +8,7 @@ import pytest
 
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import read_command, read_text
+from sentinel.lint import Known
 from sentinel.plan.policy import Tuning
 from sentinel.tune.command import Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.search import Pacing, task_of
@@ -92,7 +93,7 @@ def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
     script = BY_VARIABLES.replace("--rampup-batch-size 16 16 6_000_000", "")
     task = task_of(Tuning(starts=(64,), durations=(1200,)), read_text(script).facts)
     options = ("--save={checkpoints}", "--load={checkpoints}")
-    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)))
+    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)), Known(scheduler="lr-scheduler"))
     curriculum = read_text(made).facts.curriculum
     assert curriculum is not None
     assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)

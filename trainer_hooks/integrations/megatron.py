@@ -17,6 +17,7 @@ from typing import Any
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from trainer_hooks.errors import exit_reason
 from trainer_hooks.hook import Hook, Position, attach
+from trainer_hooks.integrations.megatron_schedules import lr_schedule, seqlen_schedule
 
 __all__ = ["MegatronHook", "attach_to_megatron"]
 
@@ -41,6 +42,7 @@ class MegatronHook:
         self._engine, self._args, self._mpu, self._num_microbatches = engine, args, mpu, num_microbatches
         self._parent_attempt: int | None = None
         self._evaluated_at: int | None = None
+        self._saved: str | None = None
         self._evaluated: list[Any] = []
         """What eval_batch gave since the last evaluation, nats: a pipeline's first stage has the loss from it alone."""
         declared = {"applies": (), "trainer": "Megatron-DeepSpeed"}  # a decision reaches it by its job script alone
@@ -52,6 +54,11 @@ class MegatronHook:
 
     def started(self) -> None:
         """Reports what the attempt runs with; once args.iteration is what load_checkpoint gave."""
+        schedules: dict[str, Any] = {}
+        with self._guard("read the LR schedule"):
+            schedules["lr_schedule"] = lr_schedule(self._engine.lr_scheduler, self._args)
+        with self._guard("read the sequence length's schedule"):
+            schedules["seqlen_schedule"] = seqlen_schedule(self._args)
         with self._guard("report the start"):
             args = self._args
             self.hook.run_started(
@@ -62,6 +69,7 @@ class MegatronHook:
                 consumed_tokens=args.consumed_train_tokens,
                 lr=float(self._engine.optimizer.param_groups[0]["lr"]),
                 full_seqlen=args.seq_length,
+                **schedules,
                 total_steps=args.train_iters,
                 total_tokens=getattr(args, "train_tokens", None),
                 checkpoint_interval_steps=args.save_interval,
@@ -112,11 +120,7 @@ class MegatronHook:
                 with_ours = {**client_state, _KEY: {"attempt": self.hook.attempt, "loss_minimum": minimum}}
             result = save(save_dir, tag, with_ours, *more, **named)
             with self._guard("report the checkpoint"):
-                self.hook.checkpoint_saved(
-                    tag or f"global_step{engine.global_steps}",
-                    consumed_samples=self._args.consumed_train_samples,
-                    consumed_tokens=self._args.consumed_train_tokens,
-                )
+                self._report_saved(tag or f"global_step{engine.global_steps}")
             return result
 
         def hooked_load(*positional: Any, **named: Any) -> Any:
@@ -140,6 +144,13 @@ class MegatronHook:
             return result
 
         engine.eval_batch = hooked_evaluate
+
+    def _report_saved(self, tag: str) -> None:
+        """Once: Megatron saves its last step twice, where the save interval meets it."""
+        if tag != self._saved:
+            self._saved, args = tag, self._args
+            samples, tokens = args.consumed_train_samples, args.consumed_train_tokens
+            self.hook.checkpoint_saved(tag, consumed_samples=samples, consumed_tokens=tokens)
 
     def _position(self) -> Position:
         """For the hook: args are still those of before the step that was just made."""

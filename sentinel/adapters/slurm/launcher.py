@@ -16,7 +16,6 @@ from sentinel.adapters.slurm.records import JobRecords, Recording
 from sentinel.adapters.slurm.submissions import SlurmSettings, Submissions, living, restart_of, rollback_of
 from sentinel.jobscript.script_changes import CARRIED, baseline_of_script
 from sentinel.jobscript.slurm_jobs import SlurmJob, jobs_of_run
-from sentinel.lint import new_scripts
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.observation import Fate, JobsSeen, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, SlurmUnavailable
@@ -164,7 +163,9 @@ class SlurmLauncher:
         self._fresh(started)
         self.keep(started)
         group = self._records.newest()
-        return None if group is None else new_scripts(self._preparation.original(group), overrides).first.diff
+        if group is None:
+            return None
+        return self._preparation.new_scripts(group, overrides=overrides, started=started).first.diff
 
     def prepare(self, rollback: str | None, started: Sequence[RunStarted], overrides: Overrides | None) -> None:
         """Writes what the rollback, or a restart, will submit, and has bash and Slurm check it. Submits nothing."""
@@ -178,7 +179,7 @@ class SlurmLauncher:
                 shape = self._preparation.shape_before(self._fresh_queue(), started)
             else:
                 shape = (self._preparation.last_job(self._fresh_queue(), started),)
-            self._preparation.prepare(label, shape, overrides)
+            self._preparation.prepare(label, shape, overrides, started)
 
     def start_commands(self, started: Sequence[RunStarted]) -> tuple[str, ...]:
         return self._preparation.commands(self._preparation.shape_before(self._fresh_queue(), started))

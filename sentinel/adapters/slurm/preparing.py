@@ -8,14 +8,16 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
+from sentinel.adapters.slurm.trainer_files import scheduler_of
 from sentinel.jobscript.slurm_jobs import (
     JobProperties,
     SlurmJob,
@@ -26,7 +28,8 @@ from sentinel.jobscript.slurm_jobs import (
     with_own_head,
 )
 from sentinel.jobscript.syntax import to_bytes
-from sentinel.lint import new_scripts
+from sentinel.lint import Known, NewScripts, new_scripts
+from sentinel.plan.baseline import baseline_of
 from sentinel.vocabulary.errors import ConfigError, SlurmRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _BASH = (b"#!/bin/bash", b"#!/usr/bin/bash", b"#!/usr/bin/env bash", b"#!/bin/sh", b"#!/usr/bin/sh")
 _TIMEOUT_S = 20.0
+_Changed = Callable[[str], NewScripts]  # a job -> its script with a decision in it
 
 
 class Preparation:
@@ -48,10 +52,18 @@ class Preparation:
         self._records = records
         self._submissions = submissions
 
-    def prepare(self, label: str, submissions: Sequence[Submission], overrides: Overrides | None = None) -> None:
+    def prepare(
+        self,
+        label: str,
+        submissions: Sequence[Submission],
+        overrides: Overrides | None = None,
+        started: Sequence[RunStarted] = (),
+    ) -> None:
         """Makes the submissions ready under the label, with a rollback's changes where they belong in the script.
         SlurmRefused when bash or Slurm would not have them; ScriptRefused, ConfigError for what can't be changed."""
-        changed = overrides if self._settings.changes_in_script else None
+        changed = None
+        if overrides is not None and self._settings.changes_in_script:
+            changed = partial(self.new_scripts, overrides=overrides, started=started)
         room, shape = self._submissions.room(label), submissions
         if changed is not None:
             submissions = with_own_head(submissions)
@@ -66,6 +78,13 @@ class Preparation:
     def original(self, group: str) -> str:
         """The run's own script behind a job: what it was before any rollback changed it."""
         return bounded.read_text(self._original_file(group), errors="surrogateescape")
+
+    def new_scripts(self, group: str, *, overrides: Overrides, started: Sequence[RunStarted]) -> NewScripts:
+        """A decision in the run's own script behind a job, as `lint.new_scripts` makes it."""
+        original, folder = self.original(group), self._records.recorded(group).properties.working_directory
+        scheduler = scheduler_of(original, Path(folder), self._settings.scheduler_override)
+        with_it = next((one for one in reversed(started) if one.rollback is None), None)
+        return new_scripts(original, overrides, Known(scheduler=scheduler, reported=baseline_of(with_it)))
 
     def shape_of(self, jobs: Sequence[SlurmJob]) -> tuple[Submission, ...]:
         """The shape of jobs that are in the queue."""
@@ -144,7 +163,7 @@ class Preparation:
         script = self._original_file(submission.group)
         return [*options, *self._settings.sbatch_arguments, str(script), *recorded.script_arguments]
 
-    def _made_ready(self, number: int, submission: Submission, room: Path, changed: Overrides | None) -> Prepared:
+    def _made_ready(self, number: int, submission: Submission, room: Path, changed: _Changed | None) -> Prepared:
         if not submission.group:
             own, arguments = self._script_of_configuration()
             script = f"{number}.sh"
@@ -175,14 +194,14 @@ class Preparation:
             properties=properties,
         )
 
-    def _write(self, number: int, group: str, room: Path, changed: Overrides | None) -> tuple[str, str | None]:
+    def _write(self, number: int, group: str, room: Path, changed: _Changed | None) -> tuple[str, str | None]:
         """The script, and the one for later starts, where they are two."""
         script, later = f"{number}.sh", f"{number}.later.sh"
         if changed is None:
             (room / script).write_bytes(to_bytes(self._records.script(group)))
             return script, None
         original = self.original(group)
-        new = new_scripts(original, changed)
+        new = changed(group)
         for remark in new.remarks:
             log.warning("the changed run: %s", remark)
         mine = new.first if number == 0 else new.later

@@ -34,6 +34,7 @@ class SlurmSettings:
     script: Path | None = None  # what is submitted when no job of the run was ever seen
     working_directory: Path | None = None  # where that script is submitted from; a job that was seen keeps its own
     changes_in_script: bool = False  # a rollback's changes are made in the job script, not in overrides.json
+    scheduler_override: str | None = None  # the trainer's option; None: asked of the trainer's own files
     sbatch_arguments: tuple[str, ...] = ()  # added to every submission, last: they win
     environment: Callable[[], dict[str, str]] = dict  # what its jobs get beside, looked up at each submission
     own_job: str | None = None  # the job that sentinel itself runs in, which is not the run's

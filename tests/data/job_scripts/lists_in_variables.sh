@@ -54,7 +54,7 @@ config_json="./ds_config.$SLURM_JOBID.json"
 cat <<EOT > $config_json
 {
   "train_micro_batch_size_per_gpu": $MICRO_BATCH,
-  "train_batch_size": $GLOBAL_BATCH,
+  "train_batch_size": $GLOBAL_BATCH, "gradient_clipping": 1.0,
   "zero_optimization": {
     "stage": $ZERO_STAGE
   },
