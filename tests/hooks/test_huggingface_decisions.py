@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.runtime import lr_schedules
 from transformers import get_scheduler
 
 from sentinel.vocabulary.errors import OverridesError
@@ -105,6 +106,29 @@ def test_a_scheduler_of_trainers_is_a_formula_or_none_at_all(
     )
     made = schedule_of(trainer, SimpleNamespace(lr_scheduler=None), 100)
     assert (made is not None) == known
+    for step in range(1, 101):
+        if made is not None:
+            assert made.lr(step=step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("ramp", ["linear", "log"])
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("WarmupLR", {"warmup_max_lr": 3e-3}),
+        ("WarmupDecayLR", {"warmup_max_lr": 3e-3, "total_num_steps": 100}),
+        ("WarmupCosineLR", {"total_num_steps": 100, "warmup_min_ratio": 0.0, "cos_min_ratio": 0.1}),
+    ],
+)
+def test_deepspeeds_own_scheduler_is_a_formula_where_it_warms_up_linearly(
+    name: str, named: dict[str, Any], ramp: str
+) -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=3e-3)
+    scheduler = getattr(lr_schedules, name)(optimizer, warmup_num_steps=7, warmup_type=ramp, **named)
+    made = schedule_of(None, SimpleNamespace(lr_scheduler=scheduler), 100)
+    assert (made is not None) == (ramp == "linear")
     for step in range(1, 101):
         if made is not None:
             assert made.lr(step=step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15)

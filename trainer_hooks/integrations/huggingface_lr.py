@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 from sentinel.vocabulary.pacing import LrSchedule
@@ -11,24 +13,46 @@ __all__ = ["DecidedLr", "schedule_of"]
 
 
 def schedule_of(trainer: Any, engine: Any, total_steps: int) -> LrSchedule | None:
-    """Trainer's own schedule as a formula: constant, linear or cosine, with a warmup and a minimum or without. None for
-    any other, and for DeepSpeed's own. It is held against the scheduler at some 70 steps."""
+    """Trainer's own schedule, or DeepSpeed's, as a formula: constant, linear or cosine, with a linear warmup and a
+    minimum or without. None for any other. It is held against the scheduler at some 70 steps."""
+    if total_steps < 1:
+        return None
+    if engine.lr_scheduler is not None:
+        return _of_deepspeed(engine.lr_scheduler)
     scheduler = trainer.lr_scheduler
-    functions = getattr(scheduler, "lr_lambdas", None)
-    if engine.lr_scheduler is not None or not functions or total_steps < 1:
+    if not (functions := getattr(scheduler, "lr_lambdas", None)):
         return None
     peak, warmup = float(scheduler.base_lrs[0]), int(trainer.args.get_warmup_steps(total_steps))
+    # Trainer's first update is taken with the LR of step 0
+    return _found(lambda step: peak * float(functions[0](step - 1)), peak, warmup, total_steps, first=1)
 
-    def own(step: int) -> float:  # Trainer's first update is taken with the LR of step 0
-        return peak * float(functions[0](step - 1))
 
-    steps = {1, 2, warmup, warmup + 1, warmup + 2, *(1 + total_steps * k // 64 for k in range(64)), total_steps}
-    for end, shape in ((0, None), (total_steps + 1, "linear"), (total_steps + 1, None)):
+def _of_deepspeed(scheduler: Any) -> LrSchedule | None:
+    """WarmupLR, WarmupDecayLR and WarmupCosineLR; their warmup along a logarithm, the default, is no such formula."""
+    bases = getattr(scheduler, "max_lrs", None) or getattr(scheduler, "org_lrs", None)
+    if not bases or not hasattr(scheduler, "warmup_num_steps"):
+        return None
+    twin = copy.copy(scheduler)
+
+    def own(step: int) -> float:  # the first two updates are taken with the LR of step 0
+        twin.last_batch_iteration = max(step - 2, 0)
+        return float(twin.get_lr()[0])
+
+    total = int(getattr(scheduler, "total_num_steps", 0)) or 2 * int(scheduler.warmup_num_steps)
+    return _found(own, float(bases[0]), int(scheduler.warmup_num_steps), total, first=2)
+
+
+def _found(own: Callable[[int], float], peak: float, warmup: int, total: int, *, first: int) -> LrSchedule | None:
+    """The formula that gives the scheduler's own LR of every step. `first`: its step 0 is the update of that number."""
+    steps = {1, 2, *(warmup + n for n in range(4)), *(1 + total * k // 64 for k in range(64)), total}
+    ways = [(0, 0, None), (warmup + first, total + first, "linear"), (warmup + first, total + first, None)]
+    ways += [(warmup + first - 1, total + first - 1, None)]  # WarmupCosineLR is a step ahead once it decays
+    for start, end, shape in ways:
         made = LrSchedule(
             peak=peak,
             warmup=warmup,
-            anchor=1 if warmup else 0,
-            decay_start=warmup + 1 if end else 0,
+            anchor=first if warmup else 0,
+            decay_start=start,
             decay_end=end,
             minimum=min(max(own(end), 0.0), peak) if end else 0.0,
             decay_shape=shape,
