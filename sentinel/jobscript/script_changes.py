@@ -163,7 +163,10 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
 
 
 def _by_deepspeed(text: str) -> bool:
-    return any(option.flag == "--deepspeed" for option in given(text).options)
+    """Whether the trainer gets --deepspeed, also where the script holds it and hides which options the trainer gets."""
+    own = given(text)
+    named = re.search(r"--deepspeed(?![\w-])", text) is not None
+    return any(option.flag == "--deepspeed" for option in own.options) or (named and not own.complete)
 
 
 def _of_its_json(wanted: Wanted, free: Free) -> Iterator[Marked]:
