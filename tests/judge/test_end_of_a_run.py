@@ -45,27 +45,29 @@ def test_only_the_planned_end_is_finished(
 
 @pytest.mark.parametrize("asked_again", [False, True])
 def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
-    """Layers are kept by a command that reads a run once; whoever can ask again keeps none."""
+    """All layers are kept by a command that reads a run once; whoever can ask again keeps those of saves, and the last."""
     history = History(again=(lambda _: []) if asked_again else None)
-    records = [
-        RunStarted(attempt=3, time_unix_s=0.0),
+    layers = [
         LayerVariance(
             attempt=3,
-            global_step=1,
+            global_step=step,
             time_unix_s=0.0,
             layers=("0",),
             adam_variance_l1=(1.0,),
             adam_variance_max=(1.0,),
-        ),
-        Validation(attempt=3, global_step=1, time_unix_s=0.0, loss=3.0),
-        CheckpointSaved(attempt=3, global_step=1, time_unix_s=0.0, tag="global_step1"),
-        RunFinished(attempt=3, global_step=1, time_unix_s=0.0, reason="finished"),
+        )
+        for step in (1, 2, 3)
     ]
-    for record in records:
+    started = RunStarted(attempt=3, time_unix_s=0.0)
+    validated = Validation(attempt=3, global_step=1, time_unix_s=0.0, loss=3.0)
+    saved = CheckpointSaved(attempt=3, global_step=1, time_unix_s=0.0, tag="global_step1")
+    finished = RunFinished(attempt=3, global_step=3, time_unix_s=0.0, reason="finished")
+    for record in (started, layers[0], validated, saved, *layers[1:], finished):
         history.push(record)
     attempt = history.attempts[3]
-    kept = [attempt.started, *attempt.layers, *attempt.validations, *attempt.saved, attempt.finished]
-    assert kept == [r for r in records if not (asked_again and isinstance(r, LayerVariance))]
+    assert attempt.layers == ([layers[0], layers[2]] if asked_again else layers)
+    assert (attempt.started, attempt.validations, attempt.saved) == (started, [validated], [saved])
+    assert attempt.finished == finished
     assert attempt.made == 0
     assert history.latest is attempt
 
