@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.judge.history import LAST_SAMPLES, History
@@ -45,19 +47,12 @@ def test_only_the_planned_end_is_finished(
 
 @pytest.mark.parametrize("asked_again", [False, True])
 def test_each_record_is_kept_with_its_attempt(asked_again: bool) -> None:
-    """All layers are kept by a command that reads a run once; whoever can ask again keeps those of saves, and the last."""
+    """A command that reads a run once keeps all layers; whoever can ask again those of saves, and the last."""
     history = History(again=(lambda _: []) if asked_again else None)
-    layers = [
-        LayerVariance(
-            attempt=3,
-            global_step=step,
-            time_unix_s=0.0,
-            layers=("0",),
-            adam_variance_l1=(1.0,),
-            adam_variance_max=(1.0,),
-        )
-        for step in (1, 2, 3)
-    ]
+    first = LayerVariance(
+        attempt=3, global_step=1, time_unix_s=0.0, layers=("0",), adam_variance_l1=(1.0,), adam_variance_max=(1.0,)
+    )
+    layers = [replace(first, global_step=step) for step in (1, 2, 3)]
     started = RunStarted(attempt=3, time_unix_s=0.0)
     validated = Validation(attempt=3, global_step=1, time_unix_s=0.0, loss=3.0)
     saved = CheckpointSaved(attempt=3, global_step=1, time_unix_s=0.0, tag="global_step1")
