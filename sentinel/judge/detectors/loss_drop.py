@@ -47,21 +47,22 @@ class LossDrop(Detector):
         if not band.ready or math.isinf(self._sigmas):
             return False
         depth = band.level - block.median
-        if self._since is None and depth <= self._edge(band):
+        if self._since is None and not self._is_drop(depth, band):
             return False
         since = self._begin(block, known) if self._since is None else self._since
         self._depth = max(self._depth, depth)
         if depth < self._depth / 2:
             self._since = None
-            return depth > self._edge(band)  # a block that is partly of the drop
+            return self._is_drop(depth, band)  # a block that is partly of the drop
         self._blocks.append([loss for _, loss in block.losses])
         if len(self._blocks) >= _LEAST_BLOCKS and block.last_step - since >= self._patience_steps:
             self._accept(known)
         return True
 
-    def _edge(self, band: NoiseBand) -> float:
-        """How far below its level a block's median is no learning, nats: a median has less than half of one's noise."""
-        return max(self._sigmas * band.sigma / 3, self._floor * abs(band.level)) + _FALLS * band.falling
+    def _is_drop(self, depth: float, band: NoiseBand) -> bool:
+        """Whether a block's median that far below the level is no learning: it has less than half of one's noise."""
+        least = max(self._sigmas * band.sigma / 3, self._floor * abs(band.level))
+        return depth > least and depth > least + _FALLS * band.falling
 
     def _begin(self, block: Block, known: Known) -> int:
         self._since, self._depth = block.first_step, 0.0
