@@ -100,7 +100,8 @@ class Meter:
 
     def batch_seen(self, tokens: Tensor) -> None:
         """A micro-batch of the step under way, (B, T)."""
-        self._step.digests.append(batch_digest(tokens))
+        if not tokens.is_floating_point():  # pictures and sound have no digest
+            self._step.digests.append(batch_digest(tokens))
 
     def update_coming(self) -> None:
         """The gradients are whole: takes the sum of their squares where DeepSpeed will have no norm of them. At stage 0
