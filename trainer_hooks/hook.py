@@ -46,9 +46,8 @@ _LAST_PATIENCE_S = 10.0
 
 _ATTACHED = "_sentinel_hook"  # the engine's attribute that holds its hook
 
+# Every how many steps the layers, the moments and the local gradients are measured: m, the parameters and the gradients
 INTERVAL_STEPS = 10
-"""Every how many steps the layers, the moments and the local gradients are measured: they read m, the parameters and
-the gradients as well, or send a number per block."""
 
 
 def attach(
@@ -81,11 +80,8 @@ def attach(
     """
     attached = getattr(engine, _ATTACHED, None)
     if isinstance(attached, Hook) and not attached.closed:
-        log.warning(
-            "attach was called twice on one engine: attempt %s goes on, the second call changes nothing; close the "
-            "first hook before you attach another",
-            attached.attempt,
-        )
+        why = "the second call changes nothing; close the first hook before you attach another"
+        log.warning("attach was called twice on one engine: attempt %s goes on, %s", attached.attempt, why)
         return attached
     hook = Hook(
         engine,
@@ -128,18 +124,12 @@ class Hook:
         self._interval_steps = max(1, interval_steps)
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self.guard = Guard()
-        self.loss_minimum = loss_minimum
-        """Smallest loss per sequence length; its state() belongs in the checkpoint's client state."""
-        self.attempt = 0
-        """Number of this life of the training process group; 0 on other ranks, and where none could be minted."""
-        self.latest: Sample | None = None
-        """The last sample that was made, on rank 0."""
-        self.layers: tuple[str, ...] = ()
-        """The layers of the model, over all ranks, as `latest_layers` has them."""
-        self.latest_layers: LayerVariance | None = None
-        """The last reading of the layers, on rank 0."""
-        self.closed = False
-        """Whether the end has been reported."""
+        self.loss_minimum = loss_minimum  # Its state() belongs in the checkpoint's client state
+        self.attempt = 0  # Of the training process group; 0 on other ranks, and where none could be minted
+        self.latest: Sample | None = None  # The last sample that was made, on rank 0
+        self.layers: tuple[str, ...] = ()  # Of the model, over all ranks, as `latest_layers` has them
+        self.latest_layers: LayerVariance | None = None  # The last reading of the layers, on rank 0
+        self.closed = False  # Whether the end has been reported
         self._started = False
         self._load_measured = False
         self._meter: Meter | None = None

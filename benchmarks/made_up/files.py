@@ -67,13 +67,15 @@ def _journal_line(one: dict[str, float]) -> str:
     l1, largest = (_or_null(one.get(name)) for name in ("adam_variance_l1", "adam_variance_max"))
     return (
         f'{{"kind": "sample", "attempt": 1, "global_step": {step}, "time_unix_s": {1.7e9 + 3.0 * step!r}, '
-        f'"loss": {one["loss"]!r}, "loss_ratio": 1.0, "adam_variance_l1": {l1}, "adam_variance_max": {largest}, '
+        f'"loss": {one["loss"]!r}, "loss_ratio": 1.0, "loss_ratio_all_lengths": null, "adam_variance_l1": {l1}, '
+        f'"adam_variance_max": {largest}, '
         f'"grad_norm": {one["grad_norm"]!r}, "update_norm": {update}, "momentum_l2": null, "param_norm": null, '
         f'"loss_spread": {spread}, "grad_norm_spread": null, "loss_scale": {scale}, '
         f'"lr": {one["lr"]!r}, "seqlen": {_SEQLEN}, "kept_tokens": null, "curriculum_share": null, '
         f'"lr_warmup_steps": 3000, "skipped": false, "step_time_s": 3.0, "tokens_per_s": null, '
         f'"global_batch_samples": {_BATCH}, '
-        f'"consumed_samples": {_BATCH * step}, "consumed_tokens": {_BATCH * step * _SEQLEN}, "epoch": null}}'
+        f'"consumed_samples": {_BATCH * step}, "consumed_tokens": {_BATCH * step * _SEQLEN}, "epoch": null, '
+        f'"batch_digest": null}}'
     )
 
 

@@ -113,10 +113,8 @@ def save_folder(config: Config) -> Iterator[Finding]:
     yield _file_operations("checkpoints", folder)
     found = checkpoints.list()
     complete = [c for c in found if c.complete]
-    if complete:
-        yield Finding("ok", "checkpoints", f"{len(complete)} of {len(found)} are complete, last {complete[-1].tag}")
-    else:
-        yield Finding("note", "checkpoints", f"0 of {len(found)} are complete: there is no rollback target yet")
+    what = f"last {complete[-1].tag}" if complete else "there is no rollback target yet"
+    yield Finding("ok" if complete else "note", "checkpoints", f"{len(complete)} of {len(found)} are complete: {what}")
     if (disagreement := checkpoints.disagreement()) is not None:
         yield Finding("bad", "latest", disagreement, passes=True)
     elif complete:

@@ -12,14 +12,12 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
-    proved      each change is confirmed by what the new attempt reports (attempt, checks)
-    not_verified            no change is contradicted, and not each is confirmed (attempt, checks, not_verified)
+    proved, not_verified    each change is confirmed by what the new attempt reports, or none contradicted (checks)
     not_proved  a change is contradicted: it did not take effect (attempt, checks)
     rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
-    troubled    no divergence, and a person has to know: a turn that fails, a job that is gone; again every hour
-    relieved    that it is over (topic, reason)
+    troubled, relieved      no divergence, and a person has to know: a job that is gone; that it is over (topic, reason)
     start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
@@ -196,7 +194,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
     if event["incident"] is None:  # a restart after a crash: no incident's story
         return
     incident = incidents[event["incident"]]
-    if kind in ("intent", "done") and event["action"]["kind"] == "undo":  # of the incident, or of one rollback
+    if kind in ("intent", "done") and event["action"]["kind"] == "undo":  # of all, or of one rollback
         if kind == "intent":
             incident.undoing = event["rollback"] or incident.id
             return
@@ -255,14 +253,11 @@ def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event
         rollback.failed, incident.status = event["reason"], "open"
 
 
+_CHANGES_THE_RUN = ("quarantine_checkpoints", "point_latest", "cut_tensorboard", "branch_wandb", "write_overrides")
+
+
 def _intended(rollback: Rollback, action: Event, event: Event) -> None:
-    if action["kind"] in (
-        "quarantine_checkpoints",
-        "point_latest",
-        "cut_tensorboard",
-        "branch_wandb",
-        "write_overrides",
-    ):
+    if action["kind"] in _CHANGES_THE_RUN:
         rollback.begun, rollback.taken_back = True, False
     if action["kind"] == "start_job":
         rollback.starts += 1
