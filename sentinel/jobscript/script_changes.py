@@ -140,6 +140,9 @@ def _marked(overrides: Overrides, found: Read, text: str, reported: Baseline | N
     if by_huggingface:
         yield from huggingface.huggingface_changes(wanted, given(text), anchor=overrides.anchor.global_step)
     else:
+        if overrides.anchor.global_step > 0 and (kept := _from_the_checkpoint(wanted, facts, text)):
+            where = "from the checkpoint: only a trainer that reads overrides.json changes that"
+            raise ConfigError(f"on a resume DeepSpeed takes {', '.join(kept)} {where}")
         yield from megatron_changes(wanted, facts)
     yield from _free_form(standing.free or Free(), facts)
     if _by_deepspeed(text) and not by_huggingface:
@@ -160,6 +163,16 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
             wanted = {f"--{precision}" in free.options: True, f"--{precision}" in free.removed: False}.get(True)
             if wanted is not None and wanted is not bool(has):
                 yield Marked(change=SetJson(path=(precision, "enabled"), value=wanted))
+
+
+def _from_the_checkpoint(wanted: Wanted, facts: Facts, text: str) -> list[str]:
+    """What a resumed engine takes from its checkpoint, whatever the script says: Adam's own numbers are in the
+    optimizer's groups, and ZeRO 1 and 2 save their clipping."""
+    if not _by_deepspeed(text) or any(option.flag == "--no-load-optim" for option in given(text).options):
+        return []
+    stage = facts.deepspeed.zero_stage if facts.deepspeed is not None else None
+    clipping = ("clip_grad",) if stage in (1, 2) else ()
+    return [OPTIONS[name] for name in ("adam_beta1", "adam_beta2", "adam_eps", *clipping) if name in wanted.numbers]
 
 
 def _by_deepspeed(text: str) -> bool:

@@ -84,10 +84,26 @@ def test_what_is_in_force_already_changes_no_byte() -> None:
 
 @pytest.mark.parametrize("name", [f.name for f in fields(OptimizerSettings)])
 def test_each_setting_of_the_optimizer_is_one_option_of_the_script(name: str) -> None:
-    made = new_scripts(SCRIPT, overrides(TrainingSettings(**{name: 0.25})))
+    from_scratch = Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
+    made = new_scripts(SCRIPT, replace(overrides(TrainingSettings(**{name: 0.25})), anchor=from_scratch))
     option = settings_of()[name].option
     assert changed(made.first.diff) == changed(made.later.diff) == [f"{option} 0.25"]
     assert getattr(baseline_of_script(made.first.text), name) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "flag"),
+    [("adam_beta2", 0, "--adam-beta2"), ("adam_eps", 3, "--adam-eps"), ("clip_grad", 1, "--clip-grad")],
+)
+def test_what_an_engine_takes_from_its_checkpoint_no_script_changes_on_a_resume(
+    name: str, stage: int, flag: str
+) -> None:
+    script = SCRIPT.replace("ZERO_STAGE=1", f"ZERO_STAGE={stage}")
+
+    wanted = overrides(TrainingSettings(**{name: 0.25}))
+    with pytest.raises(ConfigError, match=f"on a resume DeepSpeed takes {flag} from the checkpoint"):
+        new_scripts(script, wanted)
+    new_scripts(script.replace("    --deepspeed \\\n", "    --deepspeed --no-load-optim \\\n", 1), wanted)
 
 
 def test_a_seed_and_a_lower_lr_are_the_only_lines_that_change() -> None:
