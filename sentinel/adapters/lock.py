@@ -141,15 +141,15 @@ class _Renewals:
     """Of all locks that the process holds: each by a thread of its own, since its filesystem may hang."""
 
     def __init__(self) -> None:
-        self._held: set[RunLock] = set()
+        self._held: dict[RunLock, float] = {}  # to when it is due, monotonic seconds
         self._under_way: set[RunLock] = set()
         self._lock = Lock()
-        self._runs = False
         self._new = Event()
+        self._runs = False
 
     def begin(self, lock: RunLock) -> None:
         with self._lock:
-            self._held.add(lock)
+            self._held[lock] = time.monotonic() + _RENEW_S
             self._new.set()
             if not self._runs:
                 self._runs = True
@@ -157,23 +157,26 @@ class _Renewals:
 
     def end(self, lock: RunLock) -> None:
         with self._lock:
-            self._held.discard(lock)
+            self._held.pop(lock, None)
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                held = tuple(self._held)
-                self._runs = bool(held)
-            if not held:
+                lock, due_s = min(self._held.items(), key=lambda held: held[1], default=(None, 0.0))
+                self._runs = lock is not None
+            if lock is None:
                 return
-            for lock in held:
-                self._new.wait(_RENEW_S / len(held))
-                self._new.clear()
+            if self._new.wait(max(0.0, due_s - time.monotonic())):
+                self._new.clear()  # another is held now; no lock is renewed before it is due
+            else:
                 self._start(lock)
 
     def _start(self, lock: RunLock) -> None:
         with self._lock:
-            if lock not in self._held or lock in self._under_way:
+            if lock not in self._held:
+                return
+            self._held[lock] = time.monotonic() + _RENEW_S
+            if lock in self._under_way:
                 return
             self._under_way.add(lock)
         try:

@@ -231,7 +231,7 @@ def test_what_can_not_be_opened_is_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=str(path)):
             read_log(path)
     with pytest.raises(
-        ConfigError, match="no log format is called 'megatorn'; there are nanotron, nemo, gpt_neox, meg"
+        ConfigError, match="no log format is called 'megatorn'; there are sentinel, nanotron, nemo, gpt_neox, meg"
     ):
         read_log(tmp_path / "none.log", "megatorn")
 
