@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import islice
 
@@ -16,6 +17,7 @@ from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
 _OVER = (VerdictKind.DOWN, VerdictKind.FINISHED)
+_REPORTED_LATE = 3  # steps that an attempt can have made without a sample: one with CUDA is a step or two late
 
 
 class Starts:
@@ -38,7 +40,7 @@ class Starts:
         samples = tuple(islice(look.history.samples(attempt), FIRST))
         if started is None or not samples or isinstance(samples[0], ScrapedSample) or _being_replaced(attempt, run):
             return None
-        newest = _left_by_others(attempt, look.history, run)
+        newest = left_by_others(attempt, look.history, run, look.took_s)
         if not started.resumed_from and newest is None:
             return None
         return Start(
@@ -89,18 +91,21 @@ def _being_replaced(attempt: Attempt, run: RunState) -> bool:
     return current is not None and attempt.number <= (current.last_start_attempt or attempt.number)
 
 
-def _left_by_others(attempt: Attempt, history: History, run: RunState) -> Checkpoint | None:
+def left_by_others(attempt: Attempt, history: History, run: RunState, took_s: float) -> Checkpoint | None:
     """The newest checkpoint that was there when the attempt began: one that an earlier attempt has reported, or whose
-    step it has passed. What the attempt itself may be saving now is none."""
+    step it has passed. What the attempt itself may have saved, or may be saving now, is none: that has the step of one
+    that it has made, or could have made since its journal was read, in a look of `took_s` seconds."""
     earlier = [one for number, one in history.attempts.items() if number < attempt.number]
     own = {saved.tag for saved in attempt.saved}
     others = {saved.tag for one in earlier for saved in one.saved}
     reached = max((one.samples[-1].global_step for one in earlier if one.samples), default=0)
     resumed, last = (attempt.started.resumed_from or 0) if attempt.started else 0, run.last_step or 0
+    if attempt.finished is None:
+        last += _REPORTED_LATE + (math.ceil(2 * took_s / run.step_time_s) if run.step_time_s else FIRST)
 
     def left(c: Checkpoint) -> bool:
-        passed = c.global_step <= reached and not resumed < c.global_step <= last
-        return not c.only_pinned and c.tag not in own and (c.tag in others or passed)
+        known = c.tag in others or c.global_step <= reached
+        return known and not c.only_pinned and c.tag not in own and not resumed < c.global_step <= last
 
     found = [c for c in run.checkpoints if left(c)]
     return found[-1] if found and found[-1].global_step else None

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.plan.observation import Checkpoint
+from sentinel.act.starts import left_by_others
+from sentinel.judge.history import History
+from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start import Ancestor, Start, Trail
 from sentinel.plan.start_audit import Continued, audit
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
-from sentinel.vocabulary.sample import LayerVariance, RunStarted, Sample, StateLoaded
+from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded
 
 AT, BATCH, LAYERS = 100, 8, ("embedding", "h.0", "h.1", "head")
 LR = LrSchedule(peak=1e-3, warmup=20, decay_start=20, decay_end=400)
@@ -220,3 +222,27 @@ def test_too_little_is_unknown_and_waits_for_twenty_steps() -> None:
     assert "consumed samples are not reported" in found.reason
     assert audit(replace(few, samples=tuple(bare[AT:]))).settled
     assert not audit(replace(CLEAN, samples=CLEAN.samples[:5])).settled
+
+
+@pytest.mark.parametrize(
+    ("seen", "finished", "newest"),
+    [
+        (33, False, None),  # its own save of step 40 may be under way, and not be reported yet
+        (33, True, 40),
+        (25, False, 40),
+        (45, False, None),
+    ],
+)
+def test_a_checkpoint_that_the_attempt_may_be_saving_over_an_earlier_one_is_not_called_left(
+    seen: int, finished: bool, newest: int | None
+) -> None:
+    history, ends = History(), RunFinished(attempt=2, global_step=seen, time_unix_s=1.0, reason="finished")
+    history.push(CheckpointSaved(attempt=1, global_step=40, time_unix_s=0.0, tag="global_step40"))
+    history.push(RunStarted(attempt=2, time_unix_s=0.0, resumed_from=20))
+    history.push(sample(seen, attempt=2))
+    if finished:
+        history.push(ends)
+    half = Checkpoint(tag="global_step40", global_step=40, complete=False, problem="it has no model file")
+    state = RunState(now_unix_s=2.0, checkpoints=(half,), last_step=seen, step_time_s=0.1)
+    found = left_by_others(history.attempts[2], history, state, took_s=0.3)
+    assert (found and found.global_step) == newest
