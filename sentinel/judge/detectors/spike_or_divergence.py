@@ -107,7 +107,7 @@ class LeftBand(Detector):
                 end_step=end,
                 is_event=episode.outside > 0,
             )
-        if episode.band_was_wrong(step, patience):
+        if episode.band_was_wrong(step, known.patience_steps):  # other signals say nothing of the band
             past.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
             past.band.clear()
         elif known.alarm is None and episode.stands(t, step, patience, widened):
