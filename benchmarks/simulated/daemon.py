@@ -108,7 +108,7 @@ def scrape(url: str) -> tuple[float, int, dict[str, list[float]]]:
 
 
 class Incidents:
-    """When each run's incident log had its first line: looked at from outside, in a thread, ten times a second."""
+    """When each run's incident log had its first incident: looked at from outside, in a thread, ten times a second."""
 
     def __init__(self, states: Mapping[str, Path]) -> None:
         self.seen: dict[str, float] = {}
@@ -127,7 +127,7 @@ class Incidents:
     def _look(self) -> None:
         while not self._over.wait(_EVERY_S):
             for name, log in self._logs.items():
-                if name not in self.seen and log.exists() and log.stat().st_size:
+                if name not in self.seen and log.exists() and b'"event": "opened"' in log.read_bytes():
                     self.seen[name] = time.time()
 
 

@@ -25,7 +25,7 @@ _CURVES = 8
 _ILL_OF = 20
 """One run in so many diverges."""
 
-_WAITED_STEPS = 100
+_WAITED_STEPS = 50  # Half of the patience: the signals of a simulated divergence agree with its loss
 """After which the judge knows that such a loss does not come back; of nan it knows at once."""
 
 _SEQLEN, _BATCH = 2048, 512
