@@ -17,8 +17,6 @@ from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, checked, decode
 
-__all__ = ["Beginning", "Journals", "decode_line", "last_beginning"]
-
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{4,}\.jsonl")

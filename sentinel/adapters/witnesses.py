@@ -23,8 +23,6 @@ from sentinel import bounded
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Announced", "elsewhere", "fate_of_process", "foreign_process", "start_unix_s"]
-
 _SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _PIDS_END = 1 << 31
 _WITHIN_S = 1.5  # that a name server, a node that is gone and a slow answer may take together

@@ -15,8 +15,6 @@ from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FORMATS", "format_named"]
-
 FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # examples/megatron/variance_line.py
         name="sentinel",

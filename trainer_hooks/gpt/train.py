@@ -31,8 +31,6 @@ from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
-__all__ = ["Trainer", "leave_out_unused_ops"]
-
 
 def leave_out_unused_ops() -> None:
     """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a

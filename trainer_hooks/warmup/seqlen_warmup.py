@@ -22,11 +22,6 @@ from trainer_hooks.warmup.kept import Kept, Read, Run, Segment, Taken, packed
 from trainer_hooks.warmup.pacing import Following, Validated
 from trainer_hooks.warmup.shortening import POSITIONS, Shortening, levelling
 
-__all__ = [
-    "Pacing",
-    "SeqlenWarmup",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from sentinel.vocabulary.errors import ConfigError
 from trainer_hooks.warmup.batch import Axes, axes_of, changed, tensors
 
-__all__ = ["POSITIONS", "SHORTENINGS", "Shortening", "in_pieces", "levelling", "truncated"]
-
 SHORTENINGS = ("truncate", "reshape", "truncate_keep", "reshape_keep")
 """seqtru: the first L targets of each sample. seqres: F // L samples of L of each. *_keep: the rest is used later."""
 

@@ -13,8 +13,6 @@ from prometheus_client.samples import Exemplar
 
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Exported, Shown
 
-__all__ = ["DaemonCollector", "Textfile"]
-
 log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from sentinel.adapters.exposition.settings import Metrics
 from sentinel.durable import write_atomically
 from sentinel.vocabulary.errors import SentinelError
 
-__all__ = ["NAME", "Exposition", "reachable_name"]
-
 log = logging.getLogger(__name__)
 
 NAME = "scrape-watch.json"  # where Prometheus's file_sd finds the watch; one run's is beside the trainer's scrape.json

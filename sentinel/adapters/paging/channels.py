@@ -22,8 +22,6 @@ from sentinel.plan.page import Page
 from sentinel.vocabulary.errors import PagerError
 from sentinel.vocabulary.numbers import dump_json
 
-__all__ = ["Channel", "channel_of"]
-
 _TEST_FIRES_S = 300.0
 
 

@@ -14,8 +14,6 @@ from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
-__all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
-
 # Whoever has an incoming webhook's address of these can post: it is a password.
 _SECRET_ADDRESSES = frozenset({"hooks.slack.com", "hooks.slack-gov.com", "discord.com", "discordapp.com"})
 

@@ -20,8 +20,6 @@ import msgspec
 from sentinel import bounded
 from sentinel.vocabulary.errors import ScrapeError
 
-__all__ = ["Api", "Door", "NotUnderstood", "Point", "Series", "TooMuch", "series_in"]
-
 _LONGEST_ANSWER_BYTES = 32 << 20  # a quarter of a million values; more is asked for in smaller pieces
 _CHUNK_BYTES = 1 << 16
 _LONGEST_ADDRESS = 4000  # characters; a longer query is posted, a shorter one not: a proxy may let us only GET
