@@ -34,9 +34,10 @@ def ui(
     texts: Texts = None,
 ) -> int:
     """Prints the address to open in a browser, and serves until Ctrl-C."""
+    from sentinel.adapters.exposition.server import is_loopback
     from sentinel.cli.triage import documents
     from sentinel.daemon.sources import source_of
-    from sentinel.reports.triage.server import Feed, TriageServer, is_loopback
+    from sentinel.reports.triage.server import Feed, TriageServer
 
     config = find_config(run, config_dir)
     tls, token = certificate_of(certificate, key), None

@@ -39,13 +39,32 @@ class _Handler(WSGIRequestHandler):
             log.debug("a scrape was broken off: %s", error)
 
 
-class _Listener(ThreadingMixIn, WSGIServer):
+class SecuredServer(ThreadingMixIn):
+    """A server of the standard library, with HTTPS where it has a certificate. Who is slow to shake hands holds up
+    nobody: that is done in the request's own thread, and not for long."""
+
     daemon_threads = True
+    certificate: Certificate | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        finish = super().finish_request  # type: ignore[misc]  # of the server that this is mixed into
+        if self.certificate is None:
+            finish(request, client_address)
+            return
+        request.settimeout(_PATIENCE_S)
+        with self.certificate.context().wrap_socket(request, server_side=True) as secure:
+            finish(secure, client_address)
+
+    def handle_error(self, *_: Any) -> None:
+        log.debug("a request could not be answered", exc_info=True)
+
+
+class _Listener(SecuredServer, WSGIServer):
     block_on_close = False
 
     def __init__(self, family: socket.AddressFamily, place: Any, app: App, certificate: Certificate | None) -> None:
         self.address_family = family
-        self._certificate = certificate
+        self.certificate = certificate
         self._rooms = threading.BoundedSemaphore(_MOST_VISITORS)
         super().__init__(place, _Handler)
         self.set_app(app)
@@ -75,18 +94,6 @@ class _Listener(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._rooms.release()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the request's own thread: who is slow to shake hands holds up nobody, and not for long."""
-        if self._certificate is None:
-            super().finish_request(request, client_address)
-            return
-        request.settimeout(_PATIENCE_S)
-        with self._certificate.context().wrap_socket(request, server_side=True) as secure:
-            super().finish_request(secure, client_address)
-
-    def handle_error(self, *_: Any) -> None:
-        log.debug("a scrape could not be answered", exc_info=True)
 
 
 class Server:
@@ -125,9 +132,12 @@ class Server:
         self._listener.server_close()
 
 
-def is_loopback(bound: str) -> bool:
-    """Whether only this machine can reach the address, as a bound socket gives it."""
-    return ipaddress.ip_address(bound.partition("%")[0]).is_loopback
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address: as a bound socket gives it, or as it is configured."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _guarded(app: App, token: Token) -> App:
