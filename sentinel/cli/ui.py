@@ -14,7 +14,7 @@ from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sentinel.adapters.exposition.credentials import Certificate
+    from sentinel.adapters.exposition.server import Certificate
 
 
 def ui(
@@ -69,7 +69,7 @@ def ui(
 
 def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
     """The certificate in the files; None where no file is given. ConfigError says which file can't be used."""
-    from sentinel.adapters.exposition.credentials import Certificate
+    from sentinel.adapters.exposition.server import Certificate
 
     if certificate is not None:
         return Certificate(certificate, key)

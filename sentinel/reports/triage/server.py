@@ -18,8 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sentinel.act.source import Source, read_all
-from sentinel.adapters.exposition.credentials import Certificate
-from sentinel.adapters.exposition.server import SecuredServer, is_loopback
+from sentinel.adapters.exposition.server import Certificate, SecuredServer, is_loopback
 from sentinel.reports.triage.document import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
