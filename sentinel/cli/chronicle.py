@@ -9,6 +9,8 @@ import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
 from sentinel.daemon.run_files import find_config, incident_log_of
+from sentinel.daemon.sources import history_of
+from sentinel.reports.chronicle import write_chronicle
 
 _FOLDER = Path("chronicle")
 
@@ -19,9 +21,6 @@ def chronicle(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = _FOLDER,
 ) -> int:
     """The page says what diverged, what was tried, what it cost, and what helped."""
-    from sentinel.daemon.sources import history_of
-    from sentinel.reports.chronicle import write_chronicle
-
     config = find_config(run, config_dir)
     page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output)
     typer.echo(f"wrote {page}")

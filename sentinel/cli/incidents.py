@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, local_time, print_json
+from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident, Proof
 from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
 
 _SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 
