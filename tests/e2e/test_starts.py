@@ -33,11 +33,15 @@ def test_a_resume_goes_on_and_a_start_without_latest_is_told(tmp_path: Path) -> 
     assert (resumed["attempt"], resumed["verdict"]) == (2, "continued")
     confirmed = {check["what"] for check in resumed["checks"] if check["answer"] == "confirmed"}
     assert confirmed >= {"checkpoint", "state", "learning rate", "position", "data order", "loss"}
+    train(tmp_path, "--steps", "30", *STEPS)  # saves at its last step
+    train(tmp_path, "--steps", "33", *STEPS)
+    foreseen = {check["what"]: check["answer"] for check in watched(tmp_path)["checks"]}
+    assert foreseen["data order"] == "confirmed"  # no step was made twice: by what the save foresaw
     (tmp_path / "checkpoints" / "latest").unlink()
     train(tmp_path, "--steps", "9", *STEPS)
     begun = watched(tmp_path)
-    assert (begun["attempt"], begun["fault"]) == (3, "started from scratch")
-    assert "global_step20" in begun["reason"]
+    assert (begun["attempt"], begun["fault"]) == (5, "started from scratch")
+    assert "global_step30" in begun["reason"]
     shown = [sys.executable, "-m", "sentinel", "checkpoints", "--json", "--run", "gpt.toml"]
     ran = subprocess.run(shown, cwd=tmp_path, env=environment(), capture_output=True, timeout=100, check=True)
-    assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20"]
+    assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20", "global_step30"]

@@ -33,6 +33,8 @@ from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, r
 
 __all__ = ["Trainer", "leave_out_unused_ops"]
 
+FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
+
 
 def leave_out_unused_ops() -> None:
     """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a
@@ -180,7 +182,10 @@ class Trainer:
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.hook.checkpoint_saved(
-            tag, consumed_samples=progress.consumed_samples, consumed_tokens=progress.consumed_tokens
+            tag,
+            consumed_samples=progress.consumed_samples,
+            consumed_tokens=progress.consumed_tokens,
+            next_batch_digests=self.data.next_digests(FORESEEN) if self.rank == 0 else (),
         )
 
     def position(self) -> Position:
