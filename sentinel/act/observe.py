@@ -169,7 +169,7 @@ class Observer:
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
-            ill_spans=self._following.ill_spans,
+            unhealthy_spans=self._following.unhealthy_spans,
             spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,

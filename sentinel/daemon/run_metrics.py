@@ -11,8 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.watch import Watch
-from sentinel.adapters.exposition.collector import Textfile
-from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.exposition import Exposition, Textfile
 from sentinel.config import Config
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED

@@ -88,7 +88,7 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             led_by=alarm.led_by,
             led_by_steps=alarm.led_by_steps,
         )
-    kind, reason = _without_samples(context, thresholds) or _of_the_samples(series, context)
+    kind, reason = _verdict_without_samples(context, thresholds) or _verdict_of_samples(series, context)
     onset_range = series.episode.onset_range if kind is VerdictKind.SPIKE and series.episode is not None else None
     return Verdict(kind=kind, reason=reason, global_step=step, onset_range=onset_range)
 
@@ -102,7 +102,7 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     return past
 
 
-def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
+def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
     """The verdicts for when no samples come, or None when they do."""
     attempt, ended, alive = context.attempt, context.finished_reason, context.job_alive
     if ended == "finished" and not alive:
@@ -112,7 +112,7 @@ def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None
     if ended is not None and not alive:
         return VerdictKind.DOWN, f"attempt {attempt} ended: {ended}"
     if alive is False:
-        return _gone(context)
+        return _job_is_gone(context)
     if ended is not None:  # its own end, or another attempt's beginning
         new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
         return _stalled(context, thresholds) or (VerdictKind.STARTING, new)
@@ -141,7 +141,7 @@ def _starting(context: Context, thresholds: Thresholds) -> _Answer:
     return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
 
 
-def _gone(context: Context) -> _Answer:
+def _job_is_gone(context: Context) -> _Answer:
     if context.attempt is not None:
         return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
     if context.job_was_seen:
@@ -173,7 +173,7 @@ def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
     return VerdictKind.STALLED, f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
 
 
-def _of_the_samples(series: Series, context: Context) -> _Answer:
+def _verdict_of_samples(series: Series, context: Context) -> _Answer:
     step, end = series.last_step, context.warmup_end_step
     if series.episode is not None:
         return VerdictKind.SPIKE, series.episode.waiting

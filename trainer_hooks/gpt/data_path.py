@@ -33,8 +33,6 @@ from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.warmup import SeqlenWarmup
 from trainer_hooks.warmup.pacing import resolved
 
-__all__ = ["DataPath", "curriculum_state", "data_order"]
-
 
 class DataPath:
     """Goes on from where `progress` stands, and moves it on."""

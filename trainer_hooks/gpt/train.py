@@ -31,8 +31,6 @@ from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
-__all__ = ["Trainer", "leave_out_unused_ops"]
-
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
 
