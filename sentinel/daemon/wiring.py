@@ -64,10 +64,19 @@ def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
     return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
 
 
-def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
+def launcher_of(
+    config: Config,
+    state_dir: Path,
+    log: Path,
+    queues: Queues | None = None,
+    *,
+    environment: Callable[[], dict[str, str]] | None = None,
+) -> Launcher:
+    """`environment`: what its jobs get, in place of what W&B's branches need."""
     launcher = config.launcher
-    branches = wandb_of(config, state_dir)
-    environment = branches.environment if branches is not None else dict[str, str]
+    if environment is None:
+        branches = wandb_of(config, state_dir)
+        environment = branches.environment if branches is not None else dict[str, str]
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
     if launcher.kind == "local":
