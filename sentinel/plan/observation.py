@@ -112,6 +112,7 @@ class JobsSeen:
     lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
     broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
     log_path: str | None = None  # where the running job's output goes, where the launcher knows it
+    last_log: str | None = None  # the same of the newest job, also of one that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
