@@ -247,6 +247,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
             **self._witnessing.times(
                 self._history,
                 self._near.source_log,
