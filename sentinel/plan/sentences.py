@@ -120,6 +120,7 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "branch_wandb": lambda a: f"began a branch in W&B at step {a['global_step']}",
     "write_overrides": lambda _: "wrote overrides.json",
     "start_job": lambda _: "started the job",
+    "ask_for_save": lambda a: f"asked the trainer for a save: {a['reason']}",
     "undo": lambda _: "took the rollback back",
 }
 
