@@ -1,0 +1,190 @@
+"""The loop: data, learning rate, clipping, AdamW, each run with its own settings; what is recorded of each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.batched.model import Models, Peaks
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear
+from trainer_hooks.gpt.data import Corpus
+from trainer_hooks.gpt.model import Shape
+from trainer_hooks.gpt.order import DataOrder
+
+__all__ = ["SIGNALS", "Recorded", "Setting", "State", "Training"]
+
+SIGNALS = ("loss", "grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "lr")
+MEASURED = ("validation_loss", "attention_logit", "output_logit")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How one run is trained. The LR warms up by steps and is then held: a rung that only postpones shows it."""
+
+    lr: float
+    warmup: int
+    """Steps from `anchor` to the peak."""
+
+    anchor: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seqlen: FixedLinear | None = None
+    """Of all runs that are trained together; None is full length."""
+
+    batch: BatchSizeSchedule | None = None
+
+    def rate(self, step: int) -> float:
+        """Of the update that makes `step`."""
+        return self.lr * min(1.0, max(0, step - self.anchor) / self.warmup)
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What a checkpoint holds, of R runs."""
+
+    step: int
+    samples: int
+    tokens: int
+    flat: Tensor
+    m: Tensor
+    v: Tensor
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """(steps, R) of each signal; (validations, R) of what is measured every so often."""
+
+    steps: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    validated: list[int] = field(default_factory=list)
+    rows: dict[str, list[Floats]] = field(default_factory=dict)
+
+    def add(self, name: str, row: Tensor) -> None:
+        self.rows.setdefault(name, []).append(row.detach().double().numpy().copy())
+
+    def of(self, name: str) -> Floats:
+        return np.stack(self.rows[name])
+
+
+class Training:
+    """R runs, one per (setting, seed). All have the same lengths and batches at each step."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        corpus: Corpus,
+        settings: Sequence[Setting],
+        seeds: Sequence[int],
+        *,
+        batch: int,
+        validate_every: int = 10,
+        validation_samples: int = 16,
+    ) -> None:
+        if len({(s.seqlen, s.batch) for s in settings}) > 1:
+            raise ValueError("runs that are trained together have the same lengths and batches")
+        self.shape, self.corpus, self.settings, self.batch = shape, corpus, list(settings), batch
+        self.validate_every = validate_every
+        self.models = Models(shape, corpus.vocabulary, seeds)
+        self.orders = [DataOrder(corpus.training_samples, seed) for seed in seeds]
+        flat = self.models.flat
+        self.state = State(
+            step=0, samples=0, tokens=0, flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat)
+        )
+        self.recorded = Recorded()
+        held = torch.from_numpy(corpus.validation(np.arange(min(validation_samples, corpus.validation_samples))))
+        self.held = held.expand(len(seeds), *held.shape)
+
+    def saved(self) -> State:
+        s = self.state
+        return replace(s, flat=s.flat.clone(), m=s.m.clone(), v=s.v.clone())
+
+    def load(self, saved: State, *, reseed: int | None = None) -> None:
+        """Goes on from there; `reseed` is added to each run's seed, for the data that is not yet consumed."""
+        for name in ("flat", "m", "v"):
+            getattr(self.state, name).copy_(getattr(saved, name))
+        self.state.step, self.state.samples, self.state.tokens = saved.step, saved.samples, saved.tokens
+        if reseed is not None:
+            for order in self.orders:
+                order.reseed(saved.samples, order.seed + reseed)
+
+    def train(self, until: int, *, seen: Callable[[Training], None] | None = None) -> Recorded:
+        """Up to the step `until`."""
+        while self.state.step < until:
+            self._step()
+            if self.state.step % self.validate_every == 0:
+                self._validate()
+            if seen is not None:
+                seen(self)
+        return self.recorded
+
+    def _step(self) -> None:
+        state, first = self.state, self.settings[0]
+        state.step += 1
+        batch = first.batch.samples(state.samples) if first.batch else self.batch
+        length = first.seqlen.length(state.step) if first.seqlen else self.shape.seqlen
+        rows = [self.corpus.training(order.indices(state.samples, batch)) for order in self.orders]
+        tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
+        self.models.grad.zero_()
+        losses = self.models.losses(tokens)
+        losses.sum().backward()
+        state.samples += batch
+        state.tokens += batch * length
+        self.recorded.steps.append(state.step)
+        self.recorded.tokens.append(state.tokens)
+        self.recorded.add("loss", losses)
+        with torch.no_grad():
+            self._update()
+
+    def _update(self) -> None:
+        """torch.optim.AdamW's arithmetic, after clipping by the norm of each run's gradient."""
+        state, g = self.state, self.models.grad
+        norm = g.norm(dim=1)
+        limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
+        g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])
+        lr = torch.tensor([s.rate(state.step) for s in self.settings])
+        state.m.lerp_(g, (1 - beta1)[:, None])
+        state.v.lerp_(g.square_(), (1 - beta2)[:, None])
+        root = state.v.sqrt()
+        self.recorded.add("adam_variance_l1", root.sum(1))
+        self.recorded.add("adam_variance_max", root.amax(1))
+        root.div_((1 - beta2**state.step).sqrt()[:, None]).add_(self._each("eps")[:, None])
+        change = torch.div(state.m, root, out=root).mul_((lr / (1 - beta1**state.step))[:, None])
+        self.recorded.add("grad_norm", norm)
+        self.recorded.add("update_norm", change.norm(dim=1))
+        self.recorded.add("lr", lr)
+        state.flat.mul_((1 - lr * self._each("weight_decay"))[:, None]).sub_(change)
+
+    def _each(self, name: str) -> Tensor:
+        return torch.tensor([getattr(s, name) for s in self.settings])
+
+    @torch.no_grad()
+    def _validate(self) -> None:
+        peaks: Peaks = {}
+        self.recorded.validated.append(self.state.step)
+        self.recorded.add("validation_loss", self.models.losses(self.held, peaks))
+        for name, peak in peaks.items():
+            self.recorded.add(name, peak)
+
+
+def first_lasting(values: Sequence[float], over: float, lasting: int) -> int | None:
+    """The place at which values first rise above `over` x their smallest so far and stay there for `lasting`; a value
+    that is no number stays above."""
+    smallest, since = math.inf, None
+    for place, value in enumerate(values):
+        if math.isfinite(value) and value <= over * smallest:
+            smallest, since = min(smallest, value), None
+            continue
+        since = place if since is None else since
+        if place - since + 1 >= lasting:
+            return since
+    return None
