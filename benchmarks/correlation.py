@@ -1,7 +1,7 @@
 """How often chance is called a correlation, and whether Adam's variance moves with the loss ratio at lag 0.
 
     python benchmarks/correlation.py chance [--pairs 1000]           # the table of independent series
-    python benchmarks/correlation.py pooled .instabilities/*.npz     # lag 0 over all runs of benchmarks/instabilities.py
+    python benchmarks/correlation.py pooled .instabilities/*.npz     # lag 0, over runs of instabilities.py
 
 chance: share of pairs of unrelated series of 1000 steps that are called related at 5 %, with Wilson's 95 % interval.
 plain: Pearson's p. lag 0: prewhitened, the one coefficient at lag 0. any lag: prewhitened, corrected (Holm) for all of

@@ -27,11 +27,7 @@ class Models:
         self.sizes = {name: p.shape for name, p in first.named_parameters()}
         rows = [torch.cat([p.detach().reshape(-1) for p in _initial(shape, vocabulary, s).parameters()]) for s in seeds]
         self.flat = torch.stack(rows)
-        self.grad = torch.zeros_like(self.flat)
-        self.p = self._views(self.flat)
-        for name, view in self._views(self.grad).items():
-            self.p[name].requires_grad_()
-            self.p[name].grad = view
+        self.p = {name: view.requires_grad_() for name, view in self._views(self.flat).items()}
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         views, at = {}, 0
@@ -39,6 +35,11 @@ class Models:
             views[name] = flat[:, at : at + size.numel()].view(self.runs, *size)
             at += size.numel()
         return views
+
+    def gradients(self, losses: Tensor) -> Tensor:
+        """(R, N) of `losses`, each run's of its own."""
+        found = torch.autograd.grad(losses.sum(), list(self.p.values()))
+        return torch.cat([one.reshape(self.runs, -1) for one in found], 1)
 
     def losses(self, tokens: Tensor, peaks: Peaks | None = None) -> Tensor:
         """tokens (R, B, T + 1) -> (R,) mean cross entropy of each, nats. `peaks` is filled, and costs time."""
@@ -48,7 +49,9 @@ class Models:
         x = self.p["tokens.weight"][rows, inputs.reshape(r, b * t)]  # (R, B T, C)
         x = (x.view(r, b, t, -1) + self.p["positions.weight"][:, None, :t]).view(r, b * t, -1)
         for layer in range(self.shape.layers):
-            part = {k.removeprefix(f"blocks.{layer}."): v for k, v in self.p.items() if k.startswith(f"blocks.{layer}.")}
+            part = {
+                k.removeprefix(f"blocks.{layer}."): v for k, v in self.p.items() if k.startswith(f"blocks.{layer}.")
+            }
             x = x + self._attention(part, self._norm(x, part, "norm_1"), (r, b, t), peaks)
             bent = functional.gelu(_linear(self._norm(x, part, "norm_2"), part, "mlp_in"))
             x = x + _linear(bent, part, "mlp_out")

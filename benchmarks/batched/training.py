@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,14 +13,12 @@ from torch import Tensor
 
 from benchmarks.batched.model import Models, Peaks
 from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear
-from trainer_hooks.gpt.data import Corpus
+from trainer_hooks.gpt.data import Corpus as Text
 from trainer_hooks.gpt.model import Shape
 from trainer_hooks.gpt.order import DataOrder
 
-__all__ = ["SIGNALS", "Recorded", "Setting", "State", "Training"]
+__all__ = ["Recorded", "Setting", "State", "Text", "Training"]
 
-SIGNALS = ("loss", "grad_norm", "adam_variance_l1", "adam_variance_max", "update_norm", "lr")
-MEASURED = ("validation_loss", "attention_logit", "output_logit")
 Floats = NDArray[np.float64]
 
 
@@ -52,12 +50,27 @@ class Setting:
 class State:
     """What a checkpoint holds, of R runs."""
 
-    step: int
-    samples: int
-    tokens: int
+    step: int = 0
+    updates: int = 0
+    """Adam's own count, which a reset of its moments sets to 0."""
+
+    samples: int = 0
+    tokens: int = 0
     flat: Tensor
     m: Tensor
     v: Tensor
+
+    def save(self, path: Path) -> None:
+        """As .npz."""
+        counts = {name: getattr(self, name) for name in ("step", "updates", "samples", "tokens")}
+        np.savez(path, **counts, **{name: getattr(self, name).numpy() for name in ("flat", "m", "v")})  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path) -> State:
+        """What `save` wrote."""
+        with np.load(path, allow_pickle=False) as saved:
+            counts = {name: int(saved[name]) for name in ("step", "updates", "samples", "tokens")}
+            return cls(**counts, **{name: torch.from_numpy(saved[name]) for name in ("flat", "m", "v")})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +95,7 @@ class Training:
     def __init__(
         self,
         shape: Shape,
-        corpus: Corpus,
+        corpus: Text,
         settings: Sequence[Setting],
         seeds: Sequence[int],
         *,
@@ -97,9 +110,7 @@ class Training:
         self.models = Models(shape, corpus.vocabulary, seeds)
         self.orders = [DataOrder(corpus.training_samples, seed) for seed in seeds]
         flat = self.models.flat
-        self.state = State(
-            step=0, samples=0, tokens=0, flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat)
-        )
+        self.state = State(flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat))
         self.recorded = Recorded()
         held = torch.from_numpy(corpus.validation(np.arange(min(validation_samples, corpus.validation_samples))))
         self.held = held.expand(len(seeds), *held.shape)
@@ -108,46 +119,51 @@ class Training:
         s = self.state
         return replace(s, flat=s.flat.clone(), m=s.m.clone(), v=s.v.clone())
 
-    def load(self, saved: State, *, reseed: int | None = None) -> None:
-        """Goes on from there; `reseed` is added to each run's seed, for the data that is not yet consumed."""
+    def load(self, saved: State, *, reset_moments: bool = False) -> None:
+        """Goes on from there."""
         for name in ("flat", "m", "v"):
             getattr(self.state, name).copy_(getattr(saved, name))
-        self.state.step, self.state.samples, self.state.tokens = saved.step, saved.samples, saved.tokens
-        if reseed is not None:
-            for order in self.orders:
-                order.reseed(saved.samples, order.seed + reseed)
+        for name in ("step", "updates", "samples", "tokens"):
+            setattr(self.state, name, getattr(saved, name))
+        if reset_moments:
+            self.state.m.zero_()
+            self.state.v.zero_()
+            self.state.updates = 0
 
-    def train(self, until: int, *, seen: Callable[[Training], None] | None = None) -> Recorded:
-        """Up to the step `until`."""
-        while self.state.step < until:
+    def reseed(self, more: int) -> None:
+        """`more` is added to each run's seed, for the data that is not yet consumed."""
+        for order in self.orders:
+            order.reseed(self.state.samples, order.seed + more)
+
+    def train(self, *, steps: int | None = None, tokens: int | None = None) -> Recorded:
+        """Up to this step, or until so many tokens are consumed by each run."""
+        while (steps is None or self.state.step < steps) and (tokens is None or self.state.tokens < tokens):
             self._step()
             if self.state.step % self.validate_every == 0:
                 self._validate()
-            if seen is not None:
-                seen(self)
         return self.recorded
 
     def _step(self) -> None:
         state, first = self.state, self.settings[0]
         state.step += 1
+        state.updates += 1
         batch = first.batch.samples(state.samples) if first.batch else self.batch
-        length = first.seqlen.length(state.step) if first.seqlen else self.shape.seqlen
+        length = first.seqlen.seqlen(state.step) if first.seqlen else self.shape.seqlen
         rows = [self.corpus.training(order.indices(state.samples, batch)) for order in self.orders]
         tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
-        self.models.grad.zero_()
         losses = self.models.losses(tokens)
-        losses.sum().backward()
+        g = self.models.gradients(losses)
         state.samples += batch
         state.tokens += batch * length
         self.recorded.steps.append(state.step)
         self.recorded.tokens.append(state.tokens)
         self.recorded.add("loss", losses)
         with torch.no_grad():
-            self._update()
+            self._update(g)
 
-    def _update(self) -> None:
+    def _update(self, g: Tensor) -> None:
         """torch.optim.AdamW's arithmetic, after clipping by the norm of each run's gradient."""
-        state, g = self.state, self.models.grad
+        state = self.state
         norm = g.norm(dim=1)
         limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
         g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])
@@ -157,8 +173,8 @@ class Training:
         root = state.v.sqrt()
         self.recorded.add("adam_variance_l1", root.sum(1))
         self.recorded.add("adam_variance_max", root.amax(1))
-        root.div_((1 - beta2**state.step).sqrt()[:, None]).add_(self._each("eps")[:, None])
-        change = torch.div(state.m, root, out=root).mul_((lr / (1 - beta1**state.step))[:, None])
+        root.div_((1 - beta2**state.updates).sqrt()[:, None]).add_(self._each("eps")[:, None])
+        change = torch.div(state.m, root, out=root).mul_((lr / (1 - beta1**state.updates))[:, None])
         self.recorded.add("grad_norm", norm)
         self.recorded.add("update_norm", change.norm(dim=1))
         self.recorded.add("lr", lr)
@@ -174,17 +190,3 @@ class Training:
         self.recorded.add("validation_loss", self.models.losses(self.held, peaks))
         for name, peak in peaks.items():
             self.recorded.add(name, peak)
-
-
-def first_lasting(values: Sequence[float], over: float, lasting: int) -> int | None:
-    """The place at which values first rise above `over` x their smallest so far and stay there for `lasting`; a value
-    that is no number stays above."""
-    smallest, since = math.inf, None
-    for place, value in enumerate(values):
-        if math.isfinite(value) and value <= over * smallest:
-            smallest, since = min(smallest, value), None
-            continue
-        since = place if since is None else since
-        if place - since + 1 >= lasting:
-            return since
-    return None
