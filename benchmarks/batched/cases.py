@@ -44,9 +44,6 @@ class Task:
     slw: tuple[int, int]
     """Start and T, of `instabilities.py tune`."""
 
-    after: int = 300
-    """Steps at the peak after a restart."""
-
     @property
     def steps(self) -> int:
         return self.setting.warmup + self.held
@@ -71,12 +68,12 @@ class Rung:
         return self.changed(task)
 
     def tokens(self, task: Task) -> int:
-        """Where the case ends: the same steps at the peak LR as the baseline, or after a restart `after` of them; with
+        """Where the case ends: the same steps at the peak LR as the baseline, after a restart too; with
         shorter sequences or smaller batches, by as many tokens as those steps have."""
         setting, begin = self.setting(task), self.begin(task)
         full = task.batch * task.shape.seqlen
         if begin:
-            return (max(setting.anchor + setting.warmup, task.setting.warmup, begin) + task.after) * full
+            return (max(setting.anchor + setting.warmup, task.setting.warmup, begin) + task.held) * full
         shortened = setting.seqlen is not None or setting.batch is not None
         warmup = task.setting.warmup if shortened else setting.warmup
         return (warmup + task.held) * full
@@ -90,11 +87,11 @@ TASKS: Mapping[str, Task] = {
             shape=Shape(layers=4, width=64, heads=4, seqlen=64),
             corpus="zipf",
             batch=8,
-            setting=Setting(lr=0.13, warmup=400),
-            held=200,
+            setting=Setting(lr=0.13, warmup=520),
+            held=80,
             save_every=50,
-            near=250,
-            earlier=150,
+            near=350,
+            earlier=250,
             slw=(8, 300),
         ),
         Task(
@@ -108,7 +105,6 @@ TASKS: Mapping[str, Task] = {
             near=30,
             earlier=10,
             slw=(8, 80),
-            after=140,
         ),
     )
 }

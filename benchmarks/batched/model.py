@@ -41,8 +41,11 @@ class Models:
         found = torch.autograd.grad(losses.sum(), list(self.p.values()))
         return torch.cat([one.reshape(self.runs, -1) for one in found], 1)
 
-    def losses(self, tokens: Tensor, peaks: Peaks | None = None) -> Tensor:
-        """tokens (R, B, T + 1) -> (R,) mean cross entropy of each, nats. `peaks` is filled, and costs time."""
+    def losses(self, tokens: Tensor, peaks: Peaks | None = None, kept: Sequence[Tensor] = ()) -> Tensor:
+        """tokens (R, B, T + 1) -> (R,) mean cross entropy of each, nats. `peaks` is filled, and costs time.
+
+        `kept`: random-LTD; for each layer but the first and the last the positions that it sees, (R B, K) ascending.
+        """
         inputs, targets = tokens[..., :-1], tokens[..., 1:]
         r, b, t = inputs.shape
         rows = torch.arange(r)[:, None]
@@ -52,14 +55,24 @@ class Models:
             part = {
                 k.removeprefix(f"blocks.{layer}."): v for k, v in self.p.items() if k.startswith(f"blocks.{layer}.")
             }
-            x = x + self._attention(part, self._norm(x, part, "norm_1"), (r, b, t), peaks)
-            bent = functional.gelu(_linear(self._norm(x, part, "norm_2"), part, "mlp_in"))
-            x = x + _linear(bent, part, "mlp_out")
+            if kept and 0 < layer < self.shape.layers - 1:
+                places = kept[layer - 1]
+                wide = places[..., None].expand(-1, -1, x.shape[-1])
+                whole = x.view(r * b, t, -1)
+                inside = whole.gather(1, wide).view(r, b * places.shape[1], -1)
+                seen = self._block(part, inside, (r, b, places.shape[1]), peaks)
+                x = whole.scatter(1, wide, seen.view(r * b, places.shape[1], -1)).view(r, b * t, -1)
+            else:
+                x = self._block(part, x, (r, b, t), peaks)
         logits = torch.bmm(_normed(x, self.p, "norm"), self.p["tokens.weight"].transpose(1, 2))  # (R, B T, V), tied
         if peaks is not None:
             peaks["output_logit"] = logits.detach().abs().amax((1, 2))
         each = functional.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
         return each.view(r, -1).mean(1)
+
+    def _block(self, part: Mapping[str, Tensor], x: Tensor, sizes: tuple[int, int, int], peaks: Peaks | None) -> Tensor:
+        x = x + self._attention(part, self._norm(x, part, "norm_1"), sizes, peaks)
+        return x + _linear(functional.gelu(_linear(self._norm(x, part, "norm_2"), part, "mlp_in")), part, "mlp_out")
 
     def _norm(self, x: Tensor, part: Mapping[str, Tensor], name: str) -> Tensor:
         return _normed(x, part, name) if self.shape.block_layernorm else x

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.batched.model import Models, Peaks
-from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear, RandomLtdSchedule
 from trainer_hooks.gpt.data import Corpus as Text
 from trainer_hooks.gpt.model import Shape
 from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 
 __all__ = ["Recorded", "Setting", "State", "Text", "Training"]
 
@@ -40,10 +44,14 @@ class Setting:
     """Of all runs that are trained together; None is full length."""
 
     batch: BatchSizeSchedule | None = None
+    random_ltd: RandomLtdSchedule | None = None
+    decay_tokens: int = 0
+    """Where a cosine over the tokens has brought the LR to 0; 0 holds it at the peak."""
 
-    def rate(self, step: int) -> float:
-        """Of the update that makes `step`."""
-        return self.lr * min(1.0, max(0, step - self.anchor) / self.warmup)
+    def rate(self, step: int, tokens: int = 0) -> float:
+        """Of the update that makes `step`; `tokens` are those before it."""
+        decay = 0.5 + 0.5 * math.cos(math.pi * min(1.0, tokens / self.decay_tokens)) if self.decay_tokens else 1.0
+        return self.lr * min(1.0, max(0, step - self.anchor) / self.warmup) * decay
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,13 +110,16 @@ class Training:
         batch: int,
         validate_every: int = 10,
         validation_samples: int = 16,
+        order: Callable[[int], Any] | None = None,
     ) -> None:
-        if len({(s.seqlen, s.batch) for s in settings}) > 1:
+        """`order`: of a seed, in place of DataOrder; a curriculum."""
+        if len({(s.seqlen, s.batch, s.random_ltd) for s in settings}) > 1:
             raise ValueError("runs that are trained together have the same lengths and batches")
         self.shape, self.corpus, self.settings, self.batch = shape, corpus, list(settings), batch
         self.validate_every = validate_every
         self.models = Models(shape, corpus.vocabulary, seeds)
-        self.orders = [DataOrder(corpus.training_samples, seed) for seed in seeds]
+        self.seeds = list(seeds)
+        self.orders = [(order or partial(DataOrder, corpus.training_samples))(seed) for seed in seeds]
         flat = self.models.flat
         self.state = State(flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat))
         self.recorded = Recorded()
@@ -149,17 +160,29 @@ class Training:
         state.updates += 1
         batch = first.batch.samples(state.samples) if first.batch else self.batch
         length = first.seqlen.seqlen(state.step) if first.seqlen else self.shape.seqlen
-        rows = [self.corpus.training(order.indices(state.samples, batch)) for order in self.orders]
+        rows = [self.corpus.training(order.take(state.samples, batch, state.step)[0]) for order in self.orders]
         tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
-        losses = self.models.losses(tokens)
+        kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
+        losses = self.models.losses(tokens, kept=self._drawn(batch, length, kept) if kept < length else ())
         g = self.models.gradients(losses)
-        state.samples += batch
-        state.tokens += batch * length
-        self.recorded.steps.append(state.step)
-        self.recorded.tokens.append(state.tokens)
         self.recorded.add("loss", losses)
         with torch.no_grad():
             self._update(g)
+        state.samples += batch
+        state.tokens += batch * self._effective(length, kept)
+        self.recorded.steps.append(state.step)
+        self.recorded.tokens.append(state.tokens)
+
+    def _effective(self, length: int, kept: int) -> int:
+        """The mean over the layers: the tokens that Li et al. 2022 (arXiv:2212.03597) count as consumed."""
+        dropping = max(0, self.shape.layers - 2)
+        return (length * (self.shape.layers - dropping) + kept * dropping) // self.shape.layers
+
+    def _drawn(self, batch: int, length: int, kept: int) -> list[Tensor]:
+        def of(seed: int, layer: int) -> Tensor:
+            return kept_indices(layer_key(seed, self.state.step, layer), 0, batch, length, kept, torch.device("cpu"))
+
+        return [torch.cat([of(seed, layer) for seed in self.seeds]) for layer in range(1, self.shape.layers - 1)]
 
     def _update(self, g: Tensor) -> None:
         """torch.optim.AdamW's arithmetic, after clipping by the norm of each run's gradient."""
@@ -167,7 +190,7 @@ class Training:
         norm = g.norm(dim=1)
         limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
         g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])
-        lr = torch.tensor([s.rate(state.step) for s in self.settings])
+        lr = torch.tensor([s.rate(state.step, state.tokens) for s in self.settings])
         state.m.lerp_(g, (1 - beta1)[:, None])
         state.v.lerp_(g.square_(), (1 - beta2)[:, None])
         root = state.v.sqrt()
@@ -184,9 +207,15 @@ class Training:
         return torch.tensor([getattr(s, name) for s in self.settings])
 
     @torch.no_grad()
+    def validated(self, peaks: Peaks | None = None) -> Floats:
+        """(R,) validation losses at full length, nats."""
+        found: Floats = self.models.losses(self.held, peaks).double().numpy()
+        return found
+
     def _validate(self) -> None:
         peaks: Peaks = {}
+        losses = self.validated(peaks)
         self.recorded.validated.append(self.state.step)
-        self.recorded.add("validation_loss", self.models.losses(self.held, peaks))
+        self.recorded.rows.setdefault("validation_loss", []).append(losses)
         for name, peak in peaks.items():
             self.recorded.add(name, peak)
