@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from benchmarks.batched.cases import RESTARTS, SCRATCH, TASKS, Rung, Task, text
+from benchmarks.batched.intervals import of_share
 from benchmarks.batched.outcomes import OVER, Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from sentinel.tune.search import Pacing, Seen, Space, decide
@@ -92,21 +93,24 @@ def table(task: Task, folder: Path) -> Iterator[str]:
     """Every rung that has runs, against the baseline, or against the restart that changes nothing."""
     yield f"{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs; task {task.name}:"
     yield told(task)
-    yield f"diverged: validation loss at full length above {OVER} x its smallest so far for 3 validations (20 steps) on"
-    yield "end; share of seeds with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak:"
-    yield "steps at the task's peak LR. p fewer: McNemar, p later: sign test, both exact and paired by seed."
+    first = _file(folder, task, SCRATCH["baseline"])
+    if not first.exists():
+        yield "no baseline in the folder: run it first"
+        return
+    healthy = float(np.median(Group.read(first).best))
+    yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
+    yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the baseline's median best); of seeds,"
+    yield "with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the task's"
+    yield "peak LR. p fewer: McNemar, p later: sign test, both exact, paired by seed, against the block's first row."
     yield (
-        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'diverged':>20}{'onset':>7}{'best':>6}{'final':>7}"
-        f"{'att. logit':>11}{'p fewer':>9}{'p later':>9}  what it did"
+        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}{'best':>6}"
+        f"{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"
     )
     for rungs, against in ((SCRATCH, "baseline"), (RESTARTS, "near: nothing changed")):
         compared = _file(folder, task, rungs[against])
-        if not compared.exists():
-            continue
-        baseline = Group.read(compared)
-        for rung in rungs.values():
+        for rung in rungs.values() if compared.exists() else ():
             if (path := _file(folder, task, rung)).exists():
-                yield _row(Group.read(path), baseline)
+                yield _row(Group.read(path), Group.read(compared), healthy)
 
 
 def told(task: Task) -> str:
@@ -121,19 +125,19 @@ def told(task: Task) -> str:
     )
 
 
-def _row(group: Group, baseline: Group) -> str:
-    share = group.diverged
-    count = sum(map(math.isfinite, group.onsets))
-    onset = f"{np.median([o for o in group.onsets if math.isfinite(o)]):.0f}" if count else "-"
-    said = f"{count}/{len(group.seeds)} ({share.low:.2f} to {share.high:.2f})"
+def _row(group: Group, baseline: Group, healthy: float) -> str:
+    ill, seeds = sum(group.ill(healthy)), len(group.seeds)
+    share, diverged = of_share(ill, seeds), [onset for onset in group.onsets if math.isfinite(onset)]
+    onset = f"{np.median(diverged):.0f}" if diverged else "-"
+    said = f"{ill}/{seeds} ({share.low:.2f} to {share.high:.2f})"
     line = (
-        f"{group.name:27}{group.largest_lr:>11.3g}{group.steps:>6}{group.steps_at_peak:>8}{said:>20}{onset:>7}"
-        f"{np.median(group.best):>6.2f}{np.median(group.final):>7.2f}{group.attention_logit:>11.3g}"
+        f"{group.name:27}{group.largest_lr:>11.3g}{group.steps:>6}{group.steps_at_peak:>8}{said:>21}{len(diverged):>9}"
+        f"{onset:>6}{np.median(group.best):>6.2f}{np.median(group.final):>6.2f}{group.attention_logit:>11.2g}"
     )
     if group.name == baseline.name:
         return line
-    did, fewer, later = verdict(group, baseline)
-    return f"{line}{fewer:>9.2g}{later:>9.2g}  {did}"
+    did, fewer, later = verdict(group, baseline, healthy)
+    return f"{line}{fewer:>8.2g}{later:>8.2g}  {did}"
 
 
 # ---- the sweep

@@ -56,6 +56,9 @@ class Rung:
     name: str
     changed: Callable[[Task], Setting] = lambda task: task.setting
     reseed: bool = False
+    held: int | None = None
+    """Steps at the peak; None is the task's."""
+
     begins: str = "scratch"
     """`scratch`, `near`, `earlier`."""
 
@@ -72,11 +75,9 @@ class Rung:
         shorter sequences or smaller batches, by as many tokens as those steps have."""
         setting, begin = self.setting(task), self.begin(task)
         full = task.batch * task.shape.seqlen
-        if begin:
-            return (max(setting.anchor + setting.warmup, task.setting.warmup, begin) + task.held) * full
         shortened = setting.seqlen is not None or setting.batch is not None
-        warmup = task.setting.warmup if shortened else setting.warmup
-        return (warmup + task.held) * full
+        warmed = task.setting.warmup if shortened else setting.anchor + setting.warmup
+        return (max(warmed, task.setting.warmup, begin) + (self.held or task.held)) * full
 
 
 TASKS: Mapping[str, Task] = {
@@ -90,9 +91,9 @@ TASKS: Mapping[str, Task] = {
             setting=Setting(lr=0.13, warmup=520),
             held=80,
             save_every=50,
-            near=350,
-            earlier=250,
-            slw=(8, 300),
+            near=300,
+            earlier=200,
+            slw=(8, 1560),
         ),
         Task(
             name="tiny",
@@ -124,27 +125,32 @@ def _lr(share: float) -> Callable[[Task], Setting]:
     return lambda task: replace(task.setting, lr=share * task.setting.lr)
 
 
-def _slw(task: Task, *, schedule_alone: bool = False) -> Setting:
+def _slw(task: Task, *, total: int | None = None, schedule_alone: bool = False) -> Setting:
     """The tutorial's five changes: the length; no batch warmup; the end by tokens; no decay that could go by them; the
     LR warmup re-sized."""
-    start, total = task.slw
-    schedule = FixedLinear(start=start, full=task.shape.seqlen, total_steps=total)
-    if schedule_alone:
-        return replace(task.setting, seqlen=schedule)
+    start, tuned = task.slw
+    schedule = FixedLinear(start=start, full=task.shape.seqlen, total_steps=total or tuned)
+    return replace(task.setting, seqlen=schedule) if schedule_alone else _with_slw(task, schedule, 0)
+
+
+def _slw_again(task: Task) -> Setting:
+    """At a restart, as the default ladder's rung: from 8 tokens over three LR warmups, with the five changes."""
+    total = 3 * task.setting.warmup
+    schedule = FixedLinear(start=8, full=task.shape.seqlen, total_steps=total, anchor_step=task.near)
+    return _with_slw(task, schedule, task.near)
+
+
+def _with_slw(task: Task, schedule: FixedLinear, step: int) -> Setting:
     run = SlwRun(
         full_seqlen=task.shape.seqlen,
         batch=BatchSizeSchedule(start=task.batch, full=task.batch, increment=1, ramp_samples=0),
         lr=LrSchedule(peak=task.setting.lr, warmup=task.setting.warmup, decay_end=0),
-        at=Position(),
+        at=Position(step=step, samples=step * task.batch, tokens=step * task.batch * task.shape.seqlen),
     )
     lr = slw_changes(run, schedule).lr
-    return replace(task.setting, seqlen=schedule, warmup=lr.warmup if lr is not None else task.setting.warmup)
-
-
-def _slw_again(task: Task) -> Setting:
-    """At a restart, as the rung of the ladder: from the checkpoint on; the LR's own warmup as it was."""
-    schedule = FixedLinear(start=8, full=task.shape.seqlen, total_steps=task.setting.warmup, anchor_step=task.near)
-    return replace(task.setting, seqlen=schedule)
+    if lr is None:
+        raise ValueError("a run whose LR is known keeps one")
+    return replace(task.setting, seqlen=schedule, warmup=lr.warmup, anchor=lr.anchor)
 
 
 def _batch_warmup(task: Task) -> Setting:
@@ -174,6 +180,7 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="LR warmup x 2", changed=_warmup(2)),
         Rung(name="LR warmup x 4", changed=_warmup(4)),
         Rung(name="LR / 2", changed=_lr(0.5)),
+        Rung(name="LR / 2, held longer", changed=_lr(0.5), held=400),
         Rung(name="LR / 4", changed=_lr(0.25)),
         Rung(name="beta2 0.95", changed=_with(beta2=0.95)),
         Rung(name="beta2 0.99", changed=_with(beta2=0.99)),
@@ -181,6 +188,7 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="weight decay 0.1", changed=_with(weight_decay=0.1)),
         Rung(name="eps 1e-6", changed=_with(eps=1e-6)),
         Rung(name="SLW, five changes", changed=_slw),
+        Rung(name="SLW, T = LR warmup", changed=lambda task: _slw(task, total=task.setting.warmup)),
         Rung(name="SLW, length alone", changed=lambda task: _slw(task, schedule_alone=True)),
         Rung(name="batch warmup", changed=_batch_warmup),
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.batched.intervals import Interval, of_share, sign_test
+from benchmarks.batched.intervals import sign_test
 from benchmarks.batched.training import Recorded
 
-__all__ = ["LASTING", "OVER", "Group", "first_lasting", "verdict"]
+__all__ = ["LASTING", "OVER", "Group", "first_lasting", "save", "verdict"]
 
 OVER = 1.2
 """A validation loss above 1.2 x its smallest so far counts, as a training loss does in Table 1 of Li, Zhang & He."""
@@ -75,9 +75,12 @@ class Group:
                 attention_logit=float(np.median(saved["attention_logit"][-1])),
             )
 
-    @property
-    def diverged(self) -> Interval:
-        return of_share(sum(map(math.isfinite, self.onsets)), len(self.onsets))
+    def ill(self, healthy: float) -> tuple[bool, ...]:
+        """By seed: whether it diverged, or ends above OVER x `healthy`: a run that never learns does not diverge."""
+        return tuple(
+            math.isfinite(onset) or not final <= OVER * healthy
+            for onset, final in zip(self.onsets, self.final, strict=True)
+        )
 
 
 def save(path: Path, name: str, seeds: Sequence[int], peak: float, prior: Floats, made: Recorded) -> None:
@@ -96,16 +99,21 @@ def save(path: Path, name: str, seeds: Sequence[int], peak: float, prior: Floats
     )
 
 
-def verdict(rung: Group, baseline: Group) -> tuple[str, float, float]:
-    """What the rung did, the p of fewer divergences (McNemar) and of other onsets (sign test), paired by seed.
+def verdict(rung: Group, baseline: Group, healthy: float) -> tuple[str, float, float]:
+    """What the rung did, the p of fewer ill seeds (McNemar) and of other onsets (sign test), paired by seed.
 
-    cures: fewer seeds diverge, at the same peak LR for as many steps. postpones: as many diverge, later. Both at 5 %.
+    cures: fewer seeds are ill, at the same peak LR for as many steps. postpones: as many are ill, and diverge later.
+    Both at 5 %. An onset is compared where both diverged or one stayed well.
     """
-    theirs = dict(zip(baseline.seeds, baseline.onsets, strict=True))
-    pairs = [(onset, theirs[seed]) for seed, onset in zip(rung.seeds, rung.onsets, strict=True)]
-    healed = sum(math.isinf(ours) and math.isfinite(old) for ours, old in pairs)
-    harmed = sum(math.isfinite(ours) and math.isinf(old) for ours, old in pairs)
-    later, sooner = sum(ours > old for ours, old in pairs), sum(ours < old for ours, old in pairs)
+    theirs = dict(zip(baseline.seeds, zip(baseline.ill(healthy), baseline.onsets, strict=True), strict=True))
+    pairs = [(ill, *theirs[seed]) for seed, ill in zip(rung.seeds, rung.ill(healthy), strict=True)]
+    healed, harmed = sum(old and not ours for ours, old, _ in pairs), sum(ours and not old for ours, old, _ in pairs)
+    onsets = [
+        (onset, old)
+        for onset, ill, (_, was_ill, old) in zip(rung.onsets, rung.ill(healthy), pairs, strict=True)
+        if (math.isfinite(onset) or not ill) and (math.isfinite(old) or not was_ill)
+    ]
+    later, sooner = sum(ours > old for ours, old in onsets), sum(ours < old for ours, old in onsets)
     fewer, other = sign_test(healed, harmed), sign_test(later, sooner)
     if fewer < 0.05:
         held = "cures" if rung.largest_lr >= 0.9999 * baseline.largest_lr else "holds at a lower LR"

@@ -17,10 +17,11 @@ from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
 from benchmarks.instabilities import fluctuation
 from sentinel.tune.search import Seen
-from sentinel.vocabulary.pacing import FixedLinear
+from sentinel.vocabulary.pacing import FixedLinear, RandomLtdSchedule
 from trainer_hooks.gpt.data import Corpus
-from trainer_hooks.gpt.model import GPT, Shape
+from trainer_hooks.gpt.model import GPT, Block, Shape
 from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.random_ltd import RandomLtd
 
 SHAPE = Shape(layers=2, width=16, heads=2, seqlen=16)
 CORPUS = Corpus(
@@ -137,14 +138,14 @@ def test_an_onset_is_where_the_lasting_rise_begins() -> None:
     assert first_lasting([2.5, 2.5, 2.5], smallest=2.0) == 0
 
 
-def group(onsets: list[float], lr: float = 0.1) -> Group:
+def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
     n = len(onsets)
     return Group(
         name="x",
         seeds=tuple(range(n)),
         onsets=tuple(onsets),
         best=(1.0,) * n,
-        final=(1.0,) * n,
+        final=(final,) * n,
         largest_lr=lr,
         steps_at_peak=100,
         steps=200,
@@ -154,14 +155,34 @@ def group(onsets: list[float], lr: float = 0.1) -> Group:
 
 def test_what_a_rung_did_is_said_by_pairs_and_by_the_lr_that_it_reached() -> None:
     ill = group([50.0] * 10)
-    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill)[0] == "cures"
-    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill)[0] == "holds at a lower LR"
-    assert verdict(group([math.inf] * 5 + [50.0] * 5), ill)[0] == "nothing shown"  # p = 0.0625
-    assert verdict(group([90.0] * 10), ill)[0] == "postpones"
-    assert verdict(group([40.0] * 10), ill)[0] == "hastens"
-    assert verdict(ill, group([math.inf] * 10))[0] == "harms"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "cures"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "holds at a lower LR"
+    assert verdict(group([math.inf] * 5 + [50.0] * 5), ill, 1.0)[0] == "nothing shown"  # p = 0.0625
+    assert verdict(group([90.0] * 10), ill, 1.0)[0] == "postpones"
+    assert verdict(group([40.0] * 10), ill, 1.0)[0] == "hastens"
+    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "harms"
+    never_well = group([math.inf] * 10, final=2.0)
+    assert never_well.ill(1.0) == (True,) * 10
+    assert verdict(never_well, ill, 1.0)[0] == "nothing shown"
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
     assert fluctuation([10, 20, 30], [3.0, 2.0, 2.3]) == Seen(fluctuated_at=30, calm_through=30)
     assert fluctuation([10, 20, 30], [3.0, 2.0, 2.2]) == Seen(calm_through=30)
+
+
+def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() -> None:
+    shape = replace(SHAPE, layers=4)
+    ltd = RandomLtdSchedule(start=4, full=16, total_steps=10, multiple=4)
+    setting = replace(SETTING, random_ltd=ltd)
+    training = Training(shape, CORPUS, [setting, setting], [7, 8], batch=4)
+    made = training.train(steps=1)
+    torch.manual_seed(8)
+    model = GPT(shape, CORPUS.vocabulary)
+    dropping = RandomLtd(model, Block, ltd, seed=8)
+    dropping.begin(1, 0)
+    batch = CORPUS.training(DataOrder(CORPUS.training_samples, 8).indices(0, 4))
+    assert made.of("loss")[0, 1] == pytest.approx(model(torch.from_numpy(batch)).item(), rel=1e-5)
+    dropping.remove()
+    assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-5
+    assert made.tokens == [4 * (16 * 2 + 4 * 2) // 4]
