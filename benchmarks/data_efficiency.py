@@ -71,18 +71,19 @@ CASES = tuple(
 def trained(case: Case, steps: int, seeds: range, index: Index) -> dict[str, Floats | float]:
     """Final validation losses by seed, and what they took."""
     tokens = int(steps * case.share) * BATCH * SHAPE.seqlen
-    scaled = {"full_steps": steps, "data_share": case.share}
     setting = Setting(lr=LR / case.share, warmup=WARMUP, beta2=0.95, decay_tokens=tokens)
-    rarity = presets.gpt_rarity(**scaled)
+    rarity = presets.gpt_rarity(full_steps=steps, data_share=case.share)
     if case.curriculum:
-        lengths = presets.gpt_seqlen(**scaled, full_seqlen=SHAPE.seqlen, start=SEQTRU_START)
+        lengths = presets.gpt_seqlen(
+            full_steps=steps, data_share=case.share, full_seqlen=SHAPE.seqlen, start=SEQTRU_START
+        )
         setting = replace(setting, seqlen=lengths)
     if case.random_ltd:
-        ltd = presets.gpt_random_ltd(**scaled, full_seqlen=SHAPE.seqlen, start=LTD_START)
+        ltd = presets.gpt_random_ltd(full_steps=steps, data_share=case.share, full_seqlen=SHAPE.seqlen, start=LTD_START)
         setting = replace(setting, random_ltd=replace(ltd, multiple=8))
 
     def easiest_first(seed: int) -> CurriculumOrder:
-        return CurriculumOrder([Pace(index, rarity, "percentile")], seed, batch=BATCH)
+        return CurriculumOrder([Pace(index=index, difficulty=rarity, kind="percentile")], seed, batch=BATCH)
 
     training = Training(
         SHAPE,

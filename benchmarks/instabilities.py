@@ -218,7 +218,7 @@ def main() -> None:
     task, seeds = TASKS[asked.task], range(asked.seeds or (2 if asked.what == "sweep" else 10))
     if asked.what == "run":
         (asked.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        for name, rung in (SCRATCH | RESTARTS).items():
+        for name, rung in {**SCRATCH, **RESTARTS}.items():
             if asked.rungs is None or name in asked.rungs:
                 perform(task, rung, seeds, asked.folder)
         return

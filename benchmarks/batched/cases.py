@@ -183,6 +183,7 @@ SCRATCH: Mapping[str, Rung] = {
         Rung(name="LR / 2, held longer", changed=_lr(0.5), held=400),
         Rung(name="LR / 4", changed=_lr(0.25)),
         Rung(name="beta2 0.95", changed=_with(beta2=0.95)),
+        Rung(name="beta2 0.95, held longer", changed=_with(beta2=0.95), held=400),
         Rung(name="beta2 0.99", changed=_with(beta2=0.99)),
         Rung(name="clip 0.25", changed=_with(clip=0.25)),
         Rung(name="weight decay 0.1", changed=_with(weight_decay=0.1)),
