@@ -12,6 +12,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
+from sentinel.act.last_lines import LastLines
 from sentinel.act.perform import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
@@ -186,8 +187,8 @@ class Watched:
         log.info("watching %s in mode %s, %s", config.run.name, policy.mode, how_often)
         pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
-        checks = (self._own, parts.paging.problem)
-        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *checks), parts
+        more = (self._own, parts.paging.problem, LastLines(parts.near.job_log))
+        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *more), parts
 
     def _own(self) -> None:
         """LockHeld: another process has the lock; NotOurCheckpoints: another state folder acts on the checkpoints."""

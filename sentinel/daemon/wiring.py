@@ -15,6 +15,8 @@ from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
+from sentinel.act.probes import ProbeJob
+from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
@@ -31,6 +33,7 @@ from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
+from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
 
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
@@ -63,10 +66,19 @@ def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
     return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
 
 
-def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
+def launcher_of(
+    config: Config,
+    state_dir: Path,
+    log: Path,
+    queues: Queues | None = None,
+    *,
+    environment: Callable[[], dict[str, str]] | None = None,
+) -> Launcher:
+    """`environment`: what its jobs get, in place of what W&B's branches need."""
     launcher = config.launcher
-    branches = wandb_of(config, state_dir)
-    environment = branches.environment if branches is not None else dict[str, str]
+    if environment is None:
+        branches = wandb_of(config, state_dir)
+        environment = branches.environment if branches is not None else dict[str, str]
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
     if launcher.kind == "local":
@@ -124,6 +136,7 @@ def assemble(
     near = neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
+    observer.racing = racing_of(config, near)
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
@@ -171,6 +184,19 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
         claim.keep()
 
     return assemble(config, config.policy, say=say, own=own), lock
+
+
+def racing_of(config: Config, near: Neighbours) -> Racing:
+    def jobs() -> Callable[[Probe, Path], ProbeJob]:
+        from sentinel.daemon.probes import probe_jobs
+
+        if config.source.kind != "journal":
+            raise ConfigError(
+                f"[source] kind is {config.source.kind!r}: rungs race only where the hook writes journals"
+            )
+        return probe_jobs(config)
+
+    return Racing(near=near, jobs=jobs, thresholds=config.judge, at_once=config.bisect.parallel)
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

@@ -43,6 +43,8 @@ class Context:
     # clock. None before its first, nan where its source has no clock.
     last_sample_unix_s: float | None = None
     attempt_started_unix_s: float | None = None  # When the newest attempt began, by the same reckoning
+    # Since when the running job is seen, by this watch's own clock; None where none runs, or that is unknown.
+    job_seen_unix_s: float | None = None
     second_witness_unix_s: float | None = None  # When a log, checkpoint or journal was written last, likewise
     warmup_end_step: int | None = None  # Where the newest attempt's warmups and curricula have come to their ends
 
@@ -115,7 +117,11 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
         return _job_is_gone(context)
     if ended is not None:  # its own end, or another attempt's beginning
         new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
-        return _stalled(context, thresholds) or (VerdictKind.STARTING, new)
+        if (stalled := _stalled(context, thresholds)) is not None:
+            return stalled
+        seen_s = 0.0 if context.job_seen_unix_s is None else context.now_unix_s - context.job_seen_unix_s
+        late = alive and seen_s >= thresholds.first_sample_within_s
+        return (VerdictKind.BLIND, f"{new}, for {seen_s:.0f} s") if late else (VerdictKind.STARTING, new)
     if context.elsewhere and (unheard := _silence(context, thresholds)) is not None:
         return VerdictKind.BLIND, unheard
     if context.elsewhere and attempt is None:
@@ -130,15 +136,30 @@ def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answe
 
 
 def _starting(context: Context, thresholds: Thresholds) -> _Answer:
-    since, witness, now = context.attempt_started_unix_s, context.second_witness_unix_s, context.now_unix_s
-    started_s = 0.0 if since is None else now - since
+    since = context.job_seen_unix_s if context.attempt_started_unix_s is None else context.attempt_started_unix_s
+    started_s = 0.0 if since is None else context.now_unix_s - since
     if context.job_alive is True and started_s >= thresholds.first_sample_within_s:
-        never = f"the job is alive, and no sample has come since attempt {context.attempt} began {started_s:.0f} s ago"
-        if witness is None or now - witness >= thresholds.stalled_after_s:
-            return VerdictKind.STALLED, f"{never}: it hangs before its first step"
-        return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
+        return _without_first_sample(context, thresholds, started_s)
     for_s = "" if since is None else f" for {started_s:.0f} s"
     return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
+
+
+def _without_first_sample(context: Context, thresholds: Thresholds, started_s: float) -> _Answer:
+    """Stalled only where it is known what the job writes: an attempt, or a log, that is silent."""
+    witness, begun = context.second_witness_unix_s, context.attempt_started_unix_s is not None
+    silent = None if witness is None else context.now_unix_s - witness >= thresholds.stalled_after_s
+    if begun:
+        never = f"the job is alive, and no sample has come since attempt {context.attempt} began {started_s:.0f} s ago"
+    else:
+        never = f"the job is alive for {started_s:.0f} s at least, and its trainer has begun no attempt"
+    if silent or (silent is None and begun):
+        return VerdictKind.STALLED, f"{never}: it hangs before its first step"
+    if silent is None:
+        return (
+            VerdictKind.BLIND,
+            f"{never}: it hangs, its hook is not attached, or it writes to another [run] state_dir",
+        )
+    return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
 
 
 def _job_is_gone(context: Context) -> _Answer:

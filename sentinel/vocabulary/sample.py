@@ -112,6 +112,7 @@ class CheckpointSaved:
     tag: str
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
+    next_batch_digests: tuple[int, ...] = ()  # `batch_digest` that the next steps will have; empty where not foreseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
+FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
+
 
 def leave_out_unused_ops() -> None:
     """Keeps DeepSpeed from compiling the op that inference on a CPU reduces with; call it before initialize. It takes a
@@ -178,7 +180,10 @@ class Trainer:
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.hook.checkpoint_saved(
-            tag, consumed_samples=progress.consumed_samples, consumed_tokens=progress.consumed_tokens
+            tag,
+            consumed_samples=progress.consumed_samples,
+            consumed_tokens=progress.consumed_tokens,
+            next_batch_digests=self.data.next_digests(FORESEEN) if self.rank == 0 else (),
         )
 
     def position(self) -> Position:

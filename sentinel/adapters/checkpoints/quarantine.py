@@ -18,6 +18,8 @@ from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
 QUARANTINE = ".sentinel-quarantine"
+ADOPTION = "adoption.json"
+"""In a rollback's room: that a probe's files are the run's since, or are being made so."""
 
 
 class Quarantine:
@@ -65,6 +67,8 @@ class Quarantine:
             for entry in entries:
                 rename(room / entry, self._folder / entry)
         bring_trackers_back(self._folder, room)
+        if (note := room / ADOPTION).exists():
+            note.rename(room / f"{ADOPTION}.undone")
         if room.is_dir():
             sync_folder(room)
             sync_folder(self._folder)
