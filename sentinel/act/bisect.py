@@ -14,7 +14,7 @@ from sentinel.act.probes import ProbeJob, Probes
 from sentinel.durable import write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.bisect import Question, next_probes, report_of
+from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
@@ -22,6 +22,7 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
+from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
@@ -122,3 +123,25 @@ def reports_in(folder: Path) -> dict[str, dict[str, Any]]:
         with contextlib.suppress(OSError, LineError):
             found[path.parent.name] = bounded.read_record(path, dict)
     return found
+
+
+def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
+    """What `sentinel bisect --json` prints and the pages show."""
+    found = answer(question, results)
+    window = question.window
+    begin = question.probes[CONTROL]
+    return {
+        "incident": question.incident,
+        "over": over,
+        "stopped": stopped,
+        "from": {"tag": begin.tag, "global_step": begin.global_step},
+        "window_steps": begin.until_step - begin.global_step,
+        "onset_step": window.onset_step,
+        "alarm_step": window.until_step,
+        **document(found),
+        "probes": [
+            {"change": question.probes[name].change if name in question.probes else name}
+            | {key: value for key, value in document(result).items() if key != "losses"}
+            for name, result in results.items()
+        ],
+    }
