@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel import bounded
 from sentinel.act.probes import ProbeJob, Probes
-from sentinel.durable import write_atomically
+from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.bisect import Question, next_probes, report_of
@@ -22,7 +20,7 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
-from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Sample
@@ -42,10 +40,19 @@ def question_about(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
     rung = Rung(name="bisect", hypothesis="", reseed=True)
-    target = choose_target(replace(incident, rollbacks=[]), rung, run, policy)
+    target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
     window = window_of(incident, history, attempt, target, thresholds)
     anchor = _anchor(target, window, run)
     return question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+
+
+def _of_the_attempt(target: Target, attempt: Attempt, run: RunState) -> Target:
+    """No earlier than where the attempt that diverged began: what came before ran with other settings, perhaps."""
+    resumed = attempt.started.resumed_from or 0 if attempt.started is not None else 0
+    began = next((c for c in run.checkpoints if c.global_step == resumed and c.complete), None)
+    if began is None or resumed <= target.global_step:
+        return target
+    return Target(tag=began.tag, global_step=resumed, reason=f"attempt {attempt.number} began at {began.tag}")
 
 
 def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
@@ -83,7 +90,7 @@ class Bisect:
         say: Callable[[str], None],
     ) -> None:
         self.question, self.folder, self._limits, window = question, folder, limits, question.window
-        self._probes = Probes(
+        self.probes = Probes(
             folder,
             run_checkpoints,
             job_of,
@@ -95,17 +102,18 @@ class Bisect:
 
     def run(self, *, poll_interval_s: float) -> dict[str, Any]:
         """To the answer, or to the end of the budget; returns the report. What was shown before a kill counts."""
+        make_folders(self.folder)
         self.report(over=False)
-        self._probes.run(self._next, poll_interval_s=poll_interval_s)
-        stopped = self._probes.refusal if next_probes(self.question, self._probes.results) else None
+        self.probes.run(self._next, poll_interval_s=poll_interval_s)
+        stopped = self.probes.refusal if next_probes(self.question, self.probes.results) else None
         return self.report(over=True, stopped=stopped)
 
     def report_only(self) -> dict[str, Any]:
         """What is known by now; writes nothing."""
-        return report_of(self.question, self._probes.results, over=False)
+        return report_of(self.question, self.probes.results, over=False)
 
     def report(self, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
-        report = report_of(self.question, self._probes.results, over=over, stopped=stopped)
+        report = report_of(self.question, self.probes.results, over=over, stopped=stopped)
         write_atomically(self.folder / REPORT, dump_json(report))
         return report
 
@@ -113,12 +121,3 @@ class Bisect:
         if results:
             self.report(over=False)
         return next_probes(self.question, results, self._limits.parallel)
-
-
-def reports_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """Incident -> the report of its bisect, of those that can be read."""
-    found = {}
-    for path in sorted(folder.glob(f"*/{REPORT}")):
-        with contextlib.suppress(OSError, LineError):
-            found[path.parent.name] = bounded.read_record(path, dict)
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -92,6 +92,7 @@ def question_of(
     for name, make in _CHANGES.items():
         try:
             probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
+            probe = _with_once(probe, incident.overrides_before)
             changed = probe.overrides if probe.overrides != incident.overrides_before else None
             if changed is not None and (unapplied := not_applied(changed, case.baseline, run)) is not None:
                 raise ConfigError(unapplied)
@@ -102,6 +103,16 @@ def question_of(
     return Question(
         incident=incident.id, window=window, probes=found, not_possible=refused, rungs=rungs, evidence=evidence
     )
+
+
+def _with_once(probe: Probe, before: Overrides | None) -> Probe:
+    """A window that begins where the attempt's own one-shot changes were made repeats them, beside its one change."""
+    made = probe.overrides
+    if made is None or before is None or before.once is None or made == before or made.anchor != before.anchor:
+        return probe
+    asked = {} if made.once is None else {f.name: getattr(made.once, f.name) for f in fields(made.once)}
+    once = replace(before.once, id=made.rollback, **{k: v for k, v in asked.items() if v and k != "id"})
+    return replace(probe, overrides=replace(made, once=once))
 
 
 def _plain(case: _Case, name: str) -> Overrides:

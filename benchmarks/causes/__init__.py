@@ -1,0 +1,1 @@
+"""Trainings that diverge from a cause that is injected and known."""
