@@ -1,9 +1,8 @@
 """Whether `sentinel bisect` names the cause of a divergence that was injected. On real, tiny trainings.
 
 Eight causes, five seeds each. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but
-for the short warmup, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is
-trained for 40 steps past its cause.
-Then its bisect runs as a person would run it, each probe a process of its own, forked from this one to save the time of
+for the short warmup, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40 steps
+past its cause. Then its bisect runs as a person would run it, each probe a process of its own, forked from this one to save the time of
 imports. What has ended is kept below --folder, and a second call goes on from there.
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -22,9 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-os.environ.update(OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu", PYTHONPATH=str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.causes.forked import Forked, begin, running
 from sentinel.act.neighbours import Launcher
@@ -47,6 +43,7 @@ from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 
+ROOT = Path(__file__).resolve().parents[1]
 PATIENCE, MORE = 15, 40  # steps that a run is trained past its cause
 SMALL = (
     *("--preset", "tiny", "--seqlen", "32", "--global-batch", "16", "--clip", "0", "--lr", "3e-3"),
