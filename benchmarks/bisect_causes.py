@@ -2,8 +2,8 @@
 
 Eight causes, five seeds each. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but
 for the short warmup, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40 steps
-past its cause. Then its bisect runs as a person would run it, each probe a process of its own, forked from this one to save the time of
-imports. What has ended is kept below --folder, and a second call goes on from there.
+past its cause. Then its bisect runs as a person would run it, each probe a process of its own, forked from this one to
+save the time of imports. What has ended is kept below --folder, and a second call goes on from there.
 """
 
 from __future__ import annotations
