@@ -22,7 +22,6 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.causes.forked import Forked, begin, running
 from sentinel.act.neighbours import Launcher
 from sentinel.act.probes import ProbeJob
 from sentinel.adapters.incident_log import IncidentLog
@@ -146,11 +145,13 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     if not (folder / "state" / "incidents.jsonl").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _diverge(case, folder)
-        if (why := _incident(folder)) is not None:
+        if (why := put_on_record(folder)) is not None:
             return row | {"reason": why}
     config = load_config(_configuration(case, folder))
     before, began = digests(folder), time.monotonic()
     made = bisect_of(config, None)
+    from benchmarks.causes.forked import Forked  # torch, and its import takes seconds
+
     job_of = made.probes.job_of
 
     def forked(probe: Probe, place: Path) -> ProbeJob:
@@ -194,6 +195,8 @@ def _diverge(case: Case, folder: Path) -> None:
 
 
 def _train(command: list[str], folder: Path) -> None:
+    from benchmarks.causes.forked import begin, running
+
     pids = begin(command, folder / "run.log", {"SENTINEL_STATE_DIR": str(folder / "state")})
     while running(pids):
         time.sleep(0.1)
@@ -216,7 +219,7 @@ def _alarm(folder: Path) -> tuple[Attempt, Event] | None:
     return None
 
 
-def _incident(folder: Path) -> str | None:
+def put_on_record(folder: Path) -> str | None:
     """Puts the divergence on record, as a watch does; why it can't, where there is none."""
     if (found := _alarm(folder)) is None:
         return "the training did not diverge"
