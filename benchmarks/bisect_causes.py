@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -117,6 +118,10 @@ def main() -> int:
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
     cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
+    if any(not (asked.folder / case.name / "row.json").exists() for case in cases):
+        from benchmarks.causes.forked import warm
+
+        warm(asked.folder / f".warm-{os.getpid()}")
     rows = list(_rows(cases, asked.folder, end))
     shown = table(rows)
     if asked.results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -16,6 +17,19 @@ from benchmarks.causes import trainer
 from sentinel.plan.observation import JobsSeen, WriterSeen
 
 MODULE = "benchmarks.causes.trainer"
+
+
+def warm(folder: Path) -> None:
+    """Imports what a first start of the trainer imports, as a throwaway start tells it."""
+    names, places = folder / "modules", ["--save", str(folder / "c"), "--state-dir", str(folder / "s")]
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [MODULE, "none", "0", str(folder), "--preset", "tiny", "--seqlen", "32", "--global-batch", "4", *places]
+    pids = begin([*words, "--steps", "2", "--lr-decay", "9"], folder / "log", {"MODULES": str(names)})
+    while running(pids):
+        time.sleep(0.1)
+    for name in names.read_text().split() if names.exists() else ():
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def begin(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> list[int]:
@@ -47,6 +61,8 @@ def _be(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
         sys.argv = words
         code = trainer.main()
+        if names := environment.get("MODULES"):
+            Path(names).write_text("\n".join(sys.modules))
     except BaseException as error:  # noqa: BLE001 - the end of this process
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     os._exit(code)

@@ -24,6 +24,7 @@ from sentinel.vocabulary.training_settings import SkippedRange
 
 SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 _LOWER = 0.125  # Of the LR, where the record shows no jump of it
+_FAR = 4  # Windows past the alarm whose samples are skipped too: a spoilt shard is longer than the patience
 _NEAR = 20  # Steps around the onset in which a jump of the LR, or a spread over the ranks, is looked for
 
 
@@ -134,7 +135,7 @@ def _by_rung(case: _Case, probe: Probe, **keys: Any) -> tuple[Probe, Mapping[str
 
 
 def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
-    """From a few steps before the onset to as far past the alarm again: what is left out costs nothing."""
+    """From a few steps before the onset to far past the alarm, since what is left out costs nothing."""
     first, last = _suspects(case)
     made = _without(case, probe, first, last)
     begin = case.anchor.consumed_samples or 0
@@ -162,8 +163,7 @@ def _suspects(case: _Case) -> tuple[int, int]:
     first, at_alarm = case.position_at(early), case.position_at(min(case.window.until_step, until) + 1)
     if first is None or at_alarm is None or at_alarm <= first:
         raise ConfigError("the trainer does not report its consumed_samples: what it had read is not known")
-    at_onset = case.position_at(case.window.onset_step) or first
-    return first, 2 * at_alarm - at_onset
+    return first, at_alarm + _FAR * (at_alarm - (case.anchor.consumed_samples or 0))
 
 
 def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:

@@ -167,7 +167,7 @@ def test_each_probe_changes_one_thing_from_the_checkpoint_on_and_stays_within_tw
     skipped = _standing(probes[SKIP]).skipped
     assert skipped is not None
     first = BATCH * (ONSET - 5 - 1)
-    assert (skipped[-1].begin, skipped[-1].end) == (first, 2 * BATCH * ALARM - BATCH * (ONSET - 1))
+    assert (skipped[-1].begin, skipped[-1].end) == (first, BATCH * (ALARM + 4 * (ALARM - AT)))
     others = _standing(probes[OTHERS]).skipped
     assert others is not None
     assert BATCH * AT == others[-1].begin < others[-1].end <= first, "what is skipped instead is not suspected"
