@@ -16,7 +16,7 @@ from sentinel.plan.bisect import Question, next_probes, report_of
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
@@ -39,11 +39,19 @@ def question_about(
         raise ConfigError(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
+    run = replace(run, checkpoints=_of_its_line(run.checkpoints, history, attempt))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
     target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
     window = window_of(incident, history, attempt, target, thresholds)
     anchor = _anchor(target, window, run)
     return question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+
+
+def _of_its_line(checkpoints: tuple[Checkpoint, ...], history: History, attempt: Attempt) -> tuple[Checkpoint, ...]:
+    """Without those that a later attempt, as after a rollback, has saved under the same names."""
+    line = {ancestor.number for ancestor, _ in history.descent(attempt)}
+    savers = {saved.tag: number for number in sorted(history.attempts) for saved in history.attempts[number].saved}
+    return tuple(c for c in checkpoints if c.tag not in savers or savers[c.tag] in line)
 
 
 def _of_the_attempt(target: Target, attempt: Attempt, run: RunState) -> Target:

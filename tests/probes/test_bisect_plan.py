@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
+from sentinel.act.bisect import question_about
+from sentinel.judge.history import History
+from sentinel.judge.thresholds import Thresholds
 from sentinel.plan import bisect
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.bisect import Evidence, Question, answer, next_probes
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Probe, ProbeResult
 from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule
+from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
 from tests.probes.test_probes import ALARM, AT, TAG, WINDOW
 
 ONSET = AT + 10
@@ -209,3 +214,26 @@ def test_a_window_that_begins_at_a_one_shot_change_repeats_it_in_every_probe() -
     assert order is not None
     assert order.once is not None
     assert order.once.seed == 8
+
+
+def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_attempt_saved_under_its_name() -> None:
+    history = History()
+    for attempt, resumed, steps in ((1, None, (10, 20, 30, 40)), (2, 20, (30, 40))):
+        first = (resumed or 0) + 1
+        parent = 1 if resumed else None
+        history.push(RunStarted(attempt=attempt, time_unix_s=0.0, resumed_from=resumed, parent_attempt=parent))
+        for step in range(first, 70):
+            sample = replace(WINDOW.before[0], attempt=attempt, global_step=step, consumed_samples=BATCH * step)
+            history.push(replace(sample, loss=9.0 if step >= ONSET else 3.0))
+            if step in steps:
+                saved = {"tag": f"global_step{step}", "global_step": step}
+                history.push(CheckpointSaved(attempt=attempt, time_unix_s=0.0, **saved))
+    saves = (Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (10, 20, 30, 40))
+    run = replace(RUN, checkpoints=tuple(saves))
+    of_first = question_about(INCIDENT, history, run, Thresholds(), Policy(), MEANS)
+    assert of_first.probes[CONTROL].tag == "global_step20"
+    of_second = question_about(replace(INCIDENT, attempt=2), history, run, Thresholds(), Policy(), MEANS)
+    assert of_second.probes[CONTROL].tag == "global_step40"
+    early = replace(INCIDENT, attempt=2, onset_range=(25, 25))
+    of_restart = question_about(early, history, run, Thresholds(), Policy(), MEANS)
+    assert of_restart.probes[CONTROL].tag == "global_step20", "no earlier than where the attempt began"
