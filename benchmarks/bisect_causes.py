@@ -148,7 +148,8 @@ def one(case: Case, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"case": case.name, "cause": case.cause, "ranked": [], "probes": []}
     row |= {"named": False, "blamed": False, "exact": None, "windows": 0.0, "unchanged": None, "reason": ""}
     if not (folder / "state" / "incidents.jsonl").exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         _diverge(case, folder)
         if (why := put_on_record(folder)) is not None:
             return row | {"reason": why}
