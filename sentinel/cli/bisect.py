@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,13 @@ from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
 from sentinel.config import Config
 from sentinel.daemon.probes import nodes_of, probe_jobs
-from sentinel.daemon.run_files import clock, find_config, state_dir_of
+from sentinel.daemon.run_files import bisect_folder, clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
 from sentinel.plan.bisect_probes import Means
 from sentinel.plan.probe import Limits
+from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.sample import RunStarted
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
@@ -69,7 +69,7 @@ def bisect_of(config: Config, name: str | None) -> Bisect:
         probe_s=3600 * settings.probe_hours,
         count=settings.max_probes,
     )
-    folder = (settings.folder or state_dir_of(config) / "bisect") / incident.id
+    folder = bisect_folder(config) / incident.id
     return Bisect(question, folder, config.run.checkpoints, probe_jobs(config), limits, to_stderr)
 
 
@@ -91,20 +91,3 @@ def _planned(made: Bisect) -> list[str]:
     lines = [f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}"]
     lines += [f"  {p.name}: {p.change}, up to step {p.until_step}" for p in question.probes.values()]
     return lines + [f"  {name}: not possible: {why}" for name, why in question.not_possible.items()]
-
-
-def lines_of(report: dict[str, Any]) -> list[str]:
-    """The report, as a person reads it."""
-    lines = [f"{report['incident']}: {report['reason']}", f"  {report['repeats']}"]
-    for probe in report["probes"]:
-        took = f"{probe['steps']} steps, {probe['seconds']:.0f} s"
-        lines.append(f"  {probe['name']}: {probe['outcome']} ({probe['change']}; {took}; {probe['why']})")
-    for place, suspect in enumerate(report["ranked"], 1):
-        lines.append(f"{place}. {suspect['cause']} ({suspect['sure']}): {suspect['why']}")
-        if suspect["rung"]:
-            keys = "; ".join(f"{key} = {dump_json(value)}" for key, value in suspect["rung"].items())
-            lines.append(f"   the rung that follows: {keys}")
-    if not report["ranked"]:
-        lines.append("nothing that was tried speaks for a cause")
-    lines += [f"not tried: {name}: {why}" for name, why in report["not_tried"]]
-    return lines + ([f"stopped: {report['stopped']}"] if report["stopped"] else [])

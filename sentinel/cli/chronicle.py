@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
-from sentinel.daemon.run_files import find_config, incident_log_of
+from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
 from sentinel.daemon.sources import history_of
+from sentinel.reports.bisect import reports_in
 from sentinel.reports.chronicle import write_chronicle
 
 _FOLDER = Path("chronicle")
@@ -22,6 +23,7 @@ def chronicle(
 ) -> int:
     """The page says what diverged, what was tried, what it cost, and what helped."""
     config = find_config(run, config_dir)
-    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output)
+    bisects = reports_in(bisect_folder(config))
+    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output, bisects)
     typer.echo(f"wrote {page}")
     return 0

@@ -15,9 +15,10 @@ from sentinel.adapters.slurm.submissions import Submissions
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
 from sentinel.config import Config
-from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
+from sentinel.daemon.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
 from sentinel.daemon.sources import source_at, source_of_run
 from sentinel.judge.reference import smoothed
+from sentinel.reports.bisect import reports_in
 from sentinel.reports.triage.document import document, page
 from sentinel.reports.triage.past import PageSettings, read_past
 from sentinel.sources.column_source import ColumnSource
@@ -62,6 +63,7 @@ def documents(
             references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
             texts=None if texts is None else texts_in(texts),
             scripts={label: diff for label, diff in diffs.items() if diff},
+            bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )
         return document(read_past(source, events), settings, now_unix_s=clock(), incident=incident)

@@ -52,6 +52,11 @@ def source_log_of(config: Config, state_dir: Path) -> Path:
     return config.source.path or config.launcher.log or state_dir / "job.log"
 
 
+def bisect_folder(config: Config) -> Path:
+    """Where the bisects of the run's incidents are, one folder each."""
+    return (config.bisect.folder or state_dir_of(config) / "bisect").resolve()
+
+
 def incident_log_of(config: Config) -> IncidentLog:
     return IncidentLog(state_dir_of(config) / "incidents.jsonl")
 

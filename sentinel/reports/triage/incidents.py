@@ -39,6 +39,7 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
         "plans": [_plan(e, incident, events, settings.scripts) for e in events if e["event"] in _PLANS],
         "commands": _commands(incident, settings.run_option),
         "suspects": suspects(incident, past, settings.texts),
+        "bisect": settings.bisects.get(incident.id),
     }
 
 
@@ -126,6 +127,8 @@ def _commands(incident: Incident, run: str) -> list[dict[str, str]]:
         found.append(("Take the rollbacks back", f"sentinel undo {incident.id} {run}"))
     if incident.status in ("open", "stopped") and incident.onset_range is not None:
         found.append(("See a rollback's plan; nothing is touched", f"sentinel rollback --to TAG --dry-run {run}"))
+    if incident.onset_range is not None:
+        found.append(("Why it diverged, by short trainings beside it", f"sentinel bisect {incident.id} {run}"))
     found.append(("What moved first", f"sentinel correlate --incident {incident.id} {run}"))
     return [{"what": what, "command": command} for what, command in found]
 
