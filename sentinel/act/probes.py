@@ -178,8 +178,6 @@ class Probes:
     refusal: str | None = field(default=None, init=False)  # Why no further probe may begin
 
     def __post_init__(self) -> None:
-        with os_errors_named(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
         self.record = ProbeRecord(self.folder)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from sentinel.durable import make_folders, os_errors_named, write_atomically
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_command, read_text
 from sentinel.plan.probe import Probe
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sentinel.act.source import Source
     from sentinel.config import Config
     from sentinel.jobscript.facts import Facts
+    from sentinel.vocabulary.sample import RunStarted
 
 _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
 
@@ -147,6 +149,23 @@ def probe_jobs(config: Config) -> Callable[[Probe, Path], ProbeJob]:
         return ProbeJob(folder, *neighbours_of_probe(ours, trainer, folder, text))
 
     return job
+
+
+def nodes_of(config: Config, started: RunStarted | None) -> tuple[str, ...]:
+    """Slurm's nodes of an attempt, as `--exclude` takes them: of its whole job while Slurm remembers it, else the host
+    of its first rank; () where it is not known, or there is no Slurm."""
+    if config.launcher.kind != "slurm" or started is None:
+        return ()
+    from sentinel.adapters.slurm import SlurmClient
+
+    host = (started.host,) if started.host else ()
+    if started.job_id is None:
+        return host
+    client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
+    with contextlib.suppress(SlurmUnavailable):
+        jobs = client.jobs_by_id([started.job_id.partition("_")[0]])
+        return tuple(job.nodes for job in jobs if job.nodes and started.job_id in (job.id, job.shown)) or host
+    return host
 
 
 def _filled(text: str, places: Mapping[str, str]) -> str:
