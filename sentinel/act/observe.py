@@ -174,7 +174,7 @@ class Observer:
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
-            ill_spans=self._following.ill_spans,
+            unhealthy_spans=self._following.unhealthy_spans,
             spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,
@@ -247,6 +247,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
             **self._witnessing.times(
                 self._history,
                 self._near.source_log,

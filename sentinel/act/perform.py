@@ -12,10 +12,11 @@ from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.state_files import OwnPins
-from sentinel.durable import os_errors_named
+from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.actions import (
     Action,
     AdoptProbe,
+    AskForSave,
     BranchWandb,
     CutTensorBoard,
     PointLatest,
@@ -38,6 +39,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
+from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]  # shows the person at the terminal one line
@@ -71,40 +73,42 @@ class Ledger:
             self.record(each)
 
 
-_MOST = 2  # pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original
+_MOST = 2  # pins that retention has left nothing but the pin of: each holds a whole checkpoint's bytes
 
 
 @dataclass(eq=False)
 class Pinning:
-    """Pins the checkpoint that a turn names, and lets the one before it go where that loses nothing."""
+    """Pins the checkpoints that a turn names, and lets the others of its own go where that loses nothing."""
 
     checkpoints: Checkpoints
     own: OwnPins
-    _pinned: str | None = field(default=None, init=False)
+    _pinned: tuple[str, ...] | None = field(default=None, init=False)
     _last_warning: str | None = field(default=None, init=False)
 
-    def keep(self, tag: str) -> None:
+    def keep(self, tags: tuple[str, ...]) -> None:
         """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
-        if tag == self._pinned:
+        if tags == self._pinned:
             return
         try:
-            why = self._change_over(tag)
+            why = self._change_over(tags)
         except (SentinelError, OSError) as error:
             why = str(error)
-        if why is not None and (line := f"{tag} is not pinned: {why}") != self._last_warning:
+        if why is not None and (line := f"{' and '.join(tags)} not pinned: {why}") != self._last_warning:
             self._last_warning = line
             log.warning("%s", line)
-        self._pinned = tag
+        self._pinned = tags
 
-    def _change_over(self, tag: str) -> str | None:
-        pins = self.checkpoints.pins
-        others = [old for old in self.own.read() if old != tag]  # a person's own pins are not ours to let go
+    def _change_over(self, tags: tuple[str, ...]) -> str | None:
+        pins, own = self.checkpoints.pins, self.own.read()
+        others = [old for old in own if old not in tags]  # a person's own pins are not ours to let go
         kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
         if len(kept) >= _MOST:
             return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
-        self.own.write([*kept, tag])
-        pins.pin(tag)
-        log.debug("%s is pinned", tag)
+        if own != [*kept, *tags]:
+            self.own.write([*kept, *tags])
+        for tag in tags:
+            pins.pin(tag)
+            log.debug("%s is pinned", tag)
         return None
 
 
@@ -146,6 +150,8 @@ class Performer:
                 self._cut(action)
             case WriteOverrides(overrides):
                 near.overrides.write(overrides)
+            case AskForSave():
+                write_atomically(near.state_dir / "SAVE", dump_json(to_json(action)))
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
             case StartProbe() | StopProbe() | AdoptProbe():

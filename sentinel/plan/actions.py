@@ -123,6 +123,14 @@ class StartJob:
     follow_up: bool = False  # from a checkpoint that the rollback itself has saved: then what is done once was done
 
 
+@dataclass(frozen=True, slots=True)
+class AskForSave:
+    """Ask the trainer for a checkpoint at the end of its step: STATE_DIR/SAVE, which a trainer may not know."""
+
+    step: int  # of the warning that it is asked for
+    reason: str
+
+
 KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
     RestorePinned: "restore_pinned",
@@ -137,9 +145,11 @@ KINDS = {
     StartProbe: "start_probe",
     StopProbe: "stop_probe",
     AdoptProbe: "adopt_probe",
+    AskForSave: "ask_for_save",
 }
 _OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
-_OfTheRun = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
+_OfTheFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides | AskForSave
+_OfTheRun = _OfTheJob | _OfTheFiles
 Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe
 
 
@@ -149,6 +159,14 @@ def to_json(action: Action) -> dict[str, Any]:
 
 def span(tags: Sequence[str]) -> str:
     return tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
+
+
+def _cut(action: CutTensorBoard) -> str:
+    cut = f"cut TensorBoard at step {action.at.global_step}; what comes after stays readable as …-{action.rollback}"
+    if not action.git_work_tree:
+        return cut
+    where = f"Its folder lies in the git work tree {action.git_work_tree}, where this will show as changes"
+    return f"{cut}. {where}: whatever commits or pushes there should wait"
 
 
 def describe(action: Action) -> str:
@@ -178,14 +196,8 @@ def _of_the_run(action: _OfTheRun) -> str:
             return f"move {later} ({span(tags)}) into the quarantine of {incident}"
         case PointLatest(tag, _, _, _):
             return "take `latest` away: start from scratch" if tag is None else f"point `latest` at {tag}"
-        case CutTensorBoard(at, _, rollback, work_tree):
-            cut = f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
-            if not work_tree:
-                return cut
-            return (
-                f"{cut}. Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
-                "commits or pushes there should wait"
-            )
+        case CutTensorBoard():
+            return _cut(action)
         case BranchWandb(how, step, _, rollback):
             way = "as a fork of" if how == "fork" else "with the history copied from"
             began = f"begin a W&B run …-{rollback} {way} the trainer's run up to step {step}"
@@ -194,3 +206,5 @@ def _of_the_run(action: _OfTheRun) -> str:
             return f"write overrides.json for {overrides.rollback}"
         case StartJob(_, rollback):
             return f"start the job again{f' as {rollback}' if rollback else ''}"
+        case AskForSave(step, _):
+            return f"ask the trainer for a save, for the early warning at step {step}"

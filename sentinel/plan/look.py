@@ -84,7 +84,7 @@ class Turn:
     reason: str  # why just this, as a sentence
     notes: tuple[str, ...] = ()  # lines for the daemon's log
     undo: tuple[Incident, ...] = ()  # whose undo was begun and is carried to its end; one at most
-    pin: str | None = None  # the checkpoint that is kept from retention
+    pins: tuple[str, ...] | None = None  # the checkpoints that are kept from retention; None: as they were before
     message: str | None = None  # what the person at the terminal is told, beside the records
     records: tuple[Event, ...] = ()  # events for the incident log, to be written before the action
     actions: tuple[Action, ...] = ()  # one at most: the next look sees its effect

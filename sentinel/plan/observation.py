@@ -112,6 +112,7 @@ class JobsSeen:
     lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
     broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
     log_path: str | None = None  # where the running job's output goes, where the launcher knows it
+    last_log: str | None = None  # the same of the newest job, also of one that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class RunState:
     trainer: str | None = None  # what the trainer calls itself; None where it has not said
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
-    ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
+    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
     spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
@@ -167,7 +168,7 @@ class RunState:
 
     def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
         """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
-        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.ill_spans, *self.spoilt_spans)
+        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.unhealthy_spans, *self.spoilt_spans)
         return next((s for s in spans if s.first_step <= step <= s.last_step), None)
 
     @property

@@ -127,6 +127,7 @@ _DONE: Mapping[str, Callable[[Event], str]] = {
     "start_probe": lambda a: f"started the probe {a['probe']}",
     "stop_probe": lambda a: f"stopped the probe {a['probe']}",
     "adopt_probe": lambda a: f"made the checkpoints of {a['probe']} up to {a['tag']} the run's",
+    "ask_for_save": lambda a: f"asked the trainer for a save: {a['reason']}",
     "undo": lambda _: "took the rollback back",
 }
 

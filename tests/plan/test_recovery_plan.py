@@ -127,6 +127,7 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "max_starts_per_hour": 6,
         "room_for_saves": 2,
         "pin_last_healthy": True,
+        "warn": "pin",
         "lost_steps_budget": 100_000,
         "gpu_hours_budget": None,
         "quiet_hours": (),
