@@ -75,7 +75,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one incident, cut short: a check of the program")
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
     parser.add_argument("--incidents", type=int, default=20, help="seeds from 0; odd ones have another ladder")
-    parser.add_argument("--end", type=int, default=280, help="the step that every rung is tried up to")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; with --every, a part for one process")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--end", type=int, default=220, help="the step that every rung is tried up to")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no incident after these")
     parser.add_argument("--runs", type=Path, default=Path("race-runs"), help="keep the trainings there")
     parser.add_argument("--recorded", action="store_true", help="train nothing: evaluate what is there")
@@ -106,13 +108,11 @@ def _record(asked: argparse.Namespace, began: float) -> None:
 
     be_a_launcher()
     dist.init_process_group("gloo")
-    for seed in range(asked.incidents):
+    for seed in range(asked.first, asked.incidents, asked.every):
         if time.monotonic() - began > 60 * asked.minutes:
             break
         folder = (asked.runs / f"seed{seed}").resolve()
         if not (folder / "done").exists():
-            shutil.rmtree(folder, ignore_errors=True)  # cut short
-            folder.mkdir(parents=True)
             _incident(folder, seed, asked.end)
             (folder / "done").touch()
 
@@ -122,16 +122,19 @@ def _incident(folder: Path, seed: int, end: int) -> None:
     from trainer_hooks.gpt.arguments import parse
     from trainer_hooks.gpt.train import Trainer
 
-    config = _configured(folder, seed)
     options = [*SMALL, f"--lr-decay={RECIPE.steps}"]
-    trainer = Judged(parse([*trainer_command(folder, seed, RECIPE)[3:], *options, "--steps=300"]), 100)
-    trainer.train()
-    found = _raced(config) if trainer.verdict is not None else None
-    if found is None:
+    if not (folder / "trained").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # cut short
+        folder.mkdir(parents=True)
+        _configured(folder, seed)
+        Judged(parse([*trainer_command(folder, seed, RECIPE)[3:], *options, "--steps=300"]), 100).train()
+        (folder / "trained").touch()
+    if (found := _raced(load_config(folder / "demo.toml"))) is None:
         print(f"seed {seed}: no race", file=sys.stderr)
         return
     for entrant in found[1].entrants:
         own = folder / entrant.id
+        shutil.rmtree(own, ignore_errors=True)
         (own / "state" / "attempts").mkdir(parents=True)
         (own / "checkpoints").mkdir()
         (own / "state" / "attempts" / "0001.jsonl").hardlink_to(folder / "state" / "attempts" / "0001.jsonl")
@@ -146,8 +149,9 @@ def _incident(folder: Path, seed: int, end: int) -> None:
 def _raced(config: Config) -> tuple[Incident, Race] | None:
     """The incident that the watch opens on the run as it stands, and its race."""
     parts, past = assemble(config, config.policy, say=lambda _: None), Past()
+    observer = observer_of(config, replace(parts.near, launcher=Alive(runs=False)))  # type: ignore[arg-type]
     for _ in range(2):
-        look = past.read(parts.observer.look(time.time()), config.policy, lambda _: None)
+        look = past.read(observer.look(time.time()), config.policy, lambda _: None)
         if (incident := look.run.open_incident) is not None:
             whole = tuple(replace(c, verified=True) for c in look.run.checkpoints)
             race = race_of(incident, replace(look.run, no_races=None, checkpoints=whole), config.policy)
