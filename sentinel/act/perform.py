@@ -148,10 +148,8 @@ class Performer:
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
                 self._cut(action)
-            case WriteOverrides(overrides):
-                near.overrides.write(overrides)
-            case AskForSave():
-                write_atomically(near.state_dir / "SAVE", dump_json(to_json(action)))
+            case WriteOverrides() | AskForSave():
+                self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
             case StartProbe() | StopProbe() | AdoptProbe():
@@ -169,6 +167,12 @@ class Performer:
             self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
+
+    def _tell_trainer(self, action: WriteOverrides | AskForSave) -> None:
+        if isinstance(action, WriteOverrides):
+            self.neighbours.overrides.write(action.overrides)
+        else:
+            write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
 
     def _race(self, action: StartProbe | StopProbe | AdoptProbe) -> None:
         if (racing := self.observer.racing) is None:
