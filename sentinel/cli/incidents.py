@@ -52,6 +52,9 @@ def _lines(incident: Incident) -> Iterator[str]:
     for skip in incident.skips:
         yield f"  {skip.rung}: skipped, it can't be carried out: {skip.reason}"
         yield f"    hypothesis: {skip.hypothesis}"
+    for race in incident.races:
+        rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
+        yield f"  race of {rungs} to step {race.until_step}{f': {race.over}' if race.over else ', which goes on'}"
     for rollback in incident.rollbacks:
         target = rollback.target_tag or "scratch"
         yield f"  {rollback.id}: {rollback.rung}, from {target} ({'; '.join(rollback.changes) or 'no change'})"

@@ -87,7 +87,9 @@ def _print(document: dict[str, Any], look: Look) -> None:
     elif job["reason"] != document["reason"]:
         typer.echo(f"  {job['reason']}")
     if look.run.open_incident:
-        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
+        racing = look.run.open_incident.race
+        standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else ""
+        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
     if look.run.disagreement is not None:
         typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
     typer.echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")
