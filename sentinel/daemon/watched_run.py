@@ -216,7 +216,7 @@ class Watched:
         if not self._shared.alone and done is not None:
             log.info("watch ended with exit code %d", self.code)
         if parts is not None and done is Outcome.PERSON_NEEDED:  # the lock is released: the person may act at once
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
+            parts.paging.finish(self.config.paging.deliver_within_s, or_when=self._shared.stop)
         elif parts is not None:
             parts.paging.finish()
 
@@ -225,7 +225,7 @@ class Watched:
         self._fail(error)
         if parts is not None:
             parts.paging.ended(error, clock())
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
+            parts.paging.finish(self.config.paging.deliver_within_s, or_when=self._shared.stop)
 
     def _fail(self, error: Exception) -> None:
         self.error, self.code = error, exit_code_of(error)
