@@ -176,13 +176,17 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
     ltd = RandomLtdSchedule(start=4, full=16, total_steps=10, multiple=4)
     setting = replace(SETTING, random_ltd=ltd)
     training = Training(shape, CORPUS, [setting, setting], [7, 8], batch=4)
-    made = training.train(steps=1)
     torch.manual_seed(8)
     model = GPT(shape, CORPUS.vocabulary)
+    with torch.no_grad():  # weights so large that the order of the tokens within a layer counts
+        training.models.flat *= 8
+        for parameter in model.parameters():
+            parameter *= 8
+    made = training.train(steps=1)
     dropping = RandomLtd(model, Block, ltd, seed=8)
     dropping.begin(1, 0)
     batch = CORPUS.training(DataOrder(CORPUS.training_samples, 8).indices(0, 4))
     assert made.of("loss")[0, 1] == pytest.approx(model(torch.from_numpy(batch)).item(), rel=1e-5)
     dropping.remove()
-    assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-5
+    assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-2
     assert made.tokens == [4 * (16 * 2 + 4 * 2) // 4]
