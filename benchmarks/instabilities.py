@@ -101,7 +101,8 @@ def table(task: Task, folder: Path) -> Iterator[str]:
     yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
     yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the baseline's median best); of seeds,"
     yield "with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the task's"
-    yield "peak LR. p fewer: McNemar, p later: sign test, both exact, paired by seed, against the block's first row."
+    yield "peak LR. p fewer: McNemar, p later (onset): sign test, both exact, paired by seed, against the block's first"
+    yield "row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
     yield (
         f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}{'best':>6}"
         f"{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"

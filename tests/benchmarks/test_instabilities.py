@@ -155,15 +155,18 @@ def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
 
 def test_what_a_rung_did_is_said_by_pairs_and_by_the_lr_that_it_reached() -> None:
     ill = group([50.0] * 10)
-    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "cures"
-    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "holds at a lower LR"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "fewer ill"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "fewer ill, at a lower LR"
     assert verdict(group([math.inf] * 5 + [50.0] * 5), ill, 1.0)[0] == "nothing shown"  # p = 0.0625
     assert verdict(group([90.0] * 10), ill, 1.0)[0] == "postpones"
     assert verdict(group([40.0] * 10), ill, 1.0)[0] == "hastens"
-    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "harms"
+    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "more ill"
     never_well = group([math.inf] * 10, final=2.0)
-    assert never_well.ill(1.0) == (True,) * 10
-    assert verdict(never_well, ill, 1.0)[0] == "nothing shown"
+    assert never_well.ill(2.5) == (False,) * 10
+    assert never_well.ill_from(1.0) == (200.0,) * 10  # well at first, and ill at the very end
+    assert verdict(never_well, ill, 1.0)[0] == "postpones"
+    assert all(map(math.isnan, replace(never_well, best=(1.5,) * 10).ill_from(1.0)))
+    assert verdict(replace(never_well, best=(1.5,) * 10), ill, 1.0)[0] == "nothing shown"
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
@@ -181,7 +184,7 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
     with torch.no_grad():  # weights so large that the order of the tokens within a layer counts
         training.models.flat *= 8
         for parameter in model.parameters():
-            parameter *= 8
+            parameter.mul_(8)
     made = training.train(steps=1)
     dropping = RandomLtd(model, Block, ltd, seed=8)
     dropping.begin(1, 0)
