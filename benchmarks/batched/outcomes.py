@@ -47,6 +47,9 @@ class Group:
     onsets: tuple[float, ...]
     """Step of the first lasting rise of each seed; inf where it did not diverge."""
 
+    lr_at_onset: float
+    """Median over the seeds that diverged; nan where none did."""
+
     best: tuple[float, ...]
     final: tuple[float, ...]
     """Validation loss at full length, nats."""
@@ -62,11 +65,13 @@ class Group:
         with np.load(path, allow_pickle=False) as saved:
             losses, at, prior = saved["validation_loss"], saved["validated"], saved["prior"]
             places = [first_lasting(losses[:, run].tolist(), float(prior[run])) for run in range(losses.shape[1])]
-            lr = saved["lr"][:, 0]
+            lr, first = saved["lr"][:, 0], int(saved["steps"][0])
+            there = [float(lr[at[place] - first]) for place in places if place is not None]
             return cls(
                 name=str(saved["name"]),
                 seeds=tuple(saved["seeds"].tolist()),
                 onsets=tuple(math.inf if place is None else float(at[place]) for place in places),
+                lr_at_onset=float(np.median(there)) if there else math.nan,
                 best=tuple(np.fmin(np.nanmin(losses, axis=0), prior).tolist()),
                 final=tuple(losses[-1].tolist()),
                 largest_lr=float(lr.max()),

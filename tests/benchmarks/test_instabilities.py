@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.batched.intervals import of_mean, of_share, sign_test
 from benchmarks.batched.model import Models
-from benchmarks.batched.outcomes import Group, first_lasting, verdict
+from benchmarks.batched.outcomes import Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
 from benchmarks.instabilities import fluctuation
@@ -144,6 +144,7 @@ def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
         name="x",
         seeds=tuple(range(n)),
         onsets=tuple(onsets),
+        lr_at_onset=0.1,
         best=(1.0,) * n,
         final=(final,) * n,
         largest_lr=lr,
@@ -167,6 +168,16 @@ def test_what_a_rung_did_is_said_by_pairs_and_by_the_lr_that_it_reached() -> Non
     assert verdict(never_well, ill, 1.0)[0] == "postpones"
     assert all(map(math.isnan, replace(never_well, best=(1.5,) * 10).ill_from(1.0)))
     assert verdict(replace(never_well, best=(1.5,) * 10), ill, 1.0)[0] == "nothing shown"
+
+
+def test_a_group_is_read_from_its_file(tmp_path: Path) -> None:
+    made = trained([SETTING, SETTING], [0, 1], steps=8).recorded
+    made.rows["validation_loss"] = [np.array(row) for row in ([3.1, 3.1], [2.0, 3.7], [2.0, 3.7], [2.0, 3.7])]
+    save(tmp_path / "x.npz", "x", [0, 1], SETTING.lr, np.array([math.inf, 2.5]), made)
+    found = Group.read(tmp_path / "x.npz")
+    assert (found.onsets, found.best, found.final) == ((math.inf, 2.0), (2.0, 2.5), (2.0, 3.7))
+    assert (found.largest_lr, found.steps_at_peak, found.steps) == (pytest.approx(0.01), 6, 8)
+    assert found.lr_at_onset == pytest.approx(SETTING.rate(2))  # the prior minimum of 2.5 makes 3.1 the first rise
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
