@@ -230,10 +230,11 @@ def evaluate(folder: Path, end: int) -> dict[str, Any] | None:
         if one["answer"] == "recovered":
             by_ladder = spent
             break
-    raced = None
+    raced, in_turn = None, None
     if won is not None and held[won.probe]["answer"] == "recovered":
         longest = max(race.until_step - e.target_step for e in race.entrants)
-        raced = longest + max(0, held[won.probe]["step"] - race.until_step)
+        after = max(0, held[won.probe]["step"] - race.until_step)
+        raced, in_turn = longest + after, sum(race.until_step - e.target_step for e in race.entrants) + after
     last = {name: one["last"] for name, one in held.items()}
     return {
         "incident": folder.name,
@@ -245,6 +246,7 @@ def evaluate(folder: Path, end: int) -> dict[str, Any] | None:
         "within": None if won is None or best is None else ends.get(won.probe, float("nan")) / ends[best] - 1,
         "ladder_steps": by_ladder,
         "race_steps": raced,
+        "race_steps_in_turn": in_turn,
         "relapsed": None if won is None else held[won.probe]["relapsed"],
         "followed_to": None if won is None else last[won.probe],
         "reason": reason,
@@ -335,6 +337,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         )
     both = [row for row in rows if row["ladder_steps"] and row["race_steps"]]
     ladder, race = sum(r["ladder_steps"] for r in both), sum(r["race_steps"] for r in both)
+    in_turn = sum(r["race_steps_in_turn"] for r in both)
     named = [row for row in rows if row["winner"] != "none"]
     relapsed = sum(row["relapsed"] is not None for row in named)
     same = sum(row["same"] for row in rows)
@@ -348,6 +351,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         f"the winner is that of trying all to the end: {same} of {len(rows)}; that, or at most 1 % above it: {near}",
         f"steps from the job's stop to recovery, where both recover ({len(both)}): ladder {ladder}, race side by side "
         f"{race}" + (f" ({race / ladder:.0%})" if ladder else ""),
+        f"the same with the probes one after the other: {in_turn}" + (f" ({in_turn / ladder:.0%})" if ladder else ""),
         f"winners that diverge again: {relapsed} of {len(named)}{followed}",
     ]
     return "\n".join(lines)
