@@ -67,6 +67,7 @@ def documents(
             references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
             texts=None if texts is None else texts_in(texts),
             scripts={label: diff for label, diff in diffs.items() if diff},
+            policy=config.policy,
             run_option=run_option,
         )
         return document(read_past(source, events), settings, now_unix_s=clock(), incident=incident)

@@ -183,5 +183,10 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
     references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
     return Observer(
-        near, config.judge, room_for_saves=room_for_saves, planned=config.run.planned_steps, references=references
+        near,
+        config.judge,
+        room_for_saves=room_for_saves,
+        planned=config.run.planned_steps,
+        references=references,
+        policy=config.policy,
     )
