@@ -61,7 +61,9 @@ def priced_verdict(verdict: Verdict, series: Series, run: RunState, policy: Poli
         return verdict
     reason = f"{verdict.reason}; {_sentence(moment, waiting, run)}"
     if over:
-        return replace(verdict, kind=VerdictKind.DIVERGED, reason=reason, alarm_step=moment.step)
+        known = next((e for e in series.events if e.onset_range == moment.onset_range and e.end_step is None), None)
+        said = replace(verdict, kind=VerdictKind.DIVERGED, reason=reason, alarm_step=moment.step)
+        return said if known is None else replace(said, led_by=known.led_by, led_by_steps=known.led_by_steps)
     return replace(verdict, kind=VerdictKind.SPIKE, reason=reason, alarm_step=None)
 
 
