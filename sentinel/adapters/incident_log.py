@@ -15,8 +15,6 @@ from sentinel.plan.incident_events import checked_event
 from sentinel.vocabulary.errors import IncidentLogError, LineError
 from sentinel.vocabulary.numbers import dump_json, load_object
 
-__all__ = ["IncidentLog"]
-
 
 class IncidentLog:
     """STATE_DIR/incidents.jsonl, or another log that is kept in the same way: `check` says what its events have."""

@@ -14,9 +14,9 @@ def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes
     """The only deletion that sentinel does, and only by hand."""
     from sentinel.act.perform import Ledger
     from sentinel.adapters.checkpoints import QUARANTINE, Claim
+    from sentinel.adapters.checkpoints.quarantine import purge as delete
+    from sentinel.adapters.checkpoints.quarantine import size_of
     from sentinel.adapters.lock import RunLock
-    from sentinel.adapters.purge import purge as delete
-    from sentinel.adapters.purge import size_of
 
     config = find_config(run, config_dir)
     state_dir, log = state_dir_of(config), incident_log_of(config)

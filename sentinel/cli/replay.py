@@ -106,10 +106,8 @@ def _replay(
         raise ConfigError(f"{source.path}: none of its {source.unreadable} readings can be read; line {line}: {why}")
     if not still_running:
         replay.end()
-    history = History()
-    for record in source.others:
-        history.push(record)
-    last = next((a.end_reason for a in reversed(history.attempts.values()) if a.finished), None)
+    attempts = History(source.others).attempts
+    last = next((a.end_reason for a in reversed(attempts.values()) if a.finished), None)
     saved = sorted({r.global_step for r in source.others if isinstance(r, CheckpointSaved)})
     return _Replayed(
         source=source,

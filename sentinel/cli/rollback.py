@@ -112,6 +112,8 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
+    if parts.observer.racing is not None:
+        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))

@@ -61,6 +61,7 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "loss": last.loss if last else None,
         "loss_ratio": last.loss_ratio if last else None,
         "start": None if start is None else fields_of(start, "verdict", "resumed_from", "fault", "reason"),
+        "early_warning": None if (w := look.series.warning) is None else fields_of(w, "since_step", "step", "reason"),
         "onset_range": verdict.onset_range,
         "led_by": verdict.led_by,
         "waiting": None if waiting is None else waiting.to_json(),
@@ -89,6 +90,8 @@ def _print(document: dict[str, Any], look: Look) -> None:
         typer.echo(f"  waiting: {waiting['reason']}")
     if (start := document["start"]) is not None:
         typer.echo(f"  start: {start['verdict']}: {start['reason']}")
+    if (warning := document["early_warning"]) is not None:
+        typer.echo(f"  early warning: {warning['reason']}")
     if job["state"] != "unknown":
         typer.echo(f"  job {job['state']}: {job['reason']}")
     elif job["reason"] != document["reason"]:

@@ -14,7 +14,7 @@ from sentinel.daemon.run_files import find_config, state_dir_of
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sentinel.adapters.exposition.credentials import Certificate
+    from sentinel.adapters.exposition.server import Certificate
 
 
 def ui(
@@ -34,9 +34,10 @@ def ui(
     texts: Texts = None,
 ) -> int:
     """Prints the address to open in a browser, and serves until Ctrl-C."""
+    from sentinel.adapters.exposition.server import is_loopback
     from sentinel.cli.triage import documents
     from sentinel.daemon.sources import source_of
-    from sentinel.reports.triage.server import Feed, TriageServer, is_loopback
+    from sentinel.reports.triage.server import Feed, TriageServer
 
     config = find_config(run, config_dir)
     tls, token = certificate_of(certificate, key), None
@@ -68,7 +69,7 @@ def ui(
 
 def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
     """The certificate in the files; None where no file is given. ConfigError says which file can't be used."""
-    from sentinel.adapters.exposition.credentials import Certificate
+    from sentinel.adapters.exposition.server import Certificate
 
     if certificate is not None:
         return Certificate(certificate, key)

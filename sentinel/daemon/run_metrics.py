@@ -11,8 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.watch import Watch
-from sentinel.adapters.exposition.collector import Textfile
-from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.exposition import Exposition, Textfile
 from sentinel.config import Config
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
@@ -175,6 +174,7 @@ def _of_attempt(look: Look, leads: Iterable[Correlation]) -> Iterator[tuple[str,
     episode = look.series.episode
     if episode is not None and episode.level > 0 and episode.samples:
         yield "judged_loss_ratio_peak", episode.peak / episode.level
+    yield "early_warning", look.series.warning is not None
     if verdict.onset_range is not None:
         for edge, step in zip(("early", "late"), verdict.onset_range, strict=True):
             yield "onset_step", step, edge
@@ -210,7 +210,7 @@ def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str
     yield "budget_rollbacks_left", max(0, policy.rollback_budget - len(rollbacks))
     yield "budget_lost_steps_left", max(0, policy.lost_steps_budget - lost_so_far(incidents))
     if policy.gpu_hours_budget is not None:
-        spent = sum(r.lost_gpu_hours or 0.0 for r in rollbacks)
+        spent = sum(incident.spent_gpu_hours for incident in incidents)
         yield "budget_gpu_seconds_left", 3600 * max(0.0, policy.gpu_hours_budget - spent)
     yield "paused", look.run.paused
 

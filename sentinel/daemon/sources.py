@@ -99,10 +99,7 @@ def source_of_run(config: Config) -> ColumnSource:
 
 
 def history_of(config: Config) -> History:
-    history = History()
-    for record in read_all(source_of(config, state_dir_of(config))):
-        history.push(record)
-    return history
+    return History(read_all(source_of(config, state_dir_of(config))))
 
 
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:

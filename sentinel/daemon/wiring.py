@@ -14,6 +14,7 @@ from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
+from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
@@ -31,8 +32,10 @@ from sentinel.plan.policy import Policy
 from sentinel.vocabulary.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sentinel.act.probes import ProbeJob
     from sentinel.adapters.lock import RunLock
     from sentinel.adapters.slurm import Queues
+    from sentinel.plan.probe import Probe
 
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
 
@@ -64,10 +67,19 @@ def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
     return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
 
 
-def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
+def launcher_of(
+    config: Config,
+    state_dir: Path,
+    log: Path,
+    queues: Queues | None = None,
+    *,
+    environment: Callable[[], dict[str, str]] | None = None,
+) -> Launcher:
+    """`environment`: what its jobs get, in place of what W&B's branches need."""
     launcher = config.launcher
-    branches = wandb_of(config, state_dir)
-    environment = branches.environment if branches is not None else dict[str, str]
+    if environment is None:
+        branches = wandb_of(config, state_dir)
+        environment = branches.environment if branches is not None else dict[str, str]
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
     if launcher.kind == "local":
@@ -127,6 +139,7 @@ def assemble(
     near = neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
+    observer.racing = racing_of(config, near)
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
@@ -178,6 +191,19 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
         claim.keep()
 
     return assemble(config, config.policy, say=say, own=own), lock
+
+
+def racing_of(config: Config, near: Neighbours) -> Racing:
+    def jobs() -> Callable[[Probe, Path], ProbeJob]:
+        from sentinel.daemon.probes import probe_jobs
+
+        if config.source.kind != "journal":
+            raise ConfigError(
+                f"[source] kind is {config.source.kind!r}: rungs race only where the hook writes journals"
+            )
+        return probe_jobs(config)
+
+    return Racing(near=near, jobs=jobs, thresholds=config.judge, at_once=config.bisect.parallel)
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

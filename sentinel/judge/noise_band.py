@@ -149,6 +149,11 @@ class NoiseBand:
         return sigma
 
     @property
+    def newest(self) -> float | None:
+        """The median of the newest block that was learned; None before the first."""
+        return self._levels[-1] if self._levels else None
+
+    @property
     def falling(self) -> float:
         """How much a block's median falls below the one before, as a rule, in the signal's unit; 0: it does not."""
         return max(0.0, median([a - b for a, b in pairwise(self._levels)])) if len(self._levels) > 1 else 0.0

@@ -31,7 +31,7 @@ from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
-__all__ = ["Trainer", "leave_out_unused_ops"]
+FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
 
 def leave_out_unused_ops() -> None:
@@ -180,7 +180,10 @@ class Trainer:
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.hook.checkpoint_saved(
-            tag, consumed_samples=progress.consumed_samples, consumed_tokens=progress.consumed_tokens
+            tag,
+            consumed_samples=progress.consumed_samples,
+            consumed_tokens=progress.consumed_tokens,
+            next_batch_digests=self.data.next_digests(FORESEEN) if self.rank == 0 else (),
         )
 
     def position(self) -> Position:

@@ -28,8 +28,6 @@ from trainer_hooks.integrations.huggingface_applied import Applied
 from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
 from trainer_hooks.integrations.huggingface_progress import Progress
 
-__all__ = ["StabilityCallback"]
-
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
 save raises KeyError after a checkpoint without the callback, and restore_callback_states_from_checkpoint builds a

@@ -10,8 +10,6 @@ from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import Reseed
 
-__all__ = ["Fed", "Progress"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Fed:

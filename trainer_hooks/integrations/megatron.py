@@ -19,8 +19,6 @@ from trainer_hooks.errors import exit_reason
 from trainer_hooks.hook import Hook, Position, attach
 from trainer_hooks.integrations.megatron_schedules import lr_schedule, seqlen_schedule
 
-__all__ = ["MegatronHook", "attach_to_megatron"]
-
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
 
 

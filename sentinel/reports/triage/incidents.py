@@ -99,8 +99,8 @@ def _outcome(rollback: Rollback, incident: Incident) -> str:
     if rollback is incident.rollbacks[-1] and incident.outcome is not None:
         return incident.outcome
     if rollback.proof is Proof.NOT_VERIFIED:
-        return f"holding; not verified: {', '.join(rollback.doubts)}"
-    return "confirmed by the trainer, holding" if rollback.proved else "under way"
+        return f"waits for the recovery; not verified: {', '.join(rollback.doubts)}"
+    return "confirmed by the trainer; waits for the recovery" if rollback.proved else "under way"
 
 
 def _checks(rollback: Rollback, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
