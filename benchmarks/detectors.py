@@ -66,9 +66,11 @@ def main() -> int:
     outcomes = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.outcomes]
     patient = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.patient]
     tuned = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.tuned]
-    verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in replays[0].said}
+    names = replays[0].said if replays else ()
+    verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in names}
     traces = [r.traced for r in replays]
-    text = report(outcomes, patient, tuned) + "\n\n" + format_waiting(traces, verdicts)
+    waiting = format_waiting(traces, verdicts)
+    text = waiting if asked.waiting else f"{report(outcomes, patient, tuned)}\n\n{waiting}"
     if asked.plot:
         plot(replays, asked.plot)
     if asked.results:
@@ -86,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
     parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
     parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
+    parser.add_argument("--waiting", action="store_true", help="regret and calibration of waiting, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
 

@@ -27,7 +27,7 @@ class Spike:
 
     never: bool | None
     """Whether the run is labelled as diverged there, and the judge's patience or the log ended before it was back.
-    None: the label is ambiguous, or the spike is within a divergence that was called before."""
+    None: the label is ambiguous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +38,18 @@ class Traced:
     verdicts: tuple[Told, ...]
     """The judge's, by its patience."""
 
-    unpriced: tuple[Told, ...]
-    """When a verdict stood that no waiting concerns: nan, a climb, far above, or without an open spike."""
-
     spikes: tuple[Spike, ...]
+    """All but those that began within a divergence that was called."""
 
 
 def traced(curve: Curve) -> Traced:
     """Sample by sample. An attempt that begins at a step that was passed continues what was known before that step."""
     thresholds = Thresholds()
     series, kept = Series(thresholds, planned=curve.planned), list[Sample]()
-    verdicts, unpriced = list[Told](), list[Told]()
+    verdicts: list[Told] = []
     spikes: list[Spike] = []
     moments: list[Moment] = []
-    episode, called = None, False
+    episode, called, alarmed = None, False, False
     for sample in samples_of(curve):
         if kept and sample.global_step <= kept[-1].global_step:
             kept = [s for s in kept if s.global_step < sample.global_step]
@@ -60,29 +58,26 @@ def traced(curve: Curve) -> Traced:
         before = series.alarm
         series.push(sample)
         moment, alarm = moment_of(series), series.alarm
-        if alarm is not None:
-            told = Told(step=sample.global_step, onset=alarm.onset_step)
-            if before is None or before.verdict_step != alarm.verdict_step:
-                verdicts.append(told)
-            if moment is None or moment.settled:
-                unpriced.append(told)
+        if alarm is not None and (before is None or before.verdict_step != alarm.verdict_step):
+            verdicts.append(Told(step=sample.global_step, onset=alarm.onset_step))
         if series.episode is not episode:
-            if moments:
-                spikes.append(_spike(curve, moments, sample.global_step, called=called))
-            episode, moments, called = series.episode, [], before is not None
+            if moments and not called:
+                spikes.append(_spike(curve, moments, sample.global_step, alarmed=alarmed))
+            episode, moments, called, alarmed = series.episode, [], before is not None, False
+        alarmed = alarmed or alarm is not None
         if moment is not None:
             moments.append(moment)
-    if moments:
-        spikes.append(_spike(curve, moments, None, called=called))
-    return Traced(curve=curve, verdicts=tuple(verdicts), unpriced=tuple(unpriced[:1]), spikes=tuple(spikes))
+    if moments and not called:
+        spikes.append(_spike(curve, moments, None, alarmed=alarmed))
+    return Traced(curve=curve, verdicts=tuple(verdicts), spikes=tuple(spikes))
 
 
-def _spike(curve: Curve, moments: list[Moment], ended: int | None, *, called: bool) -> Spike:
+def _spike(curve: Curve, moments: list[Moment], ended: int | None, *, alarmed: bool) -> Spike:
     last, onset = moments[-1], onset_of(curve)
     never: bool | None = False
-    if called or curve.label not in DIVERGED | HARMLESS:
+    if curve.label not in DIVERGED | HARMLESS:
         never = None
     elif curve.label in DIVERGED and onset is not None and last.step >= onset - tolerance(curve):
-        never = ended is None or any(m.alarmed or m.settled for m in moments)
+        never = ended is None or alarmed
     age = None if ended is None or never else (ended - last.onset_range[1]) / last.pace
     return Spike(family=curve.family, moments=tuple(moments), healed_age=age, never=never)

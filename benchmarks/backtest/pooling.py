@@ -23,6 +23,8 @@ __all__ = ["Seen", "at_ages", "pooled"]
 
 KINDS = ("falling", "agreed", "alone")
 PRIOR = 8.0
+_OF_NONE = 0.01
+"""What an age without spikes counts, where the share is made not to fall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,10 @@ def _cell(seen: Sequence[Seen], shares: list[float]) -> Cell:
 
 def _rising(cells: Sequence[Cell]) -> Iterable[Cell]:
     """The cells with `never` made not to fall with age (pool adjacent violators); the other shares scaled to it."""
-    blocks: list[tuple[float, int, int]] = []  # sum of weighted shares, weight, cells
+    blocks: list[tuple[float, float, int]] = []  # sum of weighted shares, weight, cells
     for cell in cells:
-        blocks.append((cell.never * (cell.spikes + 1), cell.spikes + 1, 1))
+        weight = max(cell.spikes, _OF_NONE)
+        blocks.append((cell.never * weight, weight, 1))
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             (a, n, i), (b, m, j) = blocks[-2:]
             blocks[-2:] = [(a + b, n + m, i + j)]

@@ -90,8 +90,8 @@ def key(curve: Curve) -> tuple[str, str]:
 
 
 def priced_verdicts(traced: Traced, table: Table, repeat: float, restart: float) -> list[Told]:
-    """When a priced wait ends: the first moment of each spike at which it does, and what is not priced."""
-    found = list(traced.unpriced)
+    """The judge's, and the first moment of each spike at which the price ends the wait."""
+    found = list(traced.verdicts)
     for spike in traced.spikes:
         over = next((m for m in spike.moments if _is_over(m, table, repeat, restart)), None)
         if over is not None:
@@ -101,8 +101,10 @@ def priced_verdicts(traced: Traced, table: Table, repeat: float, restart: float)
 
 def perfect_verdicts(traced: Traced) -> list[Told]:
     """Those of who sees the judge's spikes and knows which come back: the first moments of the others."""
+    back = [(s.moments[0].step, s.moments[-1].step) for s in traced.spikes if s.never is False]
+    wanted = [v for v in traced.verdicts if not any(first <= v.step <= last for first, last in back)]
     firsts = [s.moments[0] for s in traced.spikes if s.never]
-    return [*traced.unpriced, *(Told(step=m.step, onset=m.onset_range[0]) for m in firsts)]
+    return [*wanted, *(Told(step=m.step, onset=m.onset_range[0]) for m in firsts)]
 
 
 def _is_over(moment: Moment, table: Table, repeat: float, restart: float) -> bool:

@@ -54,8 +54,8 @@ class Policy:
 
     wait: Literal["patience", "priced"] = "patience"
     """When the wait for a spike to come back is over. patience: when the judge's is. priced: when a rollback now costs
-    less than waiting does on average, by pooled spikes and the run's own; not before a quarter of the patience, at the
-    latest after three; where too few spikes are known, as with patience."""
+    less than waiting does on average, by pooled spikes and the run's own; not before a quarter of the patience, and
+    never later than with patience."""
 
     restart_s: Annotated[float, AT_LEAST_0] = 1800.0
     """Seconds from a stop of the job to the first step of the next one, for the price of waiting. 0 leaves it out."""

@@ -11,14 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 
-from sentinel.judge.events import EventKind
 from sentinel.judge.series import Series
 from sentinel.plan.pooled_spikes import AGES, POOLED, SIZES, Table
 
 _STEPS_A_SAMPLE = 20  # A sample is worth at most so many steps of an age, as five are worth a patience of 100 steps
 _OWN_WEIGHT = 1.0  # Spikes of this run that weigh as much as the pooled ones
 _LEAST_SPIKES, _LEAST_FAMILIES = 5, 3  # Pooled spikes of a kind and age, and families of runs; unknown below that
-_EARLIEST, _LATEST = 0.25, 3.0  # Patiences before which a priced wait never ends, and by which it always does
+_EARLIEST = 0.25  # Patiences before which a priced wait never ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +32,6 @@ class Moment:
     falling: bool  # whether the loss is on its way back, by its course so far
     own_ages: tuple[float, ...]  # ages at which the run's own spikes came back, the last 64
     pace: float  # steps that a unit of age lasts: 1, or more where samples are further apart than 20 steps
-    alarmed: bool  # whether the judge's patience with it has ended
-    settled: bool  # whether the judge has called a divergence that waiting does not concern: nan, a climb, far above
-    patience_steps: int
 
     @property
     def age(self) -> float:
@@ -45,10 +41,6 @@ class Moment:
     @property
     def kind(self) -> tuple[int, str]:
         return bisect_right(SIZES, self.size), "falling" if self.falling else "agreed" if self.agrees else "alone"
-
-    @property
-    def must_act(self) -> bool:
-        return self.alarmed and self.step - self.onset_range[0] >= _LATEST * self.patience_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,28 +68,21 @@ class Waiting:
 
 def moment_of(series: Series) -> Moment | None:
     """None where no spike is open, or too little of it is known."""
-    episode, known, alarm = series.episode, series.known, series.alarm
-    step = series.last_step
+    episode, known, step = series.episode, series.known, series.last_step
     if episode is None or step is None or not episode.recent or episode.upper <= episode.level:
         return None
     late = episode.onset_range[1]
     pace = max(1.0, (step - late) / (_STEPS_A_SAMPLE * episode.samples))
-    patience = known.patience_steps
-    of_it = alarm is not None and alarm.kind is EventKind.DIVERGENCE and alarm.onset_range[0] == episode.onset_range[0]
-    waited = alarm is not None and alarm.verdict_step - alarm.onset_range[0] >= known.thresholds.patience_steps // 2
-    alarmed = of_it and waited and not series.skipped_run
+    patience_steps = max(1, round(_EARLIEST * known.patience_steps))
     return Moment(
         step=step,
         onset_range=episode.onset_range,
-        stands=episode.stands(known.thresholds, step, max(1, round(_EARLIEST * patience)), known.regime.widened),
+        stands=episode.stands(known.thresholds, step, patience_steps, known.regime.widened),
         size=(episode.stands_at - episode.level) / (episode.upper - episode.level),
         agrees=known.leading.agree(episode.onset_range, step, episode.samples),
         falling=episode.on_its_way_back(known.thresholds, step),
         own_ages=tuple((end - onset) / pace for onset, end in series.healed),
         pace=pace,
-        alarmed=alarmed,
-        settled=alarm is not None and not alarmed,
-        patience_steps=patience,
     )
 
 
@@ -133,8 +118,6 @@ def priced(moment: Moment, odds: Odds | None, lost_steps: float, restart_steps: 
 
 
 def is_over(moment: Moment, waiting: Waiting) -> bool:
-    """Whether the wait ends under `wait = "priced"`: by the price, within its bounds; where the odds are unknown, with
-    the judge's patience."""
-    if moment.settled or moment.must_act or (moment.alarmed and waiting.wait_steps is None):
-        return True
+    """Whether `wait = "priced"` ends the wait before the judge's patience does: by the price, and on the evidence that
+    the judge asks for after a quarter of that patience."""
     return moment.stands and waiting.rollback_is_cheaper

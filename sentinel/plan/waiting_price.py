@@ -51,20 +51,14 @@ def price_of_waiting(
 
 
 def priced_verdict(verdict: Verdict, series: Series, run: RunState, policy: Policy) -> Verdict:
-    """Under `wait = "priced"`, the verdict on an open spike by the price of waiting instead of the judge's patience."""
-    moment = moment_of(series) if policy.wait == "priced" else None
-    if moment is None or moment.settled or verdict.kind not in (VerdictKind.SPIKE, VerdictKind.DIVERGED):
-        return verdict
-    waiting = _waiting(moment, run, policy, None)
-    over, diverged = is_over(moment, waiting), verdict.kind is VerdictKind.DIVERGED
-    if over == diverged:
+    """Under `wait = "priced"`, diverged where the price ends the wait for an open spike; else the judge's verdict."""
+    moment = moment_of(series) if policy.wait == "priced" and verdict.kind is VerdictKind.SPIKE else None
+    if moment is None or not is_over(moment, waiting := _waiting(moment, run, policy, None)):
         return verdict
     reason = f"{verdict.reason}; {_sentence(moment, waiting, run)}"
-    if over:
-        known = next((e for e in series.events if e.onset_range == moment.onset_range and e.end_step is None), None)
-        said = replace(verdict, kind=VerdictKind.DIVERGED, reason=reason, alarm_step=moment.step)
-        return said if known is None else replace(said, led_by=known.led_by, led_by_steps=known.led_by_steps)
-    return replace(verdict, kind=VerdictKind.SPIKE, reason=reason, alarm_step=None)
+    said = replace(verdict, kind=VerdictKind.DIVERGED, reason=reason, alarm_step=moment.step)
+    known = next((e for e in series.events if e.onset_range == moment.onset_range and e.end_step is None), None)
+    return said if known is None else replace(said, led_by=known.led_by, led_by_steps=known.led_by_steps)
 
 
 def _waiting(moment: Moment, run: RunState, policy: Policy, target_step: int | None) -> Waiting:

@@ -36,9 +36,6 @@ MOMENT = Moment(
     falling=False,
     own_ages=(),
     pace=1.0,
-    alarmed=False,
-    settled=False,
-    patience_steps=100,
 )
 ages = st.integers(min_value=1, max_value=600)
 sizes = st.sampled_from([-1.0, 0.5, 3.0])
@@ -105,15 +102,11 @@ def test_the_table_holds_shares_of_every_kind_and_age() -> None:
     [
         ({}, True),
         ({"stands": False}, False),
-        ({"stands": False, "alarmed": True}, False),
-        ({"stands": False, "alarmed": True, "step": 1300}, True),
-        ({"stands": False, "settled": True}, True),
         ({"size": 0.5, "agrees": True}, False),
-        ({"size": 0.5, "agrees": True, "alarmed": True}, True),
     ],
-    ids=["cheaper", "no evidence", "patience over", "three patiences", "nan", "unknown", "unknown, patience over"],
+    ids=["cheaper", "no evidence", "unknown"],
 )
-def test_a_priced_wait_keeps_within_its_bounds(changed: dict[str, float | bool], over: bool) -> None:
+def test_a_priced_wait_ends_on_evidence_and_a_known_price(changed: dict[str, float | bool], over: bool) -> None:
     moment = replace(MOMENT, **changed)  # type: ignore[arg-type]
     assert is_over(moment, priced(moment, odds_of(moment), 1.0, 0.0)) is over
 
@@ -125,21 +118,22 @@ def test_an_unknown_price_is_said_and_never_acts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "saved", "restart_s", "patient", "kind"),
+    ("until", "agreed", "restart_s", "patient", "kind"),
     [
-        (350, 285, 0.0, "spike", "diverged"),
-        (350, 285, 36_000.0, "spike", "spike"),
-        (310, 285, 0.0, "spike", "spike"),
-        (420, 285, 36_000.0, "diverged", "spike"),
-        (610, 285, 36_000.0, "diverged", "diverged"),
+        (350, False, 0.0, "spike", "diverged"),
+        (350, False, 36_000.0, "spike", "spike"),
+        (310, False, 0.0, "spike", "spike"),
+        (335, True, 0.0, "spike", "diverged"),
+        (355, True, 36_000.0, "diverged", "diverged"),
     ],
-    ids=["few steps to repeat", "a dear restart", "too early", "patience over, a dear restart", "three patiences"],
+    ids=["few steps to repeat", "a dear restart", "too early", "another signal agrees", "the patience is over"],
 )
-def test_the_price_ends_the_wait_before_the_patience_or_draws_it_out(
-    until: int, saved: int, restart_s: float, patient: str, kind: str
+def test_the_price_ends_the_wait_before_the_patience_and_never_draws_it_out(
+    until: int, agreed: bool, restart_s: float, patient: str, kind: str
 ) -> None:
-    series = Series(Thresholds(), samples(until))
-    judged_so, known = judge_past(series, None), run(until, *([saved] if saved else []))
+    readings = [replace(s, grad_norm=s.loss if agreed else None) for s in samples(until)]
+    series = Series(Thresholds(), readings)
+    judged_so, known = judge_past(series, None), run(until, 285)
     assert judged_so.kind == patient
     assert priced_verdict(judged_so, series, known, Policy(restart_s=restart_s)) == judged_so
     decided = priced_verdict(judged_so, series, known, Policy(wait="priced", restart_s=restart_s))
