@@ -39,6 +39,9 @@ class PageSettings:
     """A rollback's id to how it changed the job script, as a diff."""
 
     policy: Policy = field(default_factory=Policy)
+    bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Incident to the report of its bisect."""
+
     run_option: str = "--run NAME"
     """How the run is named on the command line, for the commands that the page shows."""
 
