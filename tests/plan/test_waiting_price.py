@@ -89,6 +89,15 @@ def test_spikes_of_this_run_that_came_back_later_make_waiting_cheaper(few: int, 
     assert found == sorted(found, reverse=True)  # type: ignore[type-var]
 
 
+def test_a_spike_of_this_run_that_came_back_sooner_says_nothing_of_a_longer_one() -> None:
+    assert odds_of(replace(MOMENT, own_ages=(99.0,) * 5)) == odds_of(MOMENT)
+    known = odds_of(replace(MOMENT, own_ages=(101.0,)))
+    alone = odds_of(MOMENT)
+    assert known is not None
+    assert alone is not None
+    assert known.never == alone.never / 2
+
+
 def test_the_table_holds_shares_of_every_kind_and_age() -> None:
     assert set(POOLED) == {(size, how) for size in range(len(SIZES) + 1) for how in ("falling", "agreed", "alone")}
     for cells in POOLED.values():
