@@ -12,9 +12,11 @@ from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.state_files import OwnPins
-from sentinel.durable import os_errors_named
+from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.actions import (
     Action,
+    AdoptProbe,
+    AskForSave,
     BranchWandb,
     CutTensorBoard,
     PointLatest,
@@ -22,7 +24,9 @@ from sentinel.plan.actions import (
     QuarantineCheckpoints,
     RestorePinned,
     StartJob,
+    StartProbe,
     StopJob,
+    StopProbe,
     VerifyCheckpoint,
     WriteOverrides,
     describe,
@@ -35,6 +39,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.sentences import sentence
 from sentinel.vocabulary.errors import PermanentError, SentinelError, TemporaryError
+from sentinel.vocabulary.numbers import dump_json
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]  # shows the person at the terminal one line
@@ -68,40 +73,42 @@ class Ledger:
             self.record(each)
 
 
-_MOST = 2  # pins of the watch's own: each may hold a whole checkpoint's bytes once retention has deleted the original
+_MOST = 2  # pins that retention has left nothing but the pin of: each holds a whole checkpoint's bytes
 
 
 @dataclass(eq=False)
 class Pinning:
-    """Pins the checkpoint that a turn names, and lets the one before it go where that loses nothing."""
+    """Pins the checkpoints that a turn names, and lets the others of its own go where that loses nothing."""
 
     checkpoints: Checkpoints
     own: OwnPins
-    _pinned: str | None = field(default=None, init=False)
+    _pinned: tuple[str, ...] | None = field(default=None, init=False)
     _last_warning: str | None = field(default=None, init=False)
 
-    def keep(self, tag: str) -> None:
+    def keep(self, tags: tuple[str, ...]) -> None:
         """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
-        if tag == self._pinned:
+        if tags == self._pinned:
             return
         try:
-            why = self._change_over(tag)
+            why = self._change_over(tags)
         except (SentinelError, OSError) as error:
             why = str(error)
-        if why is not None and (line := f"{tag} is not pinned: {why}") != self._last_warning:
+        if why is not None and (line := f"{' and '.join(tags)} is not pinned: {why}") != self._last_warning:
             self._last_warning = line
             log.warning("%s", line)
-        self._pinned = tag
+        self._pinned = tags
 
-    def _change_over(self, tag: str) -> str | None:
-        pins = self.checkpoints.pins
-        others = [old for old in self.own.read() if old != tag]  # a person's own pins are not ours to let go
+    def _change_over(self, tags: tuple[str, ...]) -> str | None:
+        pins, own = self.checkpoints.pins, self.own.read()
+        others = [old for old in own if old not in tags]  # a person's own pins are not ours to let go
         kept = [old for old in others if old in pins.tags() and not pins.let_go(old)]
         if len(kept) >= _MOST:
             return f"{', '.join(kept)} live on only as pins; `sentinel pin --release TAG` ends that"
-        self.own.write([*kept, tag])
-        pins.pin(tag)
-        log.debug("%s is pinned", tag)
+        if own != [*kept, *tags]:
+            self.own.write([*kept, *tags])
+        for tag in tags:
+            pins.pin(tag)
+            log.debug("%s is pinned", tag)
         return None
 
 
@@ -141,19 +148,41 @@ class Performer:
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
                 self._cut(action)
-            case WriteOverrides(overrides):
-                near.overrides.write(overrides)
+            case WriteOverrides() | AskForSave():
+                self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
+            case StartProbe() | StopProbe() | AdoptProbe():
+                self._race(action)
             case _:
                 assert_never(action)
 
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
-        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob):
+        if isinstance(
+            action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob | AdoptProbe
+        ):
             self.observer.fenced(action.rollback)
+        elif isinstance(action, StartProbe):  # the job's nodes are the probes'
+            self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
+
+    def _tell_trainer(self, action: WriteOverrides | AskForSave) -> None:
+        if isinstance(action, WriteOverrides):
+            self.neighbours.overrides.write(action.overrides)
+        else:
+            write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
+
+    def _race(self, action: StartProbe | StopProbe | AdoptProbe) -> None:
+        if (racing := self.observer.racing) is None:
+            raise PermanentError(f"{action.probe}: no probes are run here")
+        if isinstance(action, AdoptProbe):
+            racing.adopt(action)
+        elif isinstance(action, StartProbe):
+            racing.start(action.probe)
+        else:
+            racing.stop(action.probe)
 
     def _cut(self, action: CutTensorBoard | BranchWandb) -> None:
         if isinstance(action, BranchWandb):

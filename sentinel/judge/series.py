@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sentinel.judge.detectors import DETECTORS
 from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset, ResumeDrop
+from sentinel.judge.detectors.early_warning import EarlyWarning, EarlyWarnings
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
 from sentinel.judge.detectors.skipped_updates import SkippedUpdates
@@ -46,6 +47,7 @@ class Series:
         self._findings = Findings()
         detectors = [detector(t) for detector in DETECTORS]
         self._leading = next(d for d in detectors if isinstance(d, LeadingSignals))
+        self._early = next(d for d in detectors if isinstance(d, EarlyWarnings))
         self.known = Known(
             thresholds=t,
             regime=self._regime,
@@ -82,6 +84,16 @@ class Series:
     @property
     def alarm(self) -> Event | None:
         return self._findings.alarm
+
+    @property
+    def warning(self) -> EarlyWarning | None:
+        """The early warning in force; None also where the divergence is known."""
+        return None if self.alarm is not None else self._early.now
+
+    @property
+    def warnings(self) -> tuple[EarlyWarning, ...]:
+        """The last 64 early warnings."""
+        return tuple(self._early.warnings)
 
     @property
     def skipped_run(self) -> int:

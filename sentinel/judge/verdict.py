@@ -90,7 +90,7 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             led_by=alarm.led_by,
             led_by_steps=alarm.led_by_steps,
         )
-    kind, reason = _without_samples(context, thresholds) or _of_the_samples(series, context)
+    kind, reason = _verdict_without_samples(context, thresholds) or _verdict_of_samples(series, context)
     onset_range = series.episode.onset_range if kind is VerdictKind.SPIKE and series.episode is not None else None
     return Verdict(kind=kind, reason=reason, global_step=step, onset_range=onset_range)
 
@@ -104,7 +104,7 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     return past
 
 
-def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
+def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
     """The verdicts for when no samples come, or None when they do."""
     attempt, ended, alive = context.attempt, context.finished_reason, context.job_alive
     if ended == "finished" and not alive:
@@ -114,7 +114,7 @@ def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None
     if ended is not None and not alive:
         return VerdictKind.DOWN, f"attempt {attempt} ended: {ended}"
     if alive is False:
-        return _gone(context)
+        return _job_is_gone(context)
     if ended is not None:  # its own end, or another attempt's beginning
         new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
         if (stalled := _stalled(context, thresholds)) is not None:
@@ -162,7 +162,7 @@ def _without_first_sample(context: Context, thresholds: Thresholds, started_s: f
     return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
 
 
-def _gone(context: Context) -> _Answer:
+def _job_is_gone(context: Context) -> _Answer:
     if context.attempt is not None:
         return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
     if context.job_was_seen:
@@ -194,7 +194,7 @@ def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
     return VerdictKind.STALLED, f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
 
 
-def _of_the_samples(series: Series, context: Context) -> _Answer:
+def _verdict_of_samples(series: Series, context: Context) -> _Answer:
     step, end = series.last_step, context.warmup_end_step
     if series.episode is not None:
         return VerdictKind.SPIKE, series.episode.waiting

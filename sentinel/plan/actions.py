@@ -61,6 +61,33 @@ class PointLatest:
 
 
 @dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Start a rung's short training beside the run, in folders of its own."""
+
+    probe: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopProbe:
+    """Ask a probe's job to end, then make it, and see it gone."""
+
+    probe: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptProbe:
+    """Make what a probe has written the run's: event files, journal, and by rename its checkpoints after that step."""
+
+    probe: str
+    tag: str  # its last checkpoint
+    after_step: int
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutTensorBoard:
     """Cut the event files at the target, each tag on its own axis; what is cut off becomes a run of its own."""
 
@@ -96,6 +123,14 @@ class StartJob:
     follow_up: bool = False  # from a checkpoint that the rollback itself has saved: then what is done once was done
 
 
+@dataclass(frozen=True, slots=True)
+class AskForSave:
+    """Ask the trainer for a checkpoint at the end of its step: STATE_DIR/SAVE, which a trainer may not know."""
+
+    step: int  # of the warning that it is asked for
+    reason: str
+
+
 KINDS = {
     VerifyCheckpoint: "verify_checkpoint",
     RestorePinned: "restore_pinned",
@@ -107,9 +142,15 @@ KINDS = {
     BranchWandb: "branch_wandb",
     WriteOverrides: "write_overrides",
     StartJob: "start_job",
+    StartProbe: "start_probe",
+    StopProbe: "stop_probe",
+    AdoptProbe: "adopt_probe",
+    AskForSave: "ask_for_save",
 }
 _OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
-Action = _OfTheJob | QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides
+_OfTheFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides | AskForSave
+_OfTheRun = _OfTheJob | _OfTheFiles
+Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -120,7 +161,27 @@ def span(tags: Sequence[str]) -> str:
     return tags[0] if len(tags) == 1 else f"{tags[0]} … {tags[-1]}"
 
 
+def _cut(action: CutTensorBoard) -> str:
+    cut = f"cut TensorBoard at step {action.at.global_step}; what comes after stays readable as …-{action.rollback}"
+    if not action.git_work_tree:
+        return cut
+    where = f"Its folder lies in the git work tree {action.git_work_tree}, where this will show as changes"
+    return f"{cut}. {where}: whatever commits or pushes there should wait"
+
+
 def describe(action: Action) -> str:
+    match action:
+        case StartProbe(probe):
+            return f"start the probe {probe} in its own folders"
+        case StopProbe(probe):
+            return f"stop the probe {probe} and see it gone"
+        case AdoptProbe(probe, tag, step, _, _):
+            return f"make the checkpoints of {probe} after step {step} up to {tag}, and its event files, the run's"
+        case _:
+            return _of_the_run(action)
+
+
+def _of_the_run(action: _OfTheRun) -> str:
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"
@@ -135,14 +196,8 @@ def describe(action: Action) -> str:
             return f"move {later} ({span(tags)}) into the quarantine of {incident}"
         case PointLatest(tag, _, _, _):
             return "take `latest` away: start from scratch" if tag is None else f"point `latest` at {tag}"
-        case CutTensorBoard(at, _, rollback, work_tree):
-            cut = f"cut TensorBoard at step {at.global_step}; what comes after stays readable as …-{rollback}"
-            if not work_tree:
-                return cut
-            return (
-                f"{cut}. Its folder lies in the git work tree {work_tree}, where this will show as changes: whatever "
-                "commits or pushes there should wait"
-            )
+        case CutTensorBoard():
+            return _cut(action)
         case BranchWandb(how, step, _, rollback):
             way = "as a fork of" if how == "fork" else "with the history copied from"
             began = f"begin a W&B run …-{rollback} {way} the trainer's run up to step {step}"
@@ -151,3 +206,5 @@ def describe(action: Action) -> str:
             return f"write overrides.json for {overrides.rollback}"
         case StartJob(_, rollback):
             return f"start the job again{f' as {rollback}' if rollback else ''}"
+        case AskForSave(step, _):
+            return f"ask the trainer for a save, for the early warning at step {step}"

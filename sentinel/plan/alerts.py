@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan import bad_start
+from sentinel.plan import bad_start, early_warning
 from sentinel.plan.incident import Event
 from sentinel.plan.incident_events import event
 from sentinel.plan.liveness import hindered, life_of
@@ -20,7 +20,7 @@ _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
 def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
+    """The state of each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
     readings are away nothing is known of the job: its topics stay as they were."""
     kind, within_s = look.verdict.kind, policy.confirm_within_s
     blind = look.verdict.reason if kind is VerdictKind.BLIND else None
@@ -33,6 +33,7 @@ def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...
         return tuple(alerts)
     hangs = look.verdict.reason if kind is VerdictKind.STALLED else None
     alerts += [Alert(topic="overlap", reason=look.run.overlap), bad_start.alert(look)]
+    alerts.append(early_warning.alert(look, policy))
     alerts += [_unknown(look, policy), Alert(topic="stalled", reason=hangs)]
     if kind is not VerdictKind.DOWN:
         alerts.append(Alert(topic="down"))

@@ -28,6 +28,13 @@ class Policy:
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     """What is tried, in this order: docs/LADDER.md."""
 
+    race: Annotated[int, AT_LEAST_1] = 1
+    """Mode act: so many of the next rungs run side by side as probes, each from its own target, and the healthiest
+    becomes the run (docs/LADDER.md). 1 tries them one by one. As many run at once as [bisect] parallel allows."""
+
+    race_steps: Annotated[int, AT_LEAST_1] = 100
+    """Optimizer steps past the late end of the onset at which every probe of a race ends, and is compared."""
+
     margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 
@@ -48,6 +55,11 @@ class Policy:
     pin_last_healthy: bool = True
     """Keep the last checkpoint that was saved in health from the trainer's keep-last-k and from site purges, by hard
     links beside it (.sentinel-pinned). Not in mode observe."""
+
+    warn: Literal["off", "tell", "pin", "save"] = "pin"
+    """What an early warning does (docs/JUDGE.md): nothing; it is told and paged; also the newest whole checkpoint from
+    before it is pinned until it has passed; also a save is asked for (STATE_DIR/SAVE). `save` costs the trainer a save
+    and its disk a checkpoint, once in 1,000 steps at most. In mode observe it is told."""
 
     lost_steps_budget: Annotated[int, AT_LEAST_0] = 100_000
     """Optimizer steps that rollbacks may throw away over the run's life."""

@@ -16,14 +16,17 @@ Severity = Literal["warning", "critical"]  # critical: nothing goes on before a 
 # struggling: Slurm does not answer, or an action fails again and again; down: the job is gone and sentinel does not
 # start it; stalled: it is there and does nothing; blind: the readings are away; overlap: two of the run's attempts
 # train at the same time; unknown: the witnesses of its life contradict one another, or the job is another account's;
-# paging: pages can't be written to the outbox of a channel; bad_start: the newest attempt does not go on with the run
-TroubleTopic = Literal["struggling", "down", "stalled", "blind", "overlap", "unknown", "paging", "bad_start"]
+# paging: pages can't be written to the outbox of a channel; bad_start: the newest attempt does not go on with the run;
+# early_warning: signals rise together, and a divergence may follow
+TroubleTopic = Literal[
+    "struggling", "down", "stalled", "blind", "overlap", "unknown", "paging", "bad_start", "early_warning"
+]
 AGAIN_S = 3600.0  # seconds after which a struggle that lasts is told once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """How it stands with one topic at this look."""
+    """The state of one topic at this look."""
 
     topic: TroubleTopic
     reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more

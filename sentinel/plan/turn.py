@@ -13,6 +13,7 @@ from sentinel.judge.events import EventKind
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.alerts import alerts_of, with_alerts
 from sentinel.plan.bad_start import bad_start_turn
+from sentinel.plan.early_warning import save_asked, warned_pin
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import opened, stopped
 from sentinel.plan.look import Failure, Look, Memory, Outcome, Turn
@@ -70,7 +71,9 @@ def _decided(look: Look, policy: Policy) -> Turn:
     turn = bad_start_turn(look, policy)
     if turn is None:
         turn = _without_incident(look, policy) if incident is None else _with_incident(incident, look, policy)
-    return replace(turn, pin=_to_pin(look, policy))
+    if not turn.actions and turn.outcome is None and (request := save_asked(look, policy)) is not None:
+        turn = replace(turn, actions=(request,))
+    return replace(turn, pins=_to_pin(look, policy))
 
 
 def _with_incident(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -112,14 +115,16 @@ def _stopped(look: Look, failure: Failure) -> Turn:
     return Turn(reason=failure.reason, records=records, outcome=Outcome.PERSON_NEEDED, memory=look.memory)
 
 
-def _to_pin(look: Look, policy: Policy) -> str | None:
+def _to_pin(look: Look, policy: Policy) -> tuple[str, ...] | None:
     healthy = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.WARMING_UP, VerdictKind.FINISHED)
-    wanted = policy.mode != "observe" and policy.pin_last_healthy
+    wanted = policy.mode != "observe" and (policy.pin_last_healthy or policy.warn in ("pin", "save"))
     if not (wanted and healthy) or look.series.last is None or look.run.open_incident is not None:
         return None
     limit = look.series.last.global_step - policy.margin_steps
     whole = [c for c in look.run.checkpoints if c.complete and not c.only_pinned]
-    return next((c.tag for c in reversed(whole) if c.global_step <= limit), None)
+    newest = next((c.tag for c in reversed(whole) if c.global_step <= limit), None)
+    tags = (newest if policy.pin_last_healthy else None, warned_pin(look, policy))
+    return tuple(dict.fromkeys(tag for tag in tags if tag is not None))
 
 
 def _announced(look: Look) -> tuple[tuple[str, ...], Memory]:

@@ -17,10 +17,10 @@ from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, S
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
-from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Failure, Memory, Outcome
 from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
+from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview
@@ -373,7 +373,7 @@ def test_an_undo_that_was_cut_short_is_carried_to_its_end_in_mode_act(mode: Mode
     half = rolled(status="closed")
     half.undoing = "incident-1"
     turn = next_turn(look(verdict=DIVERGED, incidents=(half,)), Policy(mode=mode))
-    assert (turn.undo, turn.pin) == ((half,) if mode == "act" else (), None)
+    assert (turn.undo, turn.pins) == ((half,) if mode == "act" else (), None)
     assert (turn.message is None) is (mode == "act")
     assert not turn.records
 
@@ -425,19 +425,20 @@ def test_a_turn_that_failed_does_nothing_more() -> None:
         (HEALTHY, ACT, {}, "global_step70"),
         (FINISHED, APPROVE, {}, "global_step70"),
         (HEALTHY, OBSERVE, {}, None),
-        (HEALTHY, Policy(mode="act", pin_last_healthy=False), {}, None),
+        (HEALTHY, Policy(mode="act", pin_last_healthy=False, warn="off"), {}, None),
         (HEALTHY, ACT, {"incidents": None}, None),
         (SPIKE, ACT, {}, None),
         (HEALTHY, ACT, {"checkpoints": (checkpoint(70, complete=False), checkpoint(60))}, "global_step60"),
-        (HEALTHY, ACT, {"checkpoints": (checkpoint(80),)}, None),
+        (HEALTHY, ACT, {"checkpoints": (checkpoint(80),)}, ""),
     ],
 )
 def test_the_checkpoint_that_is_pinned_is_the_newest_whole_one_left_behind_in_health(
     verdict: Verdict, policy: Policy, seen: dict[str, Any], tag: str | None
 ) -> None:
+    """None: the pins stay as they are."""
     found = look(verdict=verdict, **seen)
     found.series.push(Sample(attempt=1, global_step=85, time_unix_s=1.0, loss=3.0))
-    assert next_turn(found, policy).pin == tag
+    assert next_turn(found, policy).pins == (None if tag is None else tuple(filter(None, (tag,))))
 
 
 def test_a_verdict_and_a_plateau_are_logged_once() -> None:
@@ -451,7 +452,7 @@ def test_a_verdict_and_a_plateau_are_logged_once() -> None:
         led_by_steps=(),
         reason="20 % above its sibling",
     )
-    found = look(series=SimpleNamespace(events=(plateau,), last=None))
+    found = look(series=SimpleNamespace(events=(plateau,), last=None, warning=None))
     first = next_turn(found, ACT)
     assert first.notes == (
         "attempt 1 is healthy: the loss is inside its own noise band",

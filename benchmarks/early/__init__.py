@@ -1,0 +1,1 @@
+"""The data and the scoring of benchmarks/early_warning.py."""
