@@ -25,6 +25,8 @@ class EarlyRise(Detector):
     of neighbours, the fall taken out; or the band's, as far as a third of the highest rise from any loss before: a loss
     that bends as it falls does not wander."""
 
+    only_unusual = True  # once the first losses are past; until then they come one at a time
+
     def __init__(self, thresholds: Thresholds) -> None:
         self._sigmas = thresholds.climb_sigmas
         self._floor = max(thresholds.band_floor, thresholds.climb_tolerance)

@@ -69,15 +69,14 @@ class SlowClimb(Detector):
         if learns and not self._rising:
             self._medians.append(block.median)
         self._last.append((block.median, block.first_step, block.last_step))
-        self._take_coarse(block, known, learns)
+        if block.last_step - block.first_step >= _COARSE_STEPS:
+            self._take_coarse(block, known, learns)
         self._push(self._last[-1], known, learns)
         if not self._waiting[0]:  # the finest scale has taken it
             self._rising = past.climbing = any(scale.above for scale in self._scales)
             past.above_best = self._scales[0].excess()
 
     def _take_coarse(self, block: Block, known: Known, learns: bool) -> None:
-        if block.last_step - block.first_step < _COARSE_STEPS:
-            return
         noise = _MEDIAN_ERROR * known.baseline.band.neighbours / math.sqrt(BLOCK)
         finer = noise if len(self._medians) >= _ENOUGH_BLOCKS else math.inf
         tolerance = max(self._tolerance, known.regime.widened)
@@ -110,7 +109,7 @@ class SlowClimb(Detector):
             return None
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        if not self._rising and not self._coarse.above and not self._scales[0].is_above(list(self._last)[-_GROWTH:]):
+        if not self._rising and not self._coarse.above and not self._newest_above():
             return None
         climb = next((scale for scale in (*self._scales, self._coarse) if self._climbs(scale, block, known)), None)
         if climb is None:
@@ -127,6 +126,14 @@ class SlowClimb(Detector):
         return Finding(
             onset_range=min(spikes, default=climb.onset_range), reason=reason
         )  # the spike that it began with
+
+    def _newest_above(self) -> bool:
+        """Whether the mean of the last 32 losses may be above at the finest scale: asked of each block, so cheap."""
+        last = self._last
+        return (
+            len(last) >= _GROWTH
+            and last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0] > _GROWTH * self._scales[0].edge
+        )
 
     def _climbs(self, scale: _Scale, block: Block, known: Known) -> bool:
         """Fewer blocks are enough where another signal agrees; the finest are counted back from the newest loss too."""
@@ -158,7 +165,7 @@ class _Scale:
         self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
-        self._edge = math.inf
+        self.edge = math.inf
         self._latest = 0.0
         self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
@@ -171,8 +178,8 @@ class _Scale:
         best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
-        self._edge = math.inf if best is None else best + max(noise, tolerance * abs(best))
-        if best is not None and lowest > best and value > self._edge:
+        self.edge = math.inf if best is None else best + max(noise, tolerance * abs(best))
+        if best is not None and lowest > best and value > self.edge:
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self.lowest_above = min(self.lowest_above, value) if self.above else value
@@ -196,7 +203,7 @@ class _Scale:
         """Whether a block of these quarters is above."""
         if self.best is None or min(part)[0] <= self.best:
             return False
-        return math.fsum(value for value, _, _ in part) / len(part) > self._edge
+        return math.fsum(value for value, _, _ in part) / len(part) > self.edge
 
     def slide(self, last: Sequence[_Mean], blocks: int) -> None:
         """Takes the last blocks above, wherever they begin, where fewer are above as they were cut."""
