@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel import bounded
 from sentinel.act.probes import ProbeJob, Probes
-from sentinel.durable import write_atomically
+from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.bisect import Question, next_probes, report_of
+from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
-from sentinel.vocabulary.errors import ConfigError, LineError
+from sentinel.vocabulary.codec import document
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Sample
@@ -41,11 +40,28 @@ def question_about(
         raise ConfigError(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
+    run = replace(run, checkpoints=_of_its_line(run.checkpoints, history, attempt))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
-    target = choose_target(replace(incident, rollbacks=[]), rung, run, policy)
+    target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
     window = window_of(incident, history, attempt, target, thresholds)
     anchor = _anchor(target, window, run)
     return question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+
+
+def _of_its_line(checkpoints: tuple[Checkpoint, ...], history: History, attempt: Attempt) -> tuple[Checkpoint, ...]:
+    """Without those that a later attempt, as after a rollback, has saved under the same names."""
+    line = {ancestor.number for ancestor, _ in history.descent(attempt)}
+    savers = {saved.tag: number for number in sorted(history.attempts) for saved in history.attempts[number].saved}
+    return tuple(c for c in checkpoints if c.tag not in savers or savers[c.tag] in line)
+
+
+def _of_the_attempt(target: Target, attempt: Attempt, run: RunState) -> Target:
+    """No earlier than where the attempt that diverged began: what came before ran with other settings, perhaps."""
+    resumed = attempt.started.resumed_from or 0 if attempt.started is not None else 0
+    began = next((c for c in run.checkpoints if c.global_step == resumed and c.complete), None)
+    if began is None or resumed <= target.global_step:
+        return target
+    return Target(tag=began.tag, global_step=resumed, reason=f"attempt {attempt.number} began at {began.tag}")
 
 
 def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
@@ -83,7 +99,7 @@ class Bisect:
         say: Callable[[str], None],
     ) -> None:
         self.question, self.folder, self._limits, window = question, folder, limits, question.window
-        self._probes = Probes(
+        self.probes = Probes(
             folder,
             run_checkpoints,
             job_of,
@@ -95,17 +111,18 @@ class Bisect:
 
     def run(self, *, poll_interval_s: float) -> dict[str, Any]:
         """To the answer, or to the end of the budget; returns the report. What was shown before a kill counts."""
+        make_folders(self.folder)
         self.report(over=False)
-        self._probes.run(self._next, poll_interval_s=poll_interval_s)
-        stopped = self._probes.refusal if next_probes(self.question, self._probes.results) else None
+        self.probes.run(self._next, poll_interval_s=poll_interval_s)
+        stopped = self.probes.refusal if next_probes(self.question, self.probes.results) else None
         return self.report(over=True, stopped=stopped)
 
     def report_only(self) -> dict[str, Any]:
         """What is known by now; writes nothing."""
-        return report_of(self.question, self._probes.results, over=False)
+        return report_of(self.question, self.probes.results, over=False)
 
     def report(self, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
-        report = report_of(self.question, self._probes.results, over=over, stopped=stopped)
+        report = report_of(self.question, self.probes.results, over=over, stopped=stopped)
         write_atomically(self.folder / REPORT, dump_json(report))
         return report
 
@@ -115,10 +132,23 @@ class Bisect:
         return next_probes(self.question, results, self._limits.parallel)
 
 
-def reports_in(folder: Path) -> dict[str, dict[str, Any]]:
-    """Incident -> the report of its bisect, of those that can be read."""
-    found = {}
-    for path in sorted(folder.glob(f"*/{REPORT}")):
-        with contextlib.suppress(OSError, LineError):
-            found[path.parent.name] = bounded.read_record(path, dict)
-    return found
+def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
+    """What `sentinel bisect --json` prints and the pages show."""
+    found = answer(question, results)
+    window = question.window
+    begin = question.probes[CONTROL]
+    return {
+        "incident": question.incident,
+        "over": over,
+        "stopped": stopped,
+        "from": {"tag": begin.tag, "global_step": begin.global_step},
+        "window_steps": begin.until_step - begin.global_step,
+        "onset_step": window.onset_step,
+        "alarm_step": window.until_step,
+        **document(found),
+        "probes": [
+            {"change": question.probes[name].change if name in question.probes else name}
+            | {key: value for key, value in document(result).items() if key != "losses"}
+            for name, result in results.items()
+        ],
+    }

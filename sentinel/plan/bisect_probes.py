@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from sentinel.vocabulary.training_settings import SkippedRange
 
 SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 _LOWER = 0.125  # Of the LR, where the record shows no jump of it
+_FAR = 4  # Windows past the alarm whose samples are skipped too: a spoilt shard is longer than the patience
 _NEAR = 20  # Steps around the onset in which a jump of the LR, or a spread over the ranks, is looked for
 
 
@@ -92,6 +93,7 @@ def question_of(
     for name, make in _CHANGES.items():
         try:
             probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
+            probe = _with_once(probe, incident.overrides_before)
             changed = probe.overrides if probe.overrides != incident.overrides_before else None
             if changed is not None and (unapplied := not_applied(changed, case.baseline, run)) is not None:
                 raise ConfigError(unapplied)
@@ -102,6 +104,16 @@ def question_of(
     return Question(
         incident=incident.id, window=window, probes=found, not_possible=refused, rungs=rungs, evidence=evidence
     )
+
+
+def _with_once(probe: Probe, before: Overrides | None) -> Probe:
+    """A window that begins where the attempt's own one-shot changes were made repeats them, beside its one change."""
+    made = probe.overrides
+    if made is None or before is None or before.once is None or made == before or made.anchor != before.anchor:
+        return probe
+    asked = {} if made.once is None else {f.name: getattr(made.once, f.name) for f in fields(made.once)}
+    once = replace(before.once, id=made.rollback, **{k: v for k, v in asked.items() if v and k != "id"})
+    return replace(probe, overrides=replace(made, once=once))
 
 
 def _plain(case: _Case, name: str) -> Overrides:
@@ -123,7 +135,7 @@ def _by_rung(case: _Case, probe: Probe, **keys: Any) -> tuple[Probe, Mapping[str
 
 
 def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
-    """From a few steps before the onset to as far past the alarm again: what is left out costs nothing."""
+    """From a few steps before the onset to far past the alarm, since what is left out costs nothing."""
     first, last = _suspects(case)
     made = _without(case, probe, first, last)
     begin = case.anchor.consumed_samples or 0
@@ -151,8 +163,7 @@ def _suspects(case: _Case) -> tuple[int, int]:
     first, at_alarm = case.position_at(early), case.position_at(min(case.window.until_step, until) + 1)
     if first is None or at_alarm is None or at_alarm <= first:
         raise ConfigError("the trainer does not report its consumed_samples: what it had read is not known")
-    at_onset = case.position_at(case.window.onset_step) or first
-    return first, 2 * at_alarm - at_onset
+    return first, at_alarm + _FAR * (at_alarm - (case.anchor.consumed_samples or 0))
 
 
 def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
