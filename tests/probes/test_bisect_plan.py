@@ -144,6 +144,8 @@ def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:
     found = answer(asked, results)
     assert (found.ranked[0].cause, found.ranked[0].sure) == (bisect.CHANCE, "possible")
     assert "two controls differ by up to 0.25 nats" in found.repeats
+    late = {name: replace(one, differs_at=ONSET) for name, one in results.items()}
+    assert answer(asked, late).ranked[0].cause == bisect.CHANCE, "controls that disagree leave chance, wherever they do"
     assert answer(asked, results | {AGAIN: result(AGAIN, "diverged")}).ranked[0].sure == "likely"
 
 
