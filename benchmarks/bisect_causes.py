@@ -93,16 +93,8 @@ class Case:
             str(self.seed),
         ]
         places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
-        return [
-            *started,
-            self.injected,
-            str(at),
-            str(folder / "state"),
-            *options,
-            "--steps",
-            str(steps or at + MORE),
-            *places,
-        ]
+        ends = ["--steps", str(steps or at + MORE)]
+        return [*started, self.injected, str(at), *options, *ends, *places]
 
 
 def main() -> int:
