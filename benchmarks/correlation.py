@@ -2,6 +2,7 @@
 
     python benchmarks/correlation.py chance [--pairs 1000]           # the table of independent series
     python benchmarks/correlation.py pooled .instabilities/*.npz     # lag 0, over runs of instabilities.py
+    python benchmarks/correlation.py printed benchmarks/results/stability-DATE.txt  # the same of its Table 3
 
 chance: share of pairs of unrelated series of 1000 steps that are called related at 5 %, with Wilson's 95 % interval.
 plain: Pearson's p. lag 0: prewhitened, the one coefficient at lag 0. any lag: prewhitened, corrected (Holm) for all of
@@ -10,7 +11,7 @@ plain: Pearson's p. lag 0: prewhitened, the one coefficient at lag 0. any lag: p
 pooled: lag 0 is the question that Table 3 of Li, Zhang & He 2022 asked beforehand, so it is a family of its own: one
 coefficient per run, no correction over lags. Fisher's z of each run's prewhitened coefficient, their mean over runs
 with Student's 95 % interval, the runs as the independent units, and the two-sided p; by seed: first the mean over the
-runs of a seed, where a seed has several.
+runs of a seed, where a seed has several. printed: the coefficients of the file, which have two decimals.
 """
 
 from __future__ import annotations
@@ -104,6 +105,17 @@ def over_runs(files: Sequence[Path]) -> Iterator[str]:
         yield from _rows("all, by seed", {name: _by_seed(found) for name, found in everything.items()})
 
 
+def printed(file: Path) -> Iterator[str]:
+    """The rows of a Table 3 that benchmarks/stability.py has printed: lr, seed, signal, n, plain r, p, whitened r, …"""
+    yield f"{'runs':34}{'signal':20}{'n':>4}{'plain r':>9}{'lag 0, prewhitened r':>28}{'p':>10}"
+    found: dict[str, list[tuple[int, float, float]]] = {signal: [] for signal in SIGNALS}
+    for words in map(str.split, file.read_text(encoding="utf-8").splitlines()):
+        if len(words) == 10 and words[2] in SIGNALS:
+            found[words[2]].append((int(words[1]), float(words[4]), float(words[6])))
+    yield from _rows("all, by run", found)
+    yield from _rows("all, by seed", {name: _by_seed(rows) for name, rows in found.items()})
+
+
 def _by_seed(found: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
     seeds = sorted({seed for seed, *_ in found})
     means = [np.mean([row[1:] for row in found if row[0] == seed], axis=0) for seed in seeds]
@@ -127,8 +139,14 @@ def main() -> None:
     table = parser.add_subparsers(dest="table", required=True)
     table.add_parser("chance").add_argument("--pairs", type=int, default=1000, help="of each kind of series")
     table.add_parser("pooled").add_argument("files", type=Path, nargs="+", help="of benchmarks/instabilities.py")
+    table.add_parser("printed").add_argument("file", type=Path, help="a result of benchmarks/stability.py")
     asked = parser.parse_args()
-    for line in chance(asked.pairs) if asked.table == "chance" else over_runs(asked.files):
+    lines = {
+        "chance": lambda: chance(asked.pairs),
+        "pooled": lambda: over_runs(asked.files),
+        "printed": lambda: printed(asked.file),
+    }
+    for line in lines[asked.table]():
         print(line, flush=True)
 
 

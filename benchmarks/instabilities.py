@@ -101,10 +101,11 @@ def table(task: Task, folder: Path) -> Iterator[str]:
     yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
     yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the baseline's median best); of seeds,"
     yield "with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the task's"
-    yield "peak LR. p fewer: McNemar, p later: sign test, both exact, paired by seed, against the block's first row."
+    yield "peak LR. p fewer: McNemar, p later (onset): sign test, both exact, paired by seed, against the block's first"
+    yield "row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
     yield (
-        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}{'best':>6}"
-        f"{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"
+        f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}"
+        f"{'LR there':>9}{'best':>6}{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"
     )
     for rungs, against in ((SCRATCH, "baseline"), (RESTARTS, "near: nothing changed")):
         compared = _file(folder, task, rungs[against])
@@ -132,7 +133,7 @@ def _row(group: Group, baseline: Group, healthy: float) -> str:
     said = f"{ill}/{seeds} ({share.low:.2f} to {share.high:.2f})"
     line = (
         f"{group.name:27}{group.largest_lr:>11.3g}{group.steps:>6}{group.steps_at_peak:>8}{said:>21}{len(diverged):>9}"
-        f"{onset:>6}{np.median(group.best):>6.2f}{np.median(group.final):>6.2f}{group.attention_logit:>11.2g}"
+        f"{onset:>6}{group.lr_at_onset:>9.3g}{np.median(group.best):>6.2f}{np.median(group.final):>6.2f}{group.attention_logit:>11.2g}"
     )
     if group.name == baseline.name:
         return line

@@ -173,21 +173,12 @@ class Hook:
         with self.guard("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
-    def checkpoint_saved(
-        self,
-        tag: str,
-        *,
-        consumed_samples: int | None = None,
-        consumed_tokens: int | None = None,
-        next_batch_digests: Iterable[int] = (),
-    ) -> None:
-        """Reports a checkpoint that is completely written; with what the next steps will be trained on, a resume from
-        it can be compared with that."""
+    def checkpoint_saved(self, tag: str, **facts: Any) -> None:
+        """Reports a checkpoint that is completely written: any fields of CheckpointSaved. With `next_batch_digests`, of
+        what the next steps will be trained on, a resume from it can be compared with that."""
         self._await_samples()
         with self.guard("report the checkpoint"):
-            known: dict[str, Any] = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
-            digests = tuple(next_batch_digests)
-            self._put(CheckpointSaved(**self._now(), tag=tag, **known, next_batch_digests=digests))
+            self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
 
     def close(self, reason: str) -> None:
         """Reports the end and frees everything; the second call does nothing."""

@@ -47,6 +47,9 @@ class Group:
     onsets: tuple[float, ...]
     """Step of the first lasting rise of each seed; inf where it did not diverge."""
 
+    lr_at_onset: float
+    """Median over the seeds that diverged; nan where none did."""
+
     best: tuple[float, ...]
     final: tuple[float, ...]
     """Validation loss at full length, nats."""
@@ -62,11 +65,13 @@ class Group:
         with np.load(path, allow_pickle=False) as saved:
             losses, at, prior = saved["validation_loss"], saved["validated"], saved["prior"]
             places = [first_lasting(losses[:, run].tolist(), float(prior[run])) for run in range(losses.shape[1])]
-            lr = saved["lr"][:, 0]
+            lr, first = saved["lr"][:, 0], int(saved["steps"][0])
+            there = [float(lr[at[place] - first]) for place in places if place is not None]
             return cls(
                 name=str(saved["name"]),
                 seeds=tuple(saved["seeds"].tolist()),
                 onsets=tuple(math.inf if place is None else float(at[place]) for place in places),
+                lr_at_onset=float(np.median(there)) if there else math.nan,
                 best=tuple(np.fmin(np.nanmin(losses, axis=0), prior).tolist()),
                 final=tuple(losses[-1].tolist()),
                 largest_lr=float(lr.max()),
@@ -77,10 +82,18 @@ class Group:
 
     def ill(self, healthy: float) -> tuple[bool, ...]:
         """By seed: whether it diverged, or ends above OVER x `healthy`: a run that never learns does not diverge."""
-        return tuple(
-            math.isfinite(onset) or not final <= OVER * healthy
-            for onset, final in zip(self.onsets, self.final, strict=True)
-        )
+        return tuple(not math.isinf(onset) for onset in self.ill_from(healthy))
+
+    def ill_from(self, healthy: float) -> tuple[float, ...]:
+        """By seed: the step from which it is ill. inf where it is well; the last one where it ends ill without having
+        been so for LASTING validations; nan where it was never well."""
+
+        def of(onset: float, best: float, final: float) -> float:
+            if math.isfinite(onset) or final <= OVER * healthy:
+                return onset
+            return float(self.steps) if best <= OVER * healthy else math.nan
+
+        return tuple(map(of, self.onsets, self.best, self.final))
 
 
 def save(path: Path, name: str, seeds: Sequence[int], peak: float, prior: Floats, made: Recorded) -> None:
@@ -100,24 +113,20 @@ def save(path: Path, name: str, seeds: Sequence[int], peak: float, prior: Floats
 
 
 def verdict(rung: Group, baseline: Group, healthy: float) -> tuple[str, float, float]:
-    """What the rung did, the p of fewer ill seeds (McNemar) and of other onsets (sign test), paired by seed.
+    """What the rung did, the p of fewer ill seeds (McNemar) and of later illness (sign test), paired by seed, both
+    two-sided; a pair with a run that was never well has no later. What it did has p < 0.05.
 
-    cures: fewer seeds are ill, at the same peak LR for as many steps. postpones: as many are ill, and diverge later.
-    Both at 5 %. An onset is compared where both diverged or one stayed well.
+    Fewer are ill *within these steps*: only a run that is held for longer shows whether the rung cures or postpones.
     """
-    theirs = dict(zip(baseline.seeds, zip(baseline.ill(healthy), baseline.onsets, strict=True), strict=True))
-    pairs = [(ill, *theirs[seed]) for seed, ill in zip(rung.seeds, rung.ill(healthy), strict=True)]
-    healed, harmed = sum(old and not ours for ours, old, _ in pairs), sum(ours and not old for ours, old, _ in pairs)
-    onsets = [
-        (onset, old)
-        for onset, ill, (_, was_ill, old) in zip(rung.onsets, rung.ill(healthy), pairs, strict=True)
-        if (math.isfinite(onset) or not ill) and (math.isfinite(old) or not was_ill)
-    ]
-    later, sooner = sum(ours > old for ours, old in onsets), sum(ours < old for ours, old in onsets)
-    fewer, other = sign_test(healed, harmed), sign_test(later, sooner)
-    if fewer < 0.05:
-        held = "cures" if rung.largest_lr >= 0.9999 * baseline.largest_lr else "holds at a lower LR"
-        return (held if healed > harmed else "harms"), fewer, other
-    if other < 0.05:
-        return ("postpones" if later > sooner else "hastens"), fewer, other
-    return "nothing shown", fewer, other
+    theirs = dict(zip(baseline.seeds, baseline.ill_from(healthy), strict=True))
+    pairs = [(mine, theirs[seed]) for seed, mine in zip(rung.seeds, rung.ill_from(healthy), strict=True)]
+    healed = sum(math.isinf(mine) and not math.isinf(other) for mine, other in pairs)
+    harmed = sum(math.isinf(other) and not math.isinf(mine) for mine, other in pairs)
+    later, sooner = sum(mine > other for mine, other in pairs), sum(mine < other for mine, other in pairs)
+    p_fewer, p_later = sign_test(healed, harmed), sign_test(later, sooner)
+    if p_fewer < 0.05:
+        lower = "" if rung.largest_lr >= 0.9999 * baseline.largest_lr else ", at a lower LR"
+        return ("fewer ill" if healed > harmed else "more ill") + lower, p_fewer, p_later
+    if p_later < 0.05:
+        return ("postpones" if later > sooner else "hastens"), p_fewer, p_later
+    return "nothing shown", p_fewer, p_later

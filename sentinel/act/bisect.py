@@ -12,7 +12,7 @@ from sentinel.act.probes import ProbeJob, Probes
 from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
-from sentinel.plan.bisect import Question, next_probes, report_of
+from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
@@ -20,6 +20,7 @@ from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
+from sentinel.vocabulary.codec import document
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
@@ -129,3 +130,25 @@ class Bisect:
         if results:
             self.report(over=False)
         return next_probes(self.question, results, self._limits.parallel)
+
+
+def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
+    """What `sentinel bisect --json` prints and the pages show."""
+    found = answer(question, results)
+    window = question.window
+    begin = question.probes[CONTROL]
+    return {
+        "incident": question.incident,
+        "over": over,
+        "stopped": stopped,
+        "from": {"tag": begin.tag, "global_step": begin.global_step},
+        "window_steps": begin.until_step - begin.global_step,
+        "onset_step": window.onset_step,
+        "alarm_step": window.until_step,
+        **document(found),
+        "probes": [
+            {"change": question.probes[name].change if name in question.probes else name}
+            | {key: value for key, value in document(result).items() if key != "losses"}
+            for name, result in results.items()
+        ],
+    }

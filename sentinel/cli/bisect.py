@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sentinel.act.bisect import Bisect, question_about
+from sentinel.adapters.lock import RunLock
+from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
+from sentinel.config import Config
+from sentinel.daemon.probes import nodes_of, probe_jobs
 from sentinel.daemon.run_files import bisect_folder, clock, find_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
+from sentinel.plan.bisect_probes import Means
+from sentinel.plan.probe import Limits
+from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import RunStarted
-
-if TYPE_CHECKING:
-    from sentinel.act.bisect import Bisect
-    from sentinel.config import Config
-    from sentinel.plan.bisect_probes import Means
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and start none.")]
@@ -32,9 +36,6 @@ def bisect(
 ) -> int:
     """Repeats the run from the last healthy checkpoint before the onset: first unchanged, then with one change each.
     The run's own folders are only read. Ctrl-C stops the probes; the same command goes on where it was."""
-    from sentinel.adapters.lock import RunLock
-    from sentinel.reports.bisect import lines_of
-
     config = find_config(run, config_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
     made = bisect_of(config, incident)
@@ -54,12 +55,6 @@ def bisect(
 
 def bisect_of(config: Config, name: str | None) -> Bisect:
     """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
-    from sentinel.act.bisect import Bisect, question_about
-    from sentinel.cli.incident import incident_named
-    from sentinel.daemon.probes import probe_jobs
-    from sentinel.daemon.wiring import neighbours_of, observer_of
-    from sentinel.plan.probe import Limits
-
     near, settings = neighbours_of(config), config.bisect
     observer = observer_of(config, near)
     look = observer.look(clock())
@@ -79,9 +74,6 @@ def bisect_of(config: Config, name: str | None) -> Bisect:
 
 
 def _means(config: Config, started: Sequence[RunStarted], attempt: int) -> Means:
-    from sentinel.daemon.probes import nodes_of
-    from sentinel.plan.bisect_probes import Means
-
     settings = config.bisect
     other = dict(variable.split("=", 1) for variable in settings.other_node_environment)
     begun = next((one for one in started if one.attempt == attempt), None)

@@ -9,6 +9,9 @@ import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
 from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
+from sentinel.daemon.sources import history_of
+from sentinel.reports.bisect import reports_in
+from sentinel.reports.chronicle import write_chronicle
 
 _FOLDER = Path("chronicle")
 
@@ -19,10 +22,6 @@ def chronicle(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = _FOLDER,
 ) -> int:
     """The page says what diverged, what was tried, what it cost, and what helped."""
-    from sentinel.daemon.sources import history_of
-    from sentinel.reports.bisect import reports_in
-    from sentinel.reports.chronicle import write_chronicle
-
     config = find_config(run, config_dir)
     bisects = reports_in(bisect_folder(config))
     page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output, bisects)

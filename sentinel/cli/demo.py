@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json
-
-if TYPE_CHECKING:
-    from sentinel.demo.story import Report
+from sentinel.demo.story import Report, tell
 
 _OUT = Path("demo-output")
 
@@ -25,8 +24,6 @@ def demo(
     as_json: Json = False,
 ) -> int:
     """Exit 0 only where the run diverged and recovered."""
-    from sentinel.cli.correlate import correlation_table
-    from sentinel.demo.story import tell
     from sentinel.reports.pictures import draw_attempts
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -7,28 +7,32 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.act.probe_command import OWN_TRAINER, own_trainer_options
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.lock import RunLock
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
+from sentinel.config import Config
+from sentinel.daemon.probes import Trainer, folders_of, neighbours_of_probe
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.durable import os_errors_named
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import Read, read_command, read_text
+from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.tune.record import Life, Record
+from sentinel.tune.report import Report, deepspeed_block, ladder_rung, report_of
+from sentinel.tune.search import Task, task_of
+from sentinel.tune.tuner import Probe, Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
-    from sentinel.jobscript.facts import Facts
-    from sentinel.jobscript.reading import Read
-    from sentinel.tune.record import Life
-    from sentinel.tune.report import Report
-    from sentinel.tune.search import Task
-    from sentinel.tune.tuner import Probe
-    from sentinel.vocabulary.overrides import Overrides
 
 
 def tune(
@@ -64,13 +68,6 @@ def tune(
 
 
 def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
-    from sentinel.adapters.incident_log import IncidentLog
-    from sentinel.adapters.lock import RunLock
-    from sentinel.tune.record import Record
-    from sentinel.tune.report import report_of
-    from sentinel.tune.search import task_of
-    from sentinel.tune.tuner import Tuner
-
     text, facts = _facts(config)
     task = task_of(config.tune, facts)
     probes = _Probes(config, task, facts, text)
@@ -94,8 +91,6 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
 
 def _facts(config: Config) -> tuple[str, Facts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command."""
-    from sentinel.jobscript.reading import read_command, read_text
-
     launcher, name = config.launcher, config.run.name
     if launcher.kind == "elsewhere":
         raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
@@ -114,9 +109,6 @@ def _facts(config: Config) -> tuple[str, Facts]:
 
 def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
     """ConfigError where the trainer would ignore the sequence lengths, so that every probe trains at full length."""
-    from sentinel.act.probe_command import OWN_TRAINER
-    from sentinel.adapters.journal import Journals
-
     if read.program == OWN_TRAINER:
         return
     records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
@@ -144,9 +136,6 @@ class _Probes:
     text: str
 
     def make(self, life: Life, folder: Path) -> Probe:
-        from sentinel.daemon.probes import Trainer, folders_of, neighbours_of_probe
-        from sentinel.tune.tuner import Probe
-
         config = self.config
         trainer = Trainer(
             name=f"tune-{life.name}",
@@ -158,8 +147,6 @@ class _Probes:
         return Probe(folder, *neighbours_of_probe(config, trainer, folder, self.text), life, self.task)
 
     def _options(self, folder: Path, words: Sequence[str]) -> tuple[str, ...]:
-        from sentinel.act.probe_command import OWN_TRAINER, own_trainer_options
-
         if OWN_TRAINER not in words:
             return self.config.tune.options
         tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
@@ -168,8 +155,6 @@ class _Probes:
         return (*own, f"--validate-every={self.task.validate_every}", *self.config.tune.options)
 
     def _in_script(self, life: Life) -> Overrides:
-        from sentinel.jobscript.script_changes import baseline_of_script
-
         return self.task.overrides_in_script(life.pacing, baseline_of_script(self.text))
 
 
@@ -197,8 +182,6 @@ def table_of(report: Report) -> Table:
 
 def summary_of(report: Report) -> str:
     """The answer, to be pasted into the run's configuration, and its cost."""
-    from sentinel.tune.report import deepspeed_block, ladder_rung
-
     task, chosen = report.task, report.chosen
     share = report.share_of_full_run
     against = f", {share:.1%} of one full run" if share is not None else "; the length of a full run is not known"

@@ -6,27 +6,28 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sentinel import bounded
+from sentinel.act.neighbours import Launcher
 from sentinel.act.probe_command import OWN_TRAINER, Folders, command_of, own_trainer_options, script_of
 from sentinel.act.probes import LOG, ProbeJob
+from sentinel.act.source import Source
+from sentinel.adapters.slurm import SlurmClient
+from sentinel.adapters.slurm.records import JobRecords
+from sentinel.adapters.slurm.trainer_files import scheduler_of
+from sentinel.config import Config
 from sentinel.daemon.run_files import state_dir_of
 from sentinel.daemon.sources import source_of
 from sentinel.daemon.wiring import launcher_of
 from sentinel.durable import make_folders, os_errors_named, write_atomically
+from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import given
 from sentinel.jobscript.reading import read_command, read_text
+from sentinel.lint import Known
 from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError, SlurmUnavailable
 from sentinel.vocabulary.overrides import Overrides
-
-if TYPE_CHECKING:
-    from sentinel.act.neighbours import Launcher
-    from sentinel.act.source import Source
-    from sentinel.config import Config
-    from sentinel.jobscript.facts import Facts
-    from sentinel.vocabulary.sample import RunStarted
+from sentinel.vocabulary.sample import RunStarted
 
 _NO_WANDB = {"WANDB_MODE": "disabled"}  # a probe's steps are not the run's
 
@@ -69,8 +70,6 @@ def started_from(config: Config) -> tuple[str, Facts]:
 
 def _script(config: Config) -> str:
     """As configured, else as Slurm has spooled the run's newest job."""
-    from sentinel.adapters.slurm.records import JobRecords
-
     if config.launcher.script is not None:
         with os_errors_named(config.launcher.script):
             return bounded.read_text(config.launcher.script, errors="surrogateescape")
@@ -100,9 +99,6 @@ def neighbours_of_probe(config: Config, trainer: Trainer, folder: Path, text: st
 
 
 def _job_script(config: Config, trainer: Trainer, text: str) -> str:
-    from sentinel.adapters.slurm.trainer_files import scheduler_of
-    from sentinel.lint import Known
-
     launcher, found = config.launcher, given(text)
     words = (found.program, *(option.flag for option in found.options))
     overrides = trainer.overrides if launcher.changes_in_script else None
@@ -156,8 +152,6 @@ def nodes_of(config: Config, started: RunStarted | None) -> tuple[str, ...]:
     of its first rank; () where it is not known, or there is no Slurm."""
     if config.launcher.kind != "slurm" or started is None:
         return ()
-    from sentinel.adapters.slurm import SlurmClient
-
     host = (started.host,) if started.host else ()
     if started.job_id is None:
         return host

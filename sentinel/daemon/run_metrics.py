@@ -37,7 +37,7 @@ _SEVERITIES = ("info", "warning", "critical")
 _OUTCOMES = ("done", "failed")  # of an action, as the incident log has them
 _PROOFS = {Proof.CONFIRMED: "proved", Proof.NOT_VERIFIED: "not_verified", Proof.CONTRADICTED: "not_proved"}
 
-MITIGATIONS = ("decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
+MITIGATIONS = ("racing", "decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
 """States of a rollback: being carried out; carried out, not proved yet; confirmed; not verified; did not take effect;
 did not recover; taken back."""
 
@@ -217,9 +217,11 @@ def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str
 
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
     """State of the newest rollback of the newest incident that is not closed; None where there is none."""
-    there = [incident for incident in incidents if incident.status != "closed" and incident.rollbacks]
+    there = [i for i in incidents if i.status != "closed" and (i.rollbacks or i.race is not None)]
     if not there:
         return None
+    if there[-1].race is not None:
+        return "racing"
     rollback = there[-1].rollbacks[-1]
     if rollback.taken_back:
         return "taken_back"

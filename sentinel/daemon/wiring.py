@@ -1,4 +1,4 @@
-"""Builds the adapters of one run from its configuration. A launcher's adapter is imported where a run needs it."""
+"""Builds the adapters of one run from its configuration."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sentinel.act import preconditions
 from sentinel.act.file_activity import Signs
 from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
+from sentinel.act.probes import ProbeJob
 from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
+from sentinel.adapters.lock import RunLock
+from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
@@ -29,13 +33,8 @@ from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
+from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.act.probes import ProbeJob
-    from sentinel.adapters.lock import RunLock
-    from sentinel.adapters.slurm import Queues
-    from sentinel.plan.probe import Probe
 
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
 
@@ -91,8 +90,6 @@ def launcher_of(
             stop_grace_s=launcher.stop_grace_s,
             environment=environment,
         )
-    from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
-
     # two projects of one user may have runs of one name: their state folders differ
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
     settings = SlurmSettings(
@@ -153,8 +150,6 @@ def assemble(
 
 def faults_of(config: Config) -> list[str]:
     """Why sentinel may not act on this run from here, as sentences: account, machine, or [launcher] user."""
-    from sentinel.act import preconditions
-
     near = neighbours_of(config)
     newest, silent_s = last_beginning(near.state_dir), 0.0
     if newest is not None:  # by the clock of the journal's filesystem
@@ -180,8 +175,6 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
     ConfigError with all of `faults_of`. LockHeld before an action where another process has the run's lock,
     NotOurCheckpoints where another state folder acts on its checkpoints.
     """
-    from sentinel.adapters.lock import RunLock
-
     if wrong := faults_of(config):
         raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
     lock, claim = RunLock(state_dir_of(config)), Claim(config.run.checkpoints, state_dir_of(config))

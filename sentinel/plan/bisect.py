@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sentinel.plan.probe import Probe, ProbeResult, Window
-from sentinel.vocabulary.codec import Described, document
+from sentinel.vocabulary.codec import Described
 
 Results = Mapping[str, ProbeResult]
 
@@ -286,25 +286,3 @@ def _why(name: str, question: Question, ill: list[str]) -> str:
     if name == NODE and evidence.spread_of is not None and evidence.spread_growth > 5:
         parts.append(f"{evidence.spread_of} over the ranks had grown {evidence.spread_growth:.3g}-fold")
     return "; ".join(parts)
-
-
-def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
-    """What `sentinel bisect --json` prints and the pages show."""
-    found = answer(question, results)
-    window = question.window
-    begin = question.probes[CONTROL]
-    return {
-        "incident": question.incident,
-        "over": over,
-        "stopped": stopped,
-        "from": {"tag": begin.tag, "global_step": begin.global_step},
-        "window_steps": begin.until_step - begin.global_step,
-        "onset_step": window.onset_step,
-        "alarm_step": window.until_step,
-        **document(found),
-        "probes": [
-            {"change": question.probes[name].change if name in question.probes else name}
-            | {key: value for key, value in document(result).items() if key != "losses"}
-            for name, result in results.items()
-        ],
-    }

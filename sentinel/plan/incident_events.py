@@ -26,7 +26,6 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
@@ -50,9 +49,9 @@ from sentinel.plan.incident import (
 )
 from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.proof import Check, outcome
-from sentinel.vocabulary.errors import IncidentLogError, LineError, SentinelError
-from sentinel.vocabulary.names import checked_name, why_not_a_name
-from sentinel.vocabulary.numbers import dump_json, seconds_problem, shown, to_number
+from sentinel.vocabulary.errors import IncidentLogError, SentinelError
+from sentinel.vocabulary.names import checked_name
+from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
 
@@ -134,22 +133,6 @@ def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict)
         "onset_range": verdict.onset_range,
         "alarm_step": verdict.alarm_step,
     }
-
-
-def checked_event(event: dict[str, Any]) -> dict[str, Any]:
-    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
-    if not isinstance(event.get("event"), str):
-        raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
-    if (incident := event.get("incident")) is not None:
-        why = why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
-        if why is not None:
-            raise LineError(f"incident {why}")
-    time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
-    if time_unix_s is None or math.isnan(time_unix_s):
-        raise LineError("time_unix_s is missing")
-    if (why := seconds_problem(time_unix_s)) is not None:
-        raise LineError(f"time_unix_s {why}")
-    return event
 
 
 def fold(events: Iterable[Event]) -> tuple[Incident, ...]:

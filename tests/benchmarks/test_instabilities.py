@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.batched.intervals import of_mean, of_share, sign_test
 from benchmarks.batched.model import Models
-from benchmarks.batched.outcomes import Group, first_lasting, verdict
+from benchmarks.batched.outcomes import Group, first_lasting, save, verdict
 from benchmarks.batched.training import Setting, State, Training
 from benchmarks.correlation import pooled
 from benchmarks.instabilities import fluctuation
@@ -144,6 +144,7 @@ def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
         name="x",
         seeds=tuple(range(n)),
         onsets=tuple(onsets),
+        lr_at_onset=0.1,
         best=(1.0,) * n,
         final=(final,) * n,
         largest_lr=lr,
@@ -155,15 +156,28 @@ def group(onsets: list[float], lr: float = 0.1, final: float = 1.0) -> Group:
 
 def test_what_a_rung_did_is_said_by_pairs_and_by_the_lr_that_it_reached() -> None:
     ill = group([50.0] * 10)
-    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "cures"
-    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "holds at a lower LR"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4), ill, 1.0)[0] == "fewer ill"
+    assert verdict(group([math.inf] * 6 + [50.0] * 4, lr=0.02), ill, 1.0)[0] == "fewer ill, at a lower LR"
     assert verdict(group([math.inf] * 5 + [50.0] * 5), ill, 1.0)[0] == "nothing shown"  # p = 0.0625
     assert verdict(group([90.0] * 10), ill, 1.0)[0] == "postpones"
     assert verdict(group([40.0] * 10), ill, 1.0)[0] == "hastens"
-    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "harms"
+    assert verdict(ill, group([math.inf] * 10), 1.0)[0] == "more ill"
     never_well = group([math.inf] * 10, final=2.0)
-    assert never_well.ill(1.0) == (True,) * 10
-    assert verdict(never_well, ill, 1.0)[0] == "nothing shown"
+    assert never_well.ill(2.5) == (False,) * 10
+    assert never_well.ill_from(1.0) == (200.0,) * 10  # well at first, and ill at the very end
+    assert verdict(never_well, ill, 1.0)[0] == "postpones"
+    assert all(map(math.isnan, replace(never_well, best=(1.5,) * 10).ill_from(1.0)))
+    assert verdict(replace(never_well, best=(1.5,) * 10), ill, 1.0)[0] == "nothing shown"
+
+
+def test_a_group_is_read_from_its_file(tmp_path: Path) -> None:
+    made = trained([SETTING, SETTING], [0, 1], steps=8).recorded
+    made.rows["validation_loss"] = [np.array(row) for row in ([3.1, 3.1], [2.0, 3.7], [2.0, 3.7], [2.0, 3.7])]
+    save(tmp_path / "x.npz", "x", [0, 1], SETTING.lr, np.array([math.inf, 2.5]), made)
+    found = Group.read(tmp_path / "x.npz")
+    assert (found.onsets, found.best, found.final) == ((math.inf, 2.0), (2.0, 2.5), (2.0, 3.7))
+    assert (found.largest_lr, found.steps_at_peak, found.steps) == (pytest.approx(0.01), 6, 8)
+    assert found.lr_at_onset == pytest.approx(SETTING.rate(2))  # the prior minimum of 2.5 makes 3.1 the first rise
 
 
 def test_a_probe_fluctuates_as_sentinel_tune_reads_it() -> None:
@@ -176,13 +190,17 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
     ltd = RandomLtdSchedule(start=4, full=16, total_steps=10, multiple=4)
     setting = replace(SETTING, random_ltd=ltd)
     training = Training(shape, CORPUS, [setting, setting], [7, 8], batch=4)
-    made = training.train(steps=1)
     torch.manual_seed(8)
     model = GPT(shape, CORPUS.vocabulary)
+    with torch.no_grad():  # weights so large that the order of the tokens within a layer counts
+        training.models.flat *= 8
+        for parameter in model.parameters():
+            parameter.mul_(8)
+    made = training.train(steps=1)
     dropping = RandomLtd(model, Block, ltd, seed=8)
     dropping.begin(1, 0)
     batch = CORPUS.training(DataOrder(CORPUS.training_samples, 8).indices(0, 4))
     assert made.of("loss")[0, 1] == pytest.approx(model(torch.from_numpy(batch)).item(), rel=1e-5)
     dropping.remove()
-    assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-5
+    assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-2
     assert made.tokens == [4 * (16 * 2 + 4 * 2) // 4]

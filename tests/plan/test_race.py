@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from sentinel.plan.actions import StartProbe, StopJob
 from sentinel.plan.incident import Adoption, Incident, Proof, Race
 from sentinel.plan.incident_events import fold, opened, race_begun
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import Life
+from sentinel.plan.observation import JobsSeen, Life
 from sentinel.plan.policy import Policy
 from sentinel.plan.race import Standing, adoption, next_of_race, race_of, winner
+from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
+from tests.plan.looks import history, look
 from tests.plan.test_recovery_plan import BASELINE, incident, run
 
 LADDER = (
@@ -171,3 +174,25 @@ def test_the_log_gives_back_the_race_and_its_rungs_count_as_tried() -> None:
     assert told(begun, lost).race is None
     none_ran = next_of_race(RACE, [ended(n, refused="no command") for n in (1, 2, 3)], incident(), 1).ended
     assert told(begun, none_ran).tried == 0
+
+
+def test_a_job_that_a_person_starts_during_a_race_is_let_go_on() -> None:
+    begun = replace(RACE, after_attempt=1, started=frozenset({"incident-1-p1"}))
+    found = look(incidents=(incident(races=[begun]),), history=history({1: 88, 2: 3}))
+    turn = next_turn(found, POLICY)
+    assert ([e["event"] for e in turn.records], turn.actions) == (["stopped"], ())
+    assert turn.reason == "attempt 2 began while rungs of incident-1 raced: it is let go on"
+
+
+@pytest.mark.parametrize("changed", [{"paused": True}, {"kill_file": True}])
+def test_a_race_of_a_run_that_is_paused_starts_nothing(changed: dict[str, bool]) -> None:
+    found = look(incidents=(incident(races=[RACE]),), race=(Standing(probe="incident-1-p1"),), **changed)
+    assert next_turn(found, POLICY).actions == ()
+    gone = JobsSeen(writers=())
+    found = look(incidents=(incident(races=[RACE]),), race=(Standing(probe="incident-1-p1"),), jobs=gone)
+    assert next_turn(found, POLICY).actions == (StartProbe("incident-1-p1", "incident-1"),)
+
+
+def test_the_job_is_stopped_before_the_first_probe_begins() -> None:
+    found = look(incidents=(incident(races=[RACE]),), race=(Standing(probe="incident-1-p1"),))
+    assert next_turn(found, POLICY).actions == (StopJob(("process 41", "process 42")),)
