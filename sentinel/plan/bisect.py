@@ -22,6 +22,7 @@ SKIP, OTHERS, ORDER = "skip-suspects", "skip-others", "other-order"
 FP32, LOWER_LR, WARMUP, SLW, MOMENTS, NODE = (
     *("fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"),
 )
+SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 CHEAPEST_FIRST = (SKIP, OTHERS, ORDER, FP32, LOWER_LR, WARMUP, SLW, MOMENTS, NODE)
 
 # causes, as a person calls them
