@@ -110,7 +110,7 @@ def main() -> int:
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
     cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
-    if any(not (asked.folder / case.name / "row.json").exists() for case in cases):
+    if asked.minutes and any(not (asked.folder / case.name / "row.json").exists() for case in cases):
         from benchmarks.causes.forked import warm
 
         warm(asked.folder / f".warm-{os.getpid()}")
