@@ -93,16 +93,8 @@ class Case:
             str(self.seed),
         ]
         places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
-        return [
-            *started,
-            self.injected,
-            str(at),
-            str(folder / "state"),
-            *options,
-            "--steps",
-            str(steps or at + MORE),
-            *places,
-        ]
+        ends = ["--steps", str(steps or at + MORE)]
+        return [*started, self.injected, str(at), *options, *ends, *places]
 
 
 def main() -> int:
@@ -118,7 +110,7 @@ def main() -> int:
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
     cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
-    if any(not (asked.folder / case.name / "row.json").exists() for case in cases):
+    if asked.minutes and any(not (asked.folder / case.name / "row.json").exists() for case in cases):
         from benchmarks.causes.forked import warm
 
         warm(asked.folder / f".warm-{os.getpid()}")
@@ -127,6 +119,7 @@ def main() -> int:
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
     print(dump_json({"rows": rows}) if asked.as_json else shown)
+    rows = [row for row in rows if row["probes"]]
     named, blamed = sum(row["named"] for row in rows), sum(row["blamed"] for row in rows)
     return int(not asked.quick and (10 * named < 9 * len(rows) or blamed > 0))
 
@@ -259,7 +252,8 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(found: list[dict[str, Any]]) -> str:
+    rows, calm = [row for row in found if row["probes"]], [row["case"] for row in found if not row["probes"]]
     lines = [f"{'cause':28}{'n':>4}{'first':>8}{'sure':>6}{'exact':>7}{'probes':>8}{'windows':>9}{'as it was':>11}"]
     for cause in [*dict.fromkeys(row["cause"] for row in rows), "all"]:
         some = [row for row in rows if cause in (row["cause"], "all")]
@@ -278,6 +272,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         if not row["named"]:
             lines.append(f"  not first: {row['case']}: {row['ranked']} {row['reason']} {row['probes']}")
+    lines += [f"  did not diverge, and has no bisect: {', '.join(calm)}"] if calm else []
     head = f"`python {' '.join(sys.argv)}`, torch {version('torch')}, DeepSpeed {version('deepspeed')}, on a CPU"
     return "\n".join([head, "", *lines])
 

@@ -23,7 +23,7 @@ def warm(folder: Path) -> None:
     """Imports what a first start of the trainer imports, as a throwaway start tells it."""
     names, places = folder / "modules", ["--save", str(folder / "c"), "--state-dir", str(folder / "s")]
     folder.mkdir(parents=True, exist_ok=True)
-    words = [MODULE, "none", "0", str(folder), "--preset", "tiny", "--seqlen", "32", "--global-batch", "4", *places]
+    words = [MODULE, "none", "0", "--preset", "tiny", "--seqlen", "32", "--global-batch", "4", *places]
     pids = begin([*words, "--steps", "2", "--lr-decay", "9"], folder / "log", {"MODULES": str(names)})
     while running(pids):
         time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP HOME [its options]`
+"""The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP [its options]`
 
-What lies in the data or in the settings is there in every process. What a machine did is done in the process whose
-state folder is HOME alone; `broken node` in every process whose NODE is not `other`.
+What lies in the data or in the settings is there in every process. What a machine did is not done in a probe; but
+`broken node` in every process whose NODE is not `other`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,10 +39,10 @@ class Displaced:
 
 
 class IllTrainer(Trainer):
-    def __init__(self, arguments: list[str], cause: str, at: int, home: Path) -> None:
+    def __init__(self, arguments: list[str], cause: str, at: int) -> None:
         super().__init__(parse(arguments))
         self.cause, self.at = cause, at
-        self.here = self.settings.state_dir.resolve() == home.resolve()
+        self.here = "SENTINEL_PROBE" not in os.environ
         self.marked = self._marked()
         if cause == "LR jump":
             lr: Any = Displaced(self.schedules.lr, at)
@@ -95,7 +94,7 @@ class IllTrainer(Trainer):
         drawn = np.random.default_rng(self.settings.seed)
         if self.cause == "bit flip in the weights":
             tensor = self.engine.module.blocks[int(drawn.integers(4))].mlp_in.weight.data
-            _flip(tensor, int(drawn.integers(tensor.numel())), int(drawn.integers(27, 30)))
+            _flip(tensor, int(drawn.integers(tensor.numel())), 30)  # the exponent's highest bit: the others shrink it
         if self.cause == "bit flip in Adam's v":
             states = [s["exp_avg_sq"] for s in self.engine.optimizer.state.values() if "exp_avg_sq" in s]
             tensor = states[int(drawn.integers(len(states)))]
@@ -109,11 +108,11 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 
 def main() -> int:
-    cause, at, home, *arguments = sys.argv[1:]
+    cause, at, *arguments = sys.argv[1:]
     be_a_launcher()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    IllTrainer(arguments, cause, int(at), Path(home)).train()
+    IllTrainer(arguments, cause, int(at)).train()
     dist.barrier()
     return 0
 

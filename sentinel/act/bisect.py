@@ -13,6 +13,7 @@ from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
+from sentinel.plan.bisect_evidence import sound_until
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
@@ -40,7 +41,9 @@ def question_about(
         raise ConfigError(
             f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
         )
-    run = replace(run, checkpoints=_of_its_line(run.checkpoints, history, attempt))
+    sound = sound_until(history.lineage(attempt), incident.onset_range[0])
+    checkpoints = _of_its_line(run.checkpoints, history, attempt)
+    run = replace(run, checkpoints=tuple(c for c in checkpoints if sound is None or c.global_step <= sound))
     rung = Rung(name="bisect", hypothesis="", reseed=True)
     target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
     window = window_of(incident, history, attempt, target, thresholds)

@@ -22,6 +22,7 @@ SKIP, OTHERS, ORDER = "skip-suspects", "skip-others", "other-order"
 FP32, LOWER_LR, WARMUP, SLW, MOMENTS, NODE = (
     *("fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"),
 )
+SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 CHEAPEST_FIRST = (SKIP, OTHERS, ORDER, FP32, LOWER_LR, WARMUP, SLW, MOMENTS, NODE)
 
 # causes, as a person calls them
@@ -248,10 +249,10 @@ def _data(question: Question, calm: list[str], ill: list[str]) -> Suspect:
     change = question.probes[SKIP].change
     rung = question.rungs.get(SKIP)
     if OTHERS in ill:
-        why = f"{change} heals it; as many other samples skipped do not"
+        why = f"{change} heals it; skipping others before them does not"
         return Suspect(cause=SAMPLES, sure="sure", why=why, rung=rung)
     if OTHERS in calm:
-        why = f"{change} heals it, but so does skipping as many others: any change of the data may"
+        why = f"{change} heals it, but so does skipping others before them: any change of the data may"
         return Suspect(cause=SAMPLES, sure="possible", why=why, rung=rung)
     return Suspect(cause=SAMPLES, sure="likely", why=f"{change} heals it", rung=rung)
 

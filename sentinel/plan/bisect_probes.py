@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any
 
-from sentinel.judge.noise_band import median
 from sentinel.plan import bisect
-from sentinel.plan.baseline import Baseline, lr_warmup_steps
-from sentinel.plan.bisect import CONTROL, Evidence, Question
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.bisect import CONTROL, SUSPECTED_BEFORE, Question
+from sentinel.plan.bisect_evidence import evidence_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
 from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
@@ -19,13 +18,10 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.probe import Probe, Window
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides
-from sentinel.vocabulary.sample import Sample
 from sentinel.vocabulary.training_settings import SkippedRange
 
-SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
 _LOWER = 0.125  # Of the LR, where the record shows no jump of it
 _FAR = 4  # Windows past the alarm whose samples are skipped too: a spoilt shard is longer than the patience
-_NEAR = 20  # Steps around the onset in which a jump of the LR, or a spread over the ranks, is looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,42 +247,3 @@ _CHANGES = {
     bisect.MOMENTS: _fresh_moments,
     bisect.NODE: _elsewhere,
 }
-
-
-def evidence_of(baseline: Baseline, window: Window) -> Evidence:
-    """What the run's own readings around the onset show."""
-    onset = window.onset_step
-    line = [*window.before, *(window.after[step] for step in sorted(window.after))]
-    warmup = lr_warmup_steps(baseline)
-    ramp_end = warmup[1] if warmup is not None else 0
-    near = [s for s in line if onset - _NEAR <= s.global_step <= onset]
-    jump, at = _lr_jump(near, ramp_end)
-    name, growth = _spread(line, onset)
-    risky = warmup is not None and onset <= warmup[0] + 3 * (warmup[1] - warmup[0])
-    return Evidence(lr_jump=jump, lr_jump_at=at, in_risky_window=risky, spread_growth=growth, spread_of=name)
-
-
-def _lr_jump(near: Sequence[Sample], ramp_end: int) -> tuple[float, int | None]:
-    """A ramp's own first steps double the LR: only what comes after the warmup is a jump."""
-    found = [
-        (after.lr / before.lr, after.global_step)
-        for before, after in pairwise(near)
-        if before.lr and after.lr and before.global_step > ramp_end
-    ]
-    return max(found, default=(1.0, None))
-
-
-def _spread(line: Sequence[Sample], onset: int) -> tuple[str | None, float]:
-    grown: list[tuple[float, str]] = []
-    for name in ("loss_spread", "grad_norm_spread"):
-        values = list(_read(line, name))
-        calm = [v for step, v in values if onset - 100 <= step < onset - SUSPECTED_BEFORE and math.isfinite(v)]
-        then = [v for step, v in values if onset - SUSPECTED_BEFORE <= step <= onset]
-        if calm and then and (usual := median(calm)) > 0:
-            grown.append((max(v if math.isfinite(v) else math.inf for v in then) / usual, name))
-    growth, of = max(grown, default=(1.0, None))
-    return of, growth
-
-
-def _read(line: Sequence[Sample], name: str) -> Iterator[tuple[int, float]]:
-    return ((s.global_step, value) for s in line if (value := getattr(s, name)) is not None)

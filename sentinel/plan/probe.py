@@ -188,7 +188,7 @@ def alarmed_at(samples: Iterable[Sample], window: Window) -> int | None:
 def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
     """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones."""
     if (alarm := alarmed_at(samples, window)) is not None:
-        return "diverged", f"diverged: known at step {alarm}"
+        return "diverged", f"known at step {alarm}"
     if not samples or samples[-1].global_step < window.onset_step:
         return "unknown", f"it has not come to step {window.onset_step}, where the run left its band"
     now = _level(samples[-LAST:])

@@ -127,7 +127,7 @@ def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_a
 def test_a_bisect_of_the_reference_trainer(tmp_path: Path) -> None:
     options = [*SMALL, "--no-block-layernorm", "--steps", "75", "--seed", "0"]
     places = ["--save", str(tmp_path / "checkpoints"), "--state-dir", str(tmp_path / "state")]
-    trainer = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", str(tmp_path / "state")]
+    trainer = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45"]
     command = [*trainer, *options, *places]
     environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
     subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)

@@ -13,6 +13,7 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.plan import bisect
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.bisect import Evidence, Question, answer, next_probes
+from sentinel.plan.bisect_evidence import sound_until
 from sentinel.plan.bisect_probes import Means, question_of
 from sentinel.plan.incident import Incident
 from sentinel.plan.observation import Checkpoint, RunState
@@ -144,6 +145,8 @@ def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:
     found = answer(asked, results)
     assert (found.ranked[0].cause, found.ranked[0].sure) == (bisect.CHANCE, "possible")
     assert "two controls differ by up to 0.25 nats" in found.repeats
+    late = {name: replace(one, differs_at=ONSET) for name, one in results.items()}
+    assert answer(asked, late).ranked[0].cause == bisect.CHANCE, "controls that disagree leave chance, wherever they do"
     assert answer(asked, results | {AGAIN: result(AGAIN, "diverged")}).ranked[0].sure == "likely"
 
 
@@ -237,3 +240,11 @@ def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_at
     early = replace(INCIDENT, attempt=2, onset_range=(25, 25))
     of_restart = question_about(early, history, run, Thresholds(), Policy(), MEANS)
     assert of_restart.probes[CONTROL].tag == "global_step20", "no earlier than where the attempt began"
+
+
+def test_a_checkpoint_that_was_saved_after_the_weights_had_left_all_proportion_is_not_begun_from() -> None:
+    norms = {10: 50.0, 20: 51.0, 30: 52.0, 40: 6e36, 50: 6e36}
+    line = [replace(s, param_norm=norms.get(s.global_step)) for s in (*WINDOW.before, *WINDOW.after.values())]
+    assert sound_until(line, 60) == 30
+    assert sound_until(line, 40) is None
+    assert sound_until([replace(s, param_norm=None) for s in line], 60) is None
