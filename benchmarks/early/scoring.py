@@ -129,7 +129,7 @@ def seen(run: Run) -> Seen:
 
 def _rules(series: Series, early: EarlyWarnings) -> Iterator[tuple[str, float]]:
     for name in _RISES:
-        yield f"{name} alone", early._trends[name].z
+        yield f"{name} alone", early._trends[name].height
     departed = series.known.leading._departed
     outside = [departed[name][2] for name in BANDED if name in departed]
     yield "any signal outside its band", float(sum(outside))
