@@ -25,7 +25,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.starts.cases import Job, clean, faulty, hugging_face
-from sentinel.act.starts import Starts
+from sentinel.act.starts import Starts, foreseen
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.state_files import OverridesFile
@@ -164,8 +164,9 @@ def audit_alone(look: Look) -> StartAudit | None:
         return audit(start) if start is not None else None
     parent, at = look.history.parent(attempt) if attempt is not None else (None, 0)
     line = look.history.lineage(parent) if parent is not None else ()
-    cut = replace(start.ancestor, later=(), trail=Trail(s for s in line if s.global_step <= at))
-    return audit(replace(start, ancestor=cut))
+    trail = Trail(s for s in line if s.global_step <= at)
+    trail.foresee(at, foreseen(parent, at) if parent is not None else ())
+    return audit(replace(start, ancestor=replace(start.ancestor, later=(), trail=trail)))
 
 
 def costs() -> dict[str, float]:

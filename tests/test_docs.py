@@ -15,7 +15,7 @@ from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.paging.settings import Alertmanager, Command, Mail, Paging, Webhook
 from sentinel.adapters.wandb import WandbRun
 from sentinel.cli.commands import app
-from sentinel.config import Config, Launcher, Run, Source, Watch, load_config
+from sentinel.config import Bisect, Config, Launcher, Run, Source, Watch, load_config
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.ladder import Rung
 from sentinel.plan.policy import Policy, Tuning
@@ -32,6 +32,7 @@ TABLES = {
     "judge": Thresholds,
     "policy": Policy,
     "tune": Tuning,
+    "bisect": Bisect,
     "[policy.ladder]": Rung,
     "paging": Paging,
     "metrics": Metrics,

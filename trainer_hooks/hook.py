@@ -173,14 +173,12 @@ class Hook:
         with self.guard("report the validation"):
             self._put(Validation(**self._now(), loss=float(loss), seqlen=seqlen))
 
-    def checkpoint_saved(
-        self, tag: str, *, consumed_samples: int | None = None, consumed_tokens: int | None = None
-    ) -> None:
-        """Reports a checkpoint that is completely written."""
+    def checkpoint_saved(self, tag: str, **facts: Any) -> None:
+        """Reports a checkpoint that is completely written: any fields of CheckpointSaved. With `next_batch_digests`, of
+        what the next steps will be trained on, a resume from it can be compared with that."""
         self._await_samples()
         with self.guard("report the checkpoint"):
-            consumed: dict[str, Any] = {"consumed_samples": consumed_samples, "consumed_tokens": consumed_tokens}
-            self._put(CheckpointSaved(**self._now(), tag=tag, **consumed))
+            self._put(CheckpointSaved(**self._now(), tag=tag, **facts))
 
     def close(self, reason: str) -> None:
         """Reports the end and frees everything; the second call does nothing."""

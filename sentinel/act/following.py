@@ -59,7 +59,7 @@ class Following:
         self._expected: set[int] = set()
         self._positions: dict[int, Anchor] = {}
         self.series = Series(thresholds)
-        self._ill_spans = UnhealthySpans(thresholds, planned)
+        self._unhealthy_spans = UnhealthySpans(thresholds, planned)
 
     def compare_with(self, references: Sequence[Reference]) -> None:
         self._references = references
@@ -71,14 +71,14 @@ class Following:
             self._expected.update(steps)
 
     @property
-    def ill_spans(self) -> tuple[UnhealthySpan, ...]:
-        return self._ill_spans.spans
+    def unhealthy_spans(self) -> tuple[UnhealthySpan, ...]:
+        return self._unhealthy_spans.spans
 
     def take(self, record: Record) -> None:
         """The next record, once the history has it."""
         attempt = self._history.attempts[record.attempt]
         if isinstance(record, Sample) and self._followed == _known_of(attempt):
-            _push(record, self.series, self._ill_spans)
+            _push(record, self.series, self._unhealthy_spans)
             self._note(record, self._positions)
         elif isinstance(record, Sample) and attempt is not self._history.latest:
             self._expected.discard(record.global_step)  # an ancestor's late word, which was looked for in vain
@@ -113,11 +113,11 @@ class Following:
 
     def _begin(self, attempt: Attempt, samples: Iterable[Sample]) -> None:
         series, positions = Series(self._thresholds, (), self._planned, self._references), dict[int, Anchor]()
-        ill_spans = UnhealthySpans(self._thresholds, self._planned)
+        unhealthy_spans = UnhealthySpans(self._thresholds, self._planned)
         for sample in samples:  # what it raises leaves all as it was
-            _push(sample, series, ill_spans)
+            _push(sample, series, unhealthy_spans)
             self._note(sample, positions)
-        self.series, self._ill_spans = series, ill_spans
+        self.series, self._unhealthy_spans = series, unhealthy_spans
         self._positions, self._followed = positions, _known_of(attempt)
 
     def _note(self, sample: Sample, positions: dict[int, Anchor]) -> None:
@@ -125,9 +125,9 @@ class Following:
             positions[sample.global_step] = anchor_at(sample)
 
 
-def _push(sample: Sample, series: Series, ill_spans: UnhealthySpans) -> None:
+def _push(sample: Sample, series: Series, unhealthy_spans: UnhealthySpans) -> None:
     series.push(sample)
-    ill_spans.push(sample, well=series.alarm is None and series.episode is None)
+    unhealthy_spans.push(sample, well=series.alarm is None and series.episode is None)
 
 
 def anchor_at(sample: Sample) -> Anchor:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from sentinel.act.following import Following, References
-from sentinel.act.neighbours import Neighbours
+from sentinel.act.neighbours import Neighbours, Races
 from sentinel.act.source import RereadSource, SampleCache
 from sentinel.act.witnesses import Overlap, Witnessing
 from sentinel.durable import os_errors_named
@@ -45,7 +45,9 @@ class Observer:
         room_for_saves: int = 0,
         planned: Sequence[int] = (),
         references: References | None = None,
+        racing: Races | None = None,
     ) -> None:
+        self.racing = racing
         self._near = neighbours
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves
@@ -82,12 +84,15 @@ class Observer:
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(series, self._context(attempt, run, unavailable), self._thresholds)
+        races = self.racing
         return Look(
             history=self._history,
             series=series,
             run=run,
             verdict=verdict,
             events=events,
+            race=races.standings(run.open_incident, now_unix_s) if races else (),
+            races_at_once=races.at_once if races else 1,
             took_s=monotonic() - began_s,
             silent_s=self._witnessing.unheard_s(self._history),
             stalled_after_s=self._thresholds.stalled_after_s,
@@ -169,11 +174,13 @@ class Observer:
             trainer=next((s.trainer for s in reversed(started) if s.trainer is not None), None),
             seeds_used=frozenset(s.seed for s in (*started, jobs.script_baseline) if s and s.seed is not None),
             positions=self._following.positions({c.global_step for c in checkpoints}),
-            ill_spans=self._following.ill_spans,
+            unhealthy_spans=self._following.unhealthy_spans,
             spoilt_spans=spoilt_spans(self._history, events),
             last_step=attempt.samples[-1].global_step if attempt and attempt.samples else None,
             world_size=of_attempt.world_size if of_attempt else None,
             incidents=incidents,
+            adoptions=self.racing.adoptions(incidents) if self.racing else {},
+            no_races=self._no_races(incidents),
             quarantined=near.checkpoints.quarantined_incidents(),
             approvals=near.approvals.read(),
             kill_file=(near.state_dir / "KILL").exists(),
@@ -190,6 +197,11 @@ class Observer:
         gone = set(pins.tags()) - {c.tag for c in found}
         found += [Checkpoint(tag=t, global_step=pins.step_of(t), complete=True, only_pinned=True) for t in gone]
         return tuple(sorted(found, key=lambda c: c.global_step))
+
+    def _no_races(self, incidents: tuple[Incident, ...]) -> str | None:
+        if self.racing is None:
+            return "[policy] race is 1"
+        return self.racing.problem(next((i for i in incidents if i.status == "open"), None))
 
     def _room_problem(self, incidents: tuple[Incident, ...]) -> str | None:
         """Looked at where something is to be decided: it walks a whole checkpoint to count."""
@@ -235,6 +247,7 @@ class Observer:
             unavailable=unavailable,
             attempt=attempt.number if attempt else None,
             finished_reason=attempt.end_reason if attempt else None,
+            job_seen_unix_s=self._witnessing.job_seen_unix_s(jobs, run.now_unix_s),
             **self._witnessing.times(
                 self._history,
                 self._near.source_log,

@@ -13,8 +13,8 @@ from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.baseline import warmup_end
 from sentinel.plan.evidence import FIRST_STEPS, Evidence
 from sentinel.plan.incident import Incident, Rollback, digest_of
-from sentinel.plan.incident_events import onset_readings
 from sentinel.plan.look import Look, started_for
+from sentinel.plan.onset import onset_readings
 from sentinel.plan.policy import Policy
 from sentinel.plan.turn import opens_incident
 from sentinel.plan.turn_incident import to_preview

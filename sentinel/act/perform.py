@@ -15,6 +15,7 @@ from sentinel.adapters.state_files import OwnPins
 from sentinel.durable import os_errors_named, write_atomically
 from sentinel.plan.actions import (
     Action,
+    AdoptProbe,
     AskForSave,
     BranchWandb,
     CutTensorBoard,
@@ -23,7 +24,9 @@ from sentinel.plan.actions import (
     QuarantineCheckpoints,
     RestorePinned,
     StartJob,
+    StartProbe,
     StopJob,
+    StopProbe,
     VerifyCheckpoint,
     WriteOverrides,
     describe,
@@ -145,21 +148,41 @@ class Performer:
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)
             case CutTensorBoard() | BranchWandb():
                 self._cut(action)
-            case WriteOverrides(overrides):
-                near.overrides.write(overrides)
-            case AskForSave():
-                write_atomically(near.state_dir / "SAVE", dump_json(to_json(action)))
+            case WriteOverrides() | AskForSave():
+                self._tell_trainer(action)
             case StartJob(incident, rollback, follow_up):
                 near.launcher.start(incident, rollback, started, follow_up=follow_up)
+            case StartProbe() | StopProbe() | AdoptProbe():
+                self._race(action)
             case _:
                 assert_never(action)
 
     def _fence(self, action: Action) -> None:
         """JobStillAlive before anything moves, or a second job begins, unless all but the rollback's own is gone."""
-        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob):
+        if isinstance(
+            action, QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | StartJob | AdoptProbe
+        ):
             self.observer.fenced(action.rollback)
+        elif isinstance(action, StartProbe):  # the job's nodes are the probes'
+            self.observer.fenced(None)
         elif isinstance(action, WriteOverrides):
             self.observer.fenced(action.overrides.rollback)
+
+    def _tell_trainer(self, action: WriteOverrides | AskForSave) -> None:
+        if isinstance(action, WriteOverrides):
+            self.neighbours.overrides.write(action.overrides)
+        else:
+            write_atomically(self.neighbours.state_dir / "SAVE", dump_json(to_json(action)))
+
+    def _race(self, action: StartProbe | StopProbe | AdoptProbe) -> None:
+        if (racing := self.observer.racing) is None:
+            raise PermanentError(f"{action.probe}: no probes are run here")
+        if isinstance(action, AdoptProbe):
+            racing.adopt(action)
+        elif isinstance(action, StartProbe):
+            racing.start(action.probe)
+        else:
+            racing.stop(action.probe)
 
     def _cut(self, action: CutTensorBoard | BranchWandb) -> None:
         if isinstance(action, BranchWandb):

@@ -12,7 +12,7 @@ from sentinel.act.file_activity import modified_unix_s
 from sentinel.act.neighbours import Launcher
 from sentinel.adapters.checkpoints import Claim
 from sentinel.adapters.journal import Beginning
-from sentinel.adapters.witnesses import elsewhere
+from sentinel.adapters.witnesses import elsewhere, user_name
 
 
 class Fault(str):
@@ -80,8 +80,8 @@ def _of_user(user: str) -> Iterator[str]:
         return
     if number != os.geteuid():
         yield Fault(
-            f"[launcher] user is {user}, and sentinel runs as {_name(os.geteuid())}: it would not see the jobs that it "
-            f"submits; run it as {user}, or leave the key out"
+            f"[launcher] user is {user}, and sentinel runs as {user_name(os.geteuid())}: it would not see the jobs "
+            f"that it submits; run it as {user}, or leave the key out"
         )
 
 
@@ -94,12 +94,5 @@ def _of_owners(state_dir: Path, checkpoints: Path) -> Iterator[str]:
         except OSError:
             continue  # it is not there yet
         if owner != os.geteuid():
-            theirs, mine = _name(owner), _name(os.geteuid())
+            theirs, mine = user_name(owner), user_name(os.geteuid())
             yield Fault(f"{newest} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}")
-
-
-def _name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"

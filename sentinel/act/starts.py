@@ -72,8 +72,14 @@ def ancestor_of(history: History, parent: Attempt, at: int) -> Ancestor:
         return Trail(_noted(sample, at, recent, later) for sample in history.lineage(parent))
 
     trail = followed()
+    trail.foresee(at, foreseen(parent, at))
     layers = next((one for one in parent.layers if one.global_step == at), None)
     return Ancestor(started=parent.started, recent=tuple(recent), later=tuple(later), layers=layers, trail=trail)
+
+
+def foreseen(parent: Attempt, at: int) -> tuple[int, ...]:
+    """The digests of the batches after step `at`, as they were reported when it was saved."""
+    return next((saved.next_batch_digests for saved in parent.saved if saved.global_step == at), ())
 
 
 def _noted(sample: Sample, at: int, recent: deque[Sample], later: list[Sample]) -> Sample:

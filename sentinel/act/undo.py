@@ -70,6 +70,8 @@ def _perform(incident: Incident, only: Rollback | None, near: Neighbours, observ
         raise JobStillAlive(why)
     facts = {"incident": incident.id, "rollback": only.id if only else None, "action": {"kind": "undo"}}
     ledger.record({"event": "intent", **facts})
+    if observer.racing is not None:
+        observer.racing.stop_all([incident])
     near.launcher.stop(observer.started, None)
     observer.fenced(None)
     for number, rollback in reversed(list(enumerate(incident.rollbacks))):

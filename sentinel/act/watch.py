@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sentinel.act.last_lines import LastLines
 from sentinel.act.observe import Observer
 from sentinel.act.past import Past
 from sentinel.act.perform import Ledger, Perform, Pinning, execute
@@ -32,6 +33,7 @@ class Watch:
     settle: Callable[[Sequence[Incident]], None]
     own: Callable[[], None] = lambda: None
     paging_problem: Callable[[], str | None] = lambda: None
+    last_lines: LastLines = field(default_factory=lambda: LastLines(None))
     last: Look | None = field(default=None, init=False)  # what the last turn saw
     struggles: int = field(default=0, init=False)  # turns so far that had an error
     _past: Past = field(default_factory=Past, init=False)
@@ -61,8 +63,8 @@ class Watch:
             turn = next_turn(replace(look, failure=Failure(reason=str(error), permanent=True)), self.policy)
             if turn.outcome is None:
                 raise
-            self.ledger.record_all(turn.records)
-        self.ledger.record_all(turn.alert_records)
+            self.ledger.record_all(self.last_lines.added(turn.records, look))
+        self.ledger.record_all(self.last_lines.added(turn.alert_records, look))
         self._memory, self.struggles = turn.memory, self.struggles + turn.struggles
         return turn.outcome
 
@@ -86,5 +88,5 @@ class Watch:
             self.pinning.keep(turn.pins)
         if turn.message is not None:
             self.ledger.say(turn.message)
-        self.ledger.record_all(turn.records)
+        self.ledger.record_all(self.last_lines.added(turn.records, look))
         execute(turn, look.newest_attempt, self.perform, self.ledger)

@@ -87,6 +87,15 @@ class Witnessing:
         )
         # attempt -> since when it is seen gone, and how many samples it had when that could still change
         self._ended: dict[int, tuple[float, int]] = {}
+        self._running: tuple[frozenset[str], float] = (frozenset(), 0.0)  # jobs, and since when they are seen
+
+    def job_seen_unix_s(self, jobs: JobsSeen, now_unix_s: float) -> float | None:
+        """Since when the jobs that run now are seen to run, on the axis of `now`; None where none is seen. A look that
+        nobody answered changes nothing; a watch that is started again counts anew."""
+        running = frozenset(writer.id for writer in jobs.writers if not writer.pending)
+        if jobs.known and running != self._running[0]:
+            self._running = (running, self._clock())
+        return now_unix_s - (self._clock() - self._running[1]) if running else None
 
     def attempts(self, history: History, jobs: JobsSeen) -> tuple[AttemptSeen, ...]:
         return tuple(self._seen(history.attempts[number], jobs) for number in sorted(history.attempts)[-_ATTEMPTS:])

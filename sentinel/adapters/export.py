@@ -20,8 +20,6 @@ from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import to_json
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["SUFFIXES", "Columns", "write_table"]
-
 SUFFIXES = (".csv", ".parquet", ".jsonl")
 _KEYS = ("attempt", "global_step")
 _WHOLE = tuple(f.name for f in fields(Sample) if str(f.type).startswith("int"))

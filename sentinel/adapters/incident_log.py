@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,11 +12,25 @@ from typing import Any
 
 from sentinel.bounded import DOCUMENT_BYTES, UnfitFileError, open_regular, read_document
 from sentinel.durable import os_errors_named, sync_folder
-from sentinel.plan.incident_events import checked_event
 from sentinel.vocabulary.errors import IncidentLogError, LineError
-from sentinel.vocabulary.numbers import dump_json, load_object
+from sentinel.vocabulary.names import why_not_a_name
+from sentinel.vocabulary.numbers import dump_json, load_object, seconds_problem, to_number
 
-__all__ = ["IncidentLog"]
+
+def checked_event(event: dict[str, Any]) -> dict[str, Any]:
+    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
+    if not isinstance(event.get("event"), str):
+        raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
+    if (incident := event.get("incident")) is not None:
+        why = why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
+        if why is not None:
+            raise LineError(f"incident {why}")
+    time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
+    if time_unix_s is None or math.isnan(time_unix_s):
+        raise LineError("time_unix_s is missing")
+    if (why := seconds_problem(time_unix_s)) is not None:
+        raise LineError(f"time_unix_s {why}")
+    return event
 
 
 class IncidentLog:

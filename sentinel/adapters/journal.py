@@ -17,8 +17,6 @@ from sentinel.durable import os_errors_named
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.sample import CheckpointSaved, Record, RunFinished, RunStarted, Sample, checked, decode
 
-__all__ = ["Beginning", "Journals", "decode_line", "last_beginning"]
-
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{4,}\.jsonl")
@@ -40,7 +38,7 @@ class Beginning(NamedTuple):
 
 def last_beginning(state_dir: Path) -> Beginning | None:
     """None where no attempt has reported its start. OSError when what is there can't be read."""
-    for path in reversed(_journals(state_dir / "attempts")):
+    for path in reversed(journals_in(state_dir / "attempts")):
         with open_regular(path) as file:
             first = file.read(_END_BYTES)
             file.seek(max(0, path.stat().st_size - _END_BYTES))
@@ -56,8 +54,8 @@ def last_beginning(state_dir: Path) -> Beginning | None:
     return None
 
 
-def _journals(folder: Path) -> list[Path]:
-    """By attempt; none where the folder is not there yet."""
+def journals_in(folder: Path) -> list[Path]:
+    """The attempts' journals in the folder, by attempt; none where it is not there yet. OSError."""
     found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.stem))
 
@@ -87,7 +85,7 @@ class Journals:
 
     def new(self) -> Iterator[Record]:
         """The same, one record at a time: a journal may be larger than memory. What was given counts as read."""
-        for path in _journals(self._folder):
+        for path in journals_in(self._folder):
             yield from self._appended(path.name)
 
     def again(self, attempt: int) -> Iterator[Sample]:

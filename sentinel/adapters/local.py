@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 import psutil
 
-from sentinel.adapters.witnesses import elsewhere, foreign_process, start_unix_s
+from sentinel.adapters.witnesses import SAME_START_S, elsewhere, foreign_process, start_unix_s
 from sentinel.durable import os_errors_named
 from sentinel.plan.observation import Fate, JobsSeen, Life, WriterSeen
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
 
-_SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _DIES_AT_ONCE_S = 1.0  # a job that has ended by then has not begun: the next look finds it gone
 
 _Named = tuple[str, int, float]  # host, pid and start time, Unix seconds, of a trainer, as its journal names it
@@ -239,7 +238,7 @@ def _environment(process: psutil.Process, *, named: bool) -> Mapping[str, str] |
 def _is(process: psutil.Process, also: _Named | None) -> bool:
     if also is None or also[0] != socket.gethostname() or also[1] != process.pid:
         return False
-    return abs(process.create_time() - also[2]) < _SAME_START_S
+    return abs(process.create_time() - also[2]) < SAME_START_S
 
 
 def _is_there(pid: int) -> bool:

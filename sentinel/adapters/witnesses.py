@@ -23,9 +23,7 @@ from sentinel import bounded
 from sentinel.plan.observation import Fate, Life
 from sentinel.vocabulary.sample import RunStarted
 
-__all__ = ["Announced", "elsewhere", "fate_of_process", "foreign_process", "start_unix_s"]
-
-_SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
+SAME_START_S = 2.0  # two clocks' readings of one process's start differ by less than this
 _PIDS_END = 1 << 31
 _WITHIN_S = 1.5  # that a name server, a node that is gone and a slow answer may take together
 _NOT_AGAIN_S = 60.0  # for which an address that has not answered in time is not asked again: each action of a plan asks
@@ -80,7 +78,7 @@ def foreign_process(pid: int) -> str | None:
         return None
     if owner == os.geteuid():
         return None
-    theirs, mine = _name(owner), _name(os.geteuid())
+    theirs, mine = user_name(owner), user_name(os.geteuid())
     return f"process {pid} belongs to {theirs}, and sentinel runs as {mine}: run sentinel as {theirs}"
 
 
@@ -90,7 +88,7 @@ def _is_started(process: psutil.Process, started: RunStarted) -> bool:
         return int(stat.rpartition(b")")[2].split()[19]) == started.process_start_ticks
     if started.process_start_unix_s is None:
         return True
-    return abs(process.create_time() - started.process_start_unix_s) < _SAME_START_S
+    return abs(process.create_time() - started.process_start_unix_s) < SAME_START_S
 
 
 def start_unix_s(started: RunStarted) -> float | None:
@@ -128,7 +126,8 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def _name(number: int) -> str:
+def user_name(number: int) -> str:
+    """The account of a user's number."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import typer
 
+from sentinel.adapters.checkpoints.verify import MANIFESTS
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json
 from sentinel.daemon.run_files import clock, find_config
-
-if TYPE_CHECKING:
-    from sentinel.plan.certificate import Certificate
+from sentinel.daemon.wiring import neighbours_of, observer_of
+from sentinel.plan.certificate import Certificate, certificates
 
 _WIDTHS = (24, 10, 8, 10, 16, 8, 8)
 _HEAD = ("checkpoint", "step", "whole", "healthy", "start", "read", "pinned")
@@ -20,10 +19,6 @@ _HEAD = ("checkpoint", "step", "whole", "healthy", "start", "read", "pinned")
 def checkpoints(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False) -> int:
     """A restart goes back to the newest that is whole and healthy, before the onset. Reads no shard: `sentinel
     manifest` and a rollback do."""
-    from sentinel.adapters.checkpoints.verify import MANIFESTS
-    from sentinel.daemon.wiring import neighbours_of, observer_of
-    from sentinel.plan.certificate import certificates
-
     config = find_config(run, config_dir)
     near = neighbours_of(config)
     look = observer_of(config, near).look(clock())

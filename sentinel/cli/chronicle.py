@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
-from sentinel.daemon.run_files import find_config, incident_log_of
+from sentinel.daemon.run_files import bisect_folder, find_config, incident_log_of
+from sentinel.daemon.sources import history_of
+from sentinel.reports.bisect import reports_in
+from sentinel.reports.chronicle import write_chronicle
 
 _FOLDER = Path("chronicle")
 
@@ -19,10 +22,8 @@ def chronicle(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and its pictures.")] = _FOLDER,
 ) -> int:
     """The page says what diverged, what was tried, what it cost, and what helped."""
-    from sentinel.daemon.sources import history_of
-    from sentinel.reports.chronicle import write_chronicle
-
     config = find_config(run, config_dir)
-    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output)
+    bisects = reports_in(bisect_folder(config))
+    page = write_chronicle(config.run.name, history_of(config), incident_log_of(config).read(), output, bisects)
     typer.echo(f"wrote {page}")
     return 0

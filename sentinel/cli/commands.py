@@ -40,6 +40,9 @@ COMMANDS = (  # in the order of `sentinel --help`
     Command("approve", "approve", RECOVER, "Approve the plan that watch proposed in mode approve."),
     Command("purge", "purge", RECOVER, "Delete what a closed incident's rollbacks moved aside. It can't be undone."),
     Command("incident", "incident", UNDERSTAND, "Show one incident, event by event."),
+    Command(
+        "bisect", "bisect", UNDERSTAND, "Find why the run diverged, by short trainings beside it. Exit 1: unknown."
+    ),
     Command("triage", "triage", UNDERSTAND, "Write one HTML page about the run: what diverged, what led, what helped."),
     Command("ui", "ui", UNDERSTAND, "Serve the triage page live. It shows commands to type, and never acts."),
     Command("replay", "replay", UNDERSTAND, "Judge recorded readings as if they were live. Exit 1: one ends diverged."),

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, check_picture, parsed_columns, print_json
+from sentinel.daemon.sources import source_named
+from sentinel.judge import reference
+from sentinel.judge.readings import COLUMNS
+from sentinel.judge.reference import Comparison, Reference, smoothed
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.judge.reference import Comparison, Reference
 
 By = Literal["step", "tokens"]
 _AXES: dict[By, str] = {"step": "global step", "tokens": "consumed tokens"}
@@ -33,8 +34,6 @@ def compare(
     as_json: Json = False,
 ) -> int:
     """Shows the smoothed loss of each run, the ratio to the first, and which run leads since when."""
-    from sentinel.judge import reference
-
     if len(runs) < 2:
         raise ConfigError("compare needs two runs or more: paths, or names of runs")
     if twice := [name for name, times in Counter(runs).items() if times > 1]:
@@ -62,10 +61,6 @@ def compare(
 
 def _curve(name: str, columns: Mapping[str, str], config_dir: Path, by: By) -> tuple[Reference, list[str]]:
     """The run's smoothed loss, and the notes of its reader."""
-    from sentinel.daemon.sources import source_named
-    from sentinel.judge.readings import COLUMNS
-    from sentinel.judge.reference import smoothed
-
     source = source_named(name, columns, config_dir)
     source.fields = (*COLUMNS, "consumed_tokens")
     axis = "consumed_tokens" if by == "tokens" else "global_step"

@@ -6,28 +6,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Run, check_picture, parsed_columns, print_json
+from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
+from sentinel.daemon.sources import history_of
+from sentinel.judge.analysis.correlation.columns import columns_of, columns_of_readings, layer_columns
+from sentinel.judge.analysis.correlation.table import Correlation, Correlations, correlations
+from sentinel.judge.analysis.first_mover import FirstMoved, first_moved_of_readings, first_moved_of_samples
 from sentinel.judge.history import History
+from sentinel.judge.readings import COLUMNS, Readings, descent
+from sentinel.sources.column_source import ColumnSource
+from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Sample
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from sentinel.config import Config
-    from sentinel.judge.analysis.correlation.table import Correlation, Correlations
-    from sentinel.judge.analysis.first_mover import FirstMoved
-    from sentinel.judge.readings import Readings
-    from sentinel.sources.column_source import ColumnSource
 
 
 def correlate(
@@ -92,10 +92,6 @@ class _Options:
 
 def _rows_of_paths(sources: Sequence[ColumnSource], around: int | None, options: _Options) -> list[dict[str, Any]]:
     """The rows of each series; with the path where there are several."""
-    from sentinel.judge.analysis.correlation.columns import columns_of_readings
-    from sentinel.judge.analysis.first_mover import first_moved_of_readings
-    from sentinel.judge.readings import descent
-
     several = len(sources) > 1
     if several and around is None and options.plot is not None:
         raise ConfigError(f"one picture shows one series, and there are {len(sources)}")
@@ -115,9 +111,6 @@ def _rows_of_paths(sources: Sequence[ColumnSource], around: int | None, options:
 
 
 def _sources(paths: Sequence[Path], columns: Mapping[str, str]) -> list[ColumnSource]:
-    from sentinel.judge.readings import COLUMNS
-    from sentinel.sources.opening import open_sources
-
     sources = [source for path in paths for source in open_sources(path, columns)]
     for source in sources:
         source.fields = (*COLUMNS, "loss_ratio")
@@ -126,8 +119,6 @@ def _sources(paths: Sequence[Path], columns: Mapping[str, str]) -> list[ColumnSo
 
 def _stretches(source: ColumnSource, attempt: int | None) -> list[Readings]:
     """All readings as they were made; or an attempt's and those it descends from."""
-    from sentinel.judge.readings import descent
-
     stretches = [readings for readings in source if len(readings)]
     if attempt is None:
         return stretches
@@ -138,9 +129,6 @@ def _stretches(source: ColumnSource, attempt: int | None) -> list[Readings]:
 
 
 def _rows_of_run(config: Config, options: _Options) -> list[dict[str, Any]]:
-    from sentinel.daemon.sources import history_of
-    from sentinel.judge.analysis.correlation.columns import columns_of, layer_columns
-
     history = history_of(config)
     samples = _samples(history, options.attempt)
     columns, steps = columns_of(samples)
@@ -153,9 +141,6 @@ def _rows_of_run(config: Config, options: _Options) -> list[dict[str, Any]]:
 
 
 def _moved_first(config: Config, incident: str | None, around: int | None, options: _Options) -> list[dict[str, Any]]:
-    from sentinel.daemon.sources import history_of
-    from sentinel.judge.analysis.first_mover import first_moved_of_samples
-
     onset, attempt = around, options.attempt
     if incident is not None:
         found = incident_named(incident_log_of(config).read(), incident)
@@ -191,8 +176,6 @@ def _correlated(
     name: str, columns: Mapping[str, NDArray[np.float64]], steps: NDArray[np.int64], options: _Options
 ) -> list[dict[str, Any]]:
     """The rows of one series; drawn and printed as well, unless JSON is wanted."""
-    from sentinel.judge.analysis.correlation.table import correlations
-
     found = correlations(columns, steps)
     if options.plot is not None:
         from sentinel.reports.pictures import draw_correlation

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sentinel.act.source import read_all
 from sentinel.adapters.grafana.shipped import PROVISIONING, differences, fitted, shipped, shipped_folder
 from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Json, print_outcomes
+from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of, state_dir_of
+from sentinel.daemon.sources import source_of
 from sentinel.durable import write_atomically
 from sentinel.plan.annotations import Annotation, marks, onset_steps
 from sentinel.vocabulary.errors import ConfigError
@@ -25,7 +28,6 @@ from sentinel.vocabulary.sample import Sample
 if TYPE_CHECKING:  # their libraries are optional
     from sentinel.adapters.grafana.api import Grafana
     from sentinel.adapters.wandb import Drawing, Row, Wandb, WandbRun
-    from sentinel.config import Config
     from sentinel.plan.annotations import Overlay
 
 _TOKEN = "GRAFANA_TOKEN"  # noqa: S105 - the name of the variable
@@ -165,9 +167,6 @@ def _grafana(target: Target) -> Grafana:
 
 def _marks(config: Config) -> tuple[Annotation, ...]:
     """From the run's incident log; the time of an onset is that of its sample."""
-    from sentinel.act.source import read_all
-    from sentinel.daemon.sources import source_of
-
     events = incident_log_of(config).read()
     wanted = onset_steps(events)
     records = read_all(source_of(config, state_dir_of(config))) if wanted else ()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.cli.correlate import correlation_table
 from sentinel.cli.shared import Json, print_json
-
-if TYPE_CHECKING:
-    from sentinel.demo.story import Report
+from sentinel.demo.story import Report, tell
 
 _OUT = Path("demo-output")
 
@@ -21,11 +20,10 @@ _OUT = Path("demo-output")
 def demo(
     seed: Annotated[int, typer.Option(help="The run's seed; 0 to 4 were tried.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the run and its picture; it must not contain a run.")] = _OUT,
+    why: Annotated[bool, typer.Option("--bisect", help="At the end, find why it diverged: docs/BISECT.md.")] = False,
     as_json: Json = False,
 ) -> int:
     """Exit 0 only where the run diverged and recovered."""
-    from sentinel.cli.correlate import correlation_table
-    from sentinel.demo.story import tell
     from sentinel.reports.pictures import draw_attempts
 
     console = Console(stderr=as_json, highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -37,9 +35,21 @@ def demo(
     console.print(_attempts(report))
     console.print(correlation_table(report.correlations, report.correlations.rows, "the demo"))
     console.print(summary(report), markup=False)
+    if why and report.diverged:
+        _bisect(output / "demo.toml", report.incidents[0].id, console)
     if as_json:
         print_json(report.to_json())
     return 0 if report.recovered else 1
+
+
+def _bisect(configuration: Path, incident: str, console: Console) -> None:
+    from sentinel.cli.bisect import bisect_of
+    from sentinel.config import load_config
+    from sentinel.reports.bisect import lines_of
+
+    found = bisect_of(load_config(configuration), incident).run(poll_interval_s=0.4)
+    for line in lines_of(found):
+        console.print(line, markup=False)
 
 
 def _attempts(report: Report) -> Table:

@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from sentinel.adapters.export import SUFFIXES, write_table
+from sentinel.adapters.export import Columns as TableColumns
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Run, parsed_columns
 from sentinel.daemon.run_files import find_config
+from sentinel.daemon.sources import source_named, source_of_run
+from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
 from sentinel.vocabulary.errors import ConfigError
 
 
@@ -26,11 +30,6 @@ def export(
     ] = False,
 ) -> int:
     """nan is nan; what was not measured is null, in CSV an empty cell. `sentinel replay` reads the table again."""
-    from sentinel.adapters.export import SUFFIXES, write_table
-    from sentinel.adapters.export import Columns as TableColumns
-    from sentinel.daemon.sources import source_named, source_of_run
-    from sentinel.judge.readings import CARRIED, COLUMNS, ends_of_descent
-
     if path is not None and run is not None:
         raise ConfigError("pass either a path or --run, not both")
     columns = parsed_columns(column)

@@ -45,6 +45,15 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         **fields_of(incident, "ignored", "led_by", "note"),
         "waits": [fields_of(w, "rung", "hypothesis", "from_step", "until_step", "failed") for w in incident.waits],
         "skips": [fields_of(s, "rung", "hypothesis", "reason") for s in incident.skips],
+        "races": [
+            {
+                "rungs": [{"probe": e.id, "rung": e.rung} for e in race.entrants],
+                "until_step": race.until_step,
+                "over": race.over,
+                "winner": None if race.winner is None else race.winner.probe,
+            }
+            for race in incident.races
+        ],
         "rollbacks": [
             {
                 "rollback": r.id,

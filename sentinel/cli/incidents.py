@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, local_time, print_json
+from sentinel.config import Config
 from sentinel.daemon.run_files import find_config, incident_log_of
 from sentinel.plan.incident import Incident, Proof
 from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import sentence
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
 
 _SHADOW_KEYS = ("incident", "rollback", "rung", "hypothesis", "target", "changes", "lost_steps", "refusal")
 
@@ -54,6 +52,9 @@ def _lines(incident: Incident) -> Iterator[str]:
     for skip in incident.skips:
         yield f"  {skip.rung}: skipped, it can't be carried out: {skip.reason}"
         yield f"    hypothesis: {skip.hypothesis}"
+    for race in incident.races:
+        rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
+        yield f"  race of {rungs} to step {race.until_step}{f': {race.over}' if race.over else ', which goes on'}"
     for rollback in incident.rollbacks:
         target = rollback.target_tag or "scratch"
         yield f"  {rollback.id}: {rollback.rung}, from {target} ({'; '.join(rollback.changes) or 'no change'})"

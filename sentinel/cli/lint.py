@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
+from sentinel.config import Config
 from sentinel.daemon.run_files import find_config
+from sentinel.jobscript.facts import Facts, declared_size
+from sentinel.jobscript.reading import Read, read_command, read_text
+from sentinel.lint import Finding, in_its_words
+from sentinel.lint import lint as check
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
-    from sentinel.jobscript.facts import Facts
-    from sentinel.jobscript.reading import Read
-    from sentinel.lint import Finding
 
 
 def lint(
@@ -38,10 +37,6 @@ def lint(
     as_json: Json = False,
 ) -> int:
     """Checks shape, batches, schedules, SLW and saves. Options count before what the files say."""
-    from sentinel.jobscript.facts import Facts, declared_size
-    from sentinel.lint import in_its_words
-    from sentinel.lint import lint as check
-
     given = Facts(
         declared_parameters=None if parameters is None else declared_size(parameters),
         world_size=gpus,
@@ -70,8 +65,6 @@ def lint(
 
 def _read_run(config: Config) -> tuple[str, Read]:
     """The run's own job script, else its command."""
-    from sentinel.jobscript.reading import read_command
-
     launcher, name = config.launcher, config.run.name
     if launcher.script is not None:
         return str(launcher.script), _read_file(launcher.script, name)
@@ -84,8 +77,6 @@ def _read_run(config: Config) -> tuple[str, Read]:
 
 
 def _read_file(path: Path, name: str) -> Read:
-    from sentinel.jobscript.reading import read_text
-
     text = script_text(path)
     try:
         return read_text(text, name)

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from sentinel.adapters.checkpoints import write_manifest
 from sentinel.cli.shared import RUNS, ConfigDir, Run, reading_bar
 from sentinel.daemon.run_files import find_config
+from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
 
 
@@ -16,9 +18,6 @@ def manifest(
     run: Run = None,
     config_dir: ConfigDir = RUNS,
 ) -> int:
-    from sentinel.adapters.checkpoints import write_manifest
-    from sentinel.daemon.wiring import neighbours_of
-
     near = neighbours_of(find_config(run, config_dir))
     complete = [c.tag for c in near.checkpoints.list() if c.complete]
     chosen = tag or (complete[-1] if complete else None)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sentinel.adapters.paging.channels import channel_of
 from sentinel.adapters.paging.delivery import Outbox
 from sentinel.cli.shared import RUNS, ConfigDir, Run, local_time
+from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
 from sentinel.plan.page import trial_page
 from sentinel.vocabulary.errors import ConfigError, PagerError
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
 
 
 def page(
@@ -30,8 +29,6 @@ def page(
 
 
 def _send_test(config: Config) -> int:
-    from sentinel.adapters.paging.channels import channel_of
-
     trial = trial_page(config.run.name, clock(), runbook=config.paging.runbook)
     failed = 0
     for settings in config.paging.channels:

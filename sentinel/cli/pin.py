@@ -8,6 +8,7 @@ import typer
 
 from sentinel.cli.shared import RUNS, ConfigDir, Run
 from sentinel.daemon.run_files import find_config
+from sentinel.daemon.wiring import neighbours_of
 from sentinel.vocabulary.errors import ConfigError
 
 
@@ -17,8 +18,6 @@ def pin(
     config_dir: ConfigDir = RUNS,
     release: Annotated[bool, typer.Option("--release", help="Remove the pin.")] = False,
 ) -> int:
-    from sentinel.daemon.wiring import neighbours_of
-
     checkpoints = neighbours_of(find_config(run, config_dir)).checkpoints
     pins = checkpoints.pins
     if tag is None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from sentinel.act.perform import Ledger
+from sentinel.adapters.checkpoints import QUARANTINE, Claim
+from sentinel.adapters.checkpoints.quarantine import purge as delete
+from sentinel.adapters.checkpoints.quarantine import size_of
+from sentinel.adapters.lock import RunLock
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, IncidentName, Run, Yes, confirmed, to_stderr
 from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
@@ -12,12 +17,6 @@ from sentinel.vocabulary.errors import ConfigError
 
 def purge(name: IncidentName, run: Run = None, config_dir: ConfigDir = RUNS, yes: Yes = False) -> int:
     """The only deletion that sentinel does, and only by hand."""
-    from sentinel.act.perform import Ledger
-    from sentinel.adapters.checkpoints import QUARANTINE, Claim
-    from sentinel.adapters.lock import RunLock
-    from sentinel.adapters.purge import purge as delete
-    from sentinel.adapters.purge import size_of
-
     config = find_config(run, config_dir)
     state_dir, log = state_dir_of(config), incident_log_of(config)
     incident = incident_named(log.read(), name)

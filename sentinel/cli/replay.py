@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sentinel.cli.shared import RUNS, Columns, ConfigDir, Json, Loss, Run, fields_of, parsed_columns, print_json
 from sentinel.daemon.run_files import find_config
+from sentinel.daemon.sources import source_at
+from sentinel.judge.events import Event
 from sentinel.judge.history import History
+from sentinel.judge.reference import smoothed
+from sentinel.judge.replay import Replay
 from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import Verdict, VerdictKind, judge_past
 from sentinel.plan.policy import Policy
 from sentinel.plan.target import rollback_to
+from sentinel.sources.column_source import ColumnSource
+from sentinel.sources.opening import open_sources
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import CheckpointSaved
-
-if TYPE_CHECKING:
-    from sentinel.judge.events import Event
-    from sentinel.judge.replay import Replay
-    from sentinel.judge.verdict import Verdict
-    from sentinel.sources.column_source import ColumnSource
 
 
 def replay(
@@ -49,12 +50,6 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """With --run: \\[judge], \\[policy], planned steps and references of that run; otherwise the defaults."""
-    from sentinel.daemon.sources import source_at
-    from sentinel.judge.reference import smoothed
-    from sentinel.judge.replay import Replay
-    from sentinel.judge.verdict import VerdictKind
-    from sentinel.sources.opening import open_sources
-
     config = find_config(run, config_dir) if run is not None else None
     columns = parsed_columns(column, loss)
     thresholds, policy = (config.judge, config.policy) if config else (Thresholds(), Policy())
@@ -95,8 +90,6 @@ class _Replayed:
 def _replay(
     source: ColumnSource, replay: Replay, margin_steps: int, *, still_running: bool, explain: bool
 ) -> _Replayed:
-    from sentinel.judge.verdict import judge_past
-
     first, source.explains = None, explain
     for readings in source:
         first = int(readings.steps[0]) if first is None else first
@@ -106,10 +99,8 @@ def _replay(
         raise ConfigError(f"{source.path}: none of its {source.unreadable} readings can be read; line {line}: {why}")
     if not still_running:
         replay.end()
-    history = History()
-    for record in source.others:
-        history.push(record)
-    last = next((a.end_reason for a in reversed(history.attempts.values()) if a.finished), None)
+    attempts = History(source.others).attempts
+    last = next((a.end_reason for a in reversed(attempts.values()) if a.finished), None)
     saved = sorted({r.global_step for r in source.others if isinstance(r, CheckpointSaved)})
     return _Replayed(
         source=source,

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sentinel.act.following import anchor_at
+from sentinel.act.perform import carry_out
+from sentinel.act.undo import settle
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, confirmed, print_json, reading_bar, to_stderr
+from sentinel.config import Config
+from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
+from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.actions import VerifyCheckpoint, describe, to_json
+from sentinel.plan.forecast import coming_saves, price, unconfirmed
 from sentinel.plan.incident import Rollback, incident_id
 from sentinel.plan.incident_events import closed, decided, opened
+from sentinel.plan.look import Look
+from sentinel.plan.manual import Wanted, plan_by_hand
+from sentinel.plan.observation import RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.rollback import Plan
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
-    from sentinel.daemon.wiring import Parts
-    from sentinel.plan.look import Look
-    from sentinel.plan.manual import Wanted
-    from sentinel.plan.observation import RunState
-    from sentinel.plan.policy import Policy
-    from sentinel.plan.rollback import Plan
 
 
 def rollback(
@@ -38,12 +41,6 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """`sentinel undo` reverts it. Exit 1: refused."""
-    from sentinel.act.undo import settle
-    from sentinel.daemon.paging import delivering
-    from sentinel.daemon.wiring import assemble_to_act
-    from sentinel.plan.manual import Wanted
-    from sentinel.plan.rollback import Plan
-
     config = find_config(run, config_dir)
     wanted = Wanted(to=to, rung=rung, seed=seed, start=start, force=force)
     parts, lock = assemble_to_act(config, to_stderr)
@@ -80,8 +77,6 @@ def rollback(
 
 def _planned(parts: Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
     """The run as it is now, and the plan for it. Verifies the target, in a dry run too: reading changes nothing."""
-    from sentinel.plan.manual import plan_by_hand
-
     look = parts.observer.look(clock(), room=True)
     target = look.run.checkpoint(wanted.to)
     if target is not None and target.complete and target.verified is None and not target.only_pinned:
@@ -93,8 +88,6 @@ def _planned(parts: Parts, config: Config, wanted: Wanted) -> tuple[Look, Plan]:
 
 def _with_onset(look: Look, margin_steps: int) -> RunState:
     """The run with the data positions of the steps from the onset on: a rung may skip their data."""
-    from sentinel.act.following import anchor_at
-
     attempt, onset = look.history.latest, look.verdict.onset_range
     if attempt is None or onset is None:
         return look.run
@@ -103,13 +96,13 @@ def _with_onset(look: Look, margin_steps: int) -> RunState:
 
 
 def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> int:
-    from sentinel.act.perform import carry_out
-
     attempt, ledger = look.history.latest, parts.ledger
     number, incident = look.run.next_incident, incident_id(look.run.next_incident)
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
+    if parts.observer.racing is not None:
+        parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))
@@ -136,8 +129,6 @@ def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
 
 
 def _document(plan: Plan, run: RunState) -> dict[str, Any]:
-    from sentinel.plan.forecast import coming_saves, price, unconfirmed
-
     decision = plan.decision
     facts: dict[str, Any] = {"target": None}
     if decision is not None:
@@ -154,8 +145,6 @@ def _document(plan: Plan, run: RunState) -> dict[str, Any]:
 
 def _priced(decision: Rollback, run: RunState) -> Iterator[str]:
     """What the rollback changes and costs, the settings at the coming saves, and what can't be confirmed."""
-    from sentinel.plan.forecast import coming_saves, price, unconfirmed
-
     if decision.changes:
         yield f"changes: {'; '.join(decision.changes)}"
     cost = price(decision, run)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sentinel.adapters.slurm import SlurmClient
 from sentinel.cli.shared import RUNS, ConfigDir, Observe, Run
 from sentinel.daemon.run_files import config_path, find_config, state_dir_of
 from sentinel.durable import write_atomically
@@ -36,8 +37,6 @@ def sbatch_watch(
     sbatch: Annotated[list[str] | None, typer.Option(help="A further option of sbatch; may be repeated.")] = None,
 ) -> int:
     """Writes the script into the state folder."""
-    from sentinel.adapters.slurm import SlurmClient
-
     path = str(config_path(run, config_dir).resolve())
     config = find_config(path, config_dir)
     state_dir = state_dir_of(config)

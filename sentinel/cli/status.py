@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from sentinel.act.starts import Starts
 from sentinel.cli.incident import incident_json
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, fields_of, print_json
+from sentinel.config import Config
 from sentinel.daemon.run_files import clock, find_config
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
-    from sentinel.plan.liveness import Known
-    from sentinel.plan.look import Look
+from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
+from sentinel.plan.bad_start import newest_audit
+from sentinel.plan.forecast import lost_so_far
+from sentinel.plan.liveness import Known, life_of
+from sentinel.plan.look import Look
 
 _LAST_EVENTS = 5  # `replay` prints all events
 
@@ -25,10 +27,6 @@ def status(run: Run = None, config_dir: ConfigDir = RUNS, as_json: Json = False)
 
 def show(config: Config, *, as_json: bool) -> int:
     """Prints the run's status; 1 where it has diverged, stalled or is down."""
-    from sentinel.act.starts import Starts
-    from sentinel.daemon.wiring import UNHEALTHY, neighbours_of, observer_of
-    from sentinel.plan.liveness import life_of
-
     near = neighbours_of(config)
     look = observer_of(config, near).look(clock())
     look = replace(look, start=Starts().audit(look))
@@ -42,9 +40,6 @@ def show(config: Config, *, as_json: bool) -> int:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
-    from sentinel.plan.bad_start import newest_audit
-    from sentinel.plan.forecast import lost_so_far
-
     start = look.start or newest_audit(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
@@ -92,7 +87,9 @@ def _print(document: dict[str, Any], look: Look) -> None:
     elif job["reason"] != document["reason"]:
         typer.echo(f"  {job['reason']}")
     if look.run.open_incident:
-        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}")
+        racing = look.run.open_incident.race
+        standing = f"{len(racing.entrants)} rungs race to step {racing.until_step}" if racing is not None else ""
+        typer.echo(f"  {look.run.open_incident.id} is {look.run.open_incident.status}{standing and f': {standing}'}")
     if look.run.disagreement is not None:
         typer.echo(f"  checkpoints: {look.run.disagreement}; a rollback or a restart rewrites the trackers")
     typer.echo(f"  rollbacks left: {document['budget']['rollbacks_left']}")

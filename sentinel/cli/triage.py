@@ -6,18 +6,23 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sentinel import bounded
+from sentinel.adapters.slurm.submissions import Submissions
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
-from sentinel.daemon.run_files import clock, find_config, incident_log_of, state_dir_of
+from sentinel.config import Config
+from sentinel.daemon.run_files import bisect_folder, clock, find_config, incident_log_of, state_dir_of
+from sentinel.daemon.sources import source_at, source_of_run
+from sentinel.judge.reference import smoothed
+from sentinel.reports.bisect import reports_in
+from sentinel.reports.triage.document import document, page
+from sentinel.reports.triage.past import PageSettings, read_past
+from sentinel.sources.column_source import ColumnSource
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
 
 
 def triage(
@@ -28,8 +33,6 @@ def triage(
     texts: Texts = None,
 ) -> int:
     """The file needs no other: it loads nothing when it is opened, and can be mailed."""
-    from sentinel.reports.triage.document import page
-
     config = find_config(run, config_dir)
     if incident is not None:
         incident_named(incident_log_of(config).read(), incident)
@@ -44,13 +47,6 @@ def documents(
     config: Config, run: str | None, config_dir: Path, texts: Path | None
 ) -> Callable[[str | None], dict[str, Any]]:
     """A function that reads the run as it is now, and makes the page's document with the incident shown first."""
-    from sentinel.adapters.slurm.submissions import Submissions
-    from sentinel.daemon.sources import source_at, source_of_run
-    from sentinel.judge.reference import smoothed
-    from sentinel.reports.triage.document import document
-    from sentinel.reports.triage.past import PageSettings, read_past
-    from sentinel.sources.column_source import ColumnSource
-
     state_dir = state_dir_of(config)
     submissions = Submissions(state_dir / "submissions")
     where = "" if config_dir == RUNS else f" --config-dir {shlex.quote(str(config_dir))}"
@@ -67,6 +63,7 @@ def documents(
             references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
             texts=None if texts is None else texts_in(texts),
             scripts={label: diff for label, diff in diffs.items() if diff},
+            bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )
         return document(read_past(source, events), settings, now_unix_s=clock(), incident=incident)

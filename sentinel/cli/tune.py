@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from sentinel.act.probe_command import OWN_TRAINER, own_trainer_options
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.lock import RunLock
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
+from sentinel.config import Config
+from sentinel.daemon.probes import Trainer, folders_of, neighbours_of_probe
 from sentinel.daemon.run_files import clock, find_config, state_dir_of
-from sentinel.durable import os_errors_named, write_atomically
+from sentinel.durable import os_errors_named
+from sentinel.jobscript.facts import Facts
+from sentinel.jobscript.reading import Read, read_command, read_text
+from sentinel.jobscript.script_changes import baseline_of_script
+from sentinel.tune.record import Life, Record
+from sentinel.tune.report import Report, deepspeed_block, ladder_rung, report_of
+from sentinel.tune.search import Task, task_of
+from sentinel.tune.tuner import Probe, Tuner
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
-
-if TYPE_CHECKING:
-    from sentinel.config import Config
-    from sentinel.config import Launcher as Settings
-    from sentinel.jobscript.facts import Facts
-    from sentinel.jobscript.reading import Read
-    from sentinel.tune.command import Folders
-    from sentinel.tune.record import Life
-    from sentinel.tune.report import Report
-    from sentinel.tune.search import Task
-    from sentinel.tune.tuner import Probe
 
 
 def tune(
@@ -65,13 +68,6 @@ def tune(
 
 
 def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[[str], None]) -> Report:
-    from sentinel.adapters.incident_log import IncidentLog
-    from sentinel.adapters.lock import RunLock
-    from sentinel.tune.record import Record
-    from sentinel.tune.report import report_of
-    from sentinel.tune.search import task_of
-    from sentinel.tune.tuner import Tuner
-
     text, facts = _facts(config)
     task = task_of(config.tune, facts)
     probes = _Probes(config, task, facts, text)
@@ -95,8 +91,6 @@ def search(config: Config, folder: Path, *, parallel: int | None, say: Callable[
 
 def _facts(config: Config) -> tuple[str, Facts]:
     """The run's job script ("" where it is a command), and the settings found in the script or the command."""
-    from sentinel.jobscript.reading import read_command, read_text
-
     launcher, name = config.launcher, config.run.name
     if launcher.kind == "elsewhere":
         raise ConfigError("[launcher] kind is 'elsewhere': sentinel does not know how to start a probe")
@@ -115,9 +109,6 @@ def _facts(config: Config) -> tuple[str, Facts]:
 
 def _refuse_unshortened(config: Config, read: Read, where: str) -> None:
     """ConfigError where the trainer would ignore the sequence lengths, so that every probe trains at full length."""
-    from sentinel.adapters.journal import Journals
-    from sentinel.tune.command import OWN_TRAINER
-
     if read.program == OWN_TRAINER:
         return
     records = Journals(state_dir_of(config)).poll() if config.source.kind == "journal" else []
@@ -145,52 +136,26 @@ class _Probes:
     text: str
 
     def make(self, life: Life, folder: Path) -> Probe:
-        from sentinel.daemon.sources import source_of
-        from sentinel.daemon.wiring import launcher_of
-        from sentinel.tune.command import Folders, command_of
-        from sentinel.tune.tuner import LOG, Probe
+        config = self.config
+        trainer = Trainer(
+            name=f"tune-{life.name}",
+            folders=folders_of(config, folder, "[tune]"),
+            options=lambda words: self._options(folder, words),
+            environment={},
+            overrides=self._in_script(life) if config.launcher.changes_in_script else None,
+        )
+        return Probe(folder, *neighbours_of_probe(config, trainer, folder, self.text), life, self.task)
 
-        config, settings, run, log = self.config, self.config.launcher, self.config.run, folder / LOG
-        moved = {run.checkpoints: folder / "checkpoints", state_dir_of(config): folder}
-        if run.tensorboard is not None:
-            moved[run.tensorboard] = folder / "tensorboard"
-        folders = Folders(working_directory=settings.working_directory.resolve(), moved=moved)
-        if settings.kind == "local":
-            options = self._options(folder, settings.command)
-            settings = replace(settings, command=command_of(settings.command, folders, options))
-        else:
-            settings = self._with_script(folders, life, folder, log)
-        own = replace(config, run=replace(run, state_dir=folder), launcher=replace(settings, log=log))
-        source = source_of(replace(config, source=replace(config.source, path=log)), folder)
-        return Probe(life, folder, launcher_of(own, folder, log), source, self.task)
-
-    def _options(self, folder: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-        from sentinel.tune.command import OWN_TRAINER, options_for_own_trainer
-
+    def _options(self, folder: Path, words: Sequence[str]) -> tuple[str, ...]:
         if OWN_TRAINER not in words:
             return self.config.tune.options
         tensorboard = any(word.partition("=")[0] == "--tensorboard" for word in words)
-        own = options_for_own_trainer(self.task, self.facts, folder, tensorboard=tensorboard)
-        return (*own, *self.config.tune.options)
+        horizon = self.task.space.horizon_steps
+        own = own_trainer_options(folder, self.facts, until_step=horizon, tensorboard=tensorboard)
+        return (*own, f"--validate-every={self.task.validate_every}", *self.config.tune.options)
 
-    def _with_script(self, folders: Folders, life: Life, folder: Path, log: Path) -> Settings:
-        """Slurm's settings of the probe; writes its job script."""
-        from sentinel.adapters.slurm.trainer_files import scheduler_of
-        from sentinel.jobscript.given import given
-        from sentinel.lint import Known
-        from sentinel.tune.command import script_of
-
-        launcher, found = self.config.launcher, given(self.text)
-        words = (found.program, *(option.flag for option in found.options))
-        overrides = self.task.overrides(life.pacing) if launcher.changes_in_script else None
-        script = folder / "job.sh"
-        with os_errors_named(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        known = Known(scheduler=scheduler_of(self.text, folders.working_directory, launcher.scheduler_override))
-        made = script_of(self.text, folders, self._options(folder, words), overrides, known)
-        write_atomically(script, made.encode("utf-8", "surrogateescape"))
-        arguments = (*launcher.sbatch_arguments, f"--output={log}", f"--job-name=tune-{life.name}")
-        return replace(launcher, script=script, job_name=None, changes_in_script=False, sbatch_arguments=arguments)
+    def _in_script(self, life: Life) -> Overrides:
+        return self.task.overrides_in_script(life.pacing, baseline_of_script(self.text))
 
 
 _STOPPED = {"fluctuates": "when it fluctuated", "calm": "at the horizon", "not needed": "another probe had decided"}
@@ -217,8 +182,6 @@ def table_of(report: Report) -> Table:
 
 def summary_of(report: Report) -> str:
     """The answer, to be pasted into the run's configuration, and its cost."""
-    from sentinel.tune.report import deepspeed_block, ladder_rung
-
     task, chosen = report.task, report.chosen
     share = report.share_of_full_run
     against = f", {share:.1%} of one full run" if share is not None else "; the length of a full run is not known"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sentinel.adapters.exposition.server import Certificate, is_loopback
 from sentinel.adapters.paging.secret import Secret
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Texts
+from sentinel.cli.triage import documents
 from sentinel.daemon.run_files import find_config, state_dir_of
+from sentinel.daemon.sources import source_of
+from sentinel.reports.triage.server import Feed, TriageServer
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.adapters.exposition.credentials import Certificate
 
 
 def ui(
@@ -34,10 +35,6 @@ def ui(
     texts: Texts = None,
 ) -> int:
     """Prints the address to open in a browser, and serves until Ctrl-C."""
-    from sentinel.cli.triage import documents
-    from sentinel.daemon.sources import source_of
-    from sentinel.reports.triage.server import Feed, TriageServer, is_loopback
-
     config = find_config(run, config_dir)
     tls, token = certificate_of(certificate, key), None
     if token_file is not None:
@@ -68,8 +65,6 @@ def ui(
 
 def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
     """The certificate in the files; None where no file is given. ConfigError says which file can't be used."""
-    from sentinel.adapters.exposition.credentials import Certificate
-
     if certificate is not None:
         return Certificate(certificate, key)
     if key is not None:

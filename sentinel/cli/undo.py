@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
 from sentinel.cli.shared import RUNS, ConfigDir, Run, Yes, confirmed, to_stderr
+from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
+from sentinel.daemon.wiring import Parts, assemble_to_act
 from sentinel.plan.incident import Incident
 from sentinel.vocabulary.errors import ConfigError, SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.daemon.wiring import Parts
 
 
 def undo(
@@ -24,10 +24,6 @@ def undo(
     yes: Yes = False,
 ) -> int:
     """The job is stopped first, and not started again."""
-    from sentinel.act.undo import quarantine_of, take_back, undo_incident, undoable
-    from sentinel.daemon.paging import delivering
-    from sentinel.daemon.wiring import assemble_to_act
-
     if every and incident is not None:
         raise ConfigError(f"pass either {incident} or --all, not both")
     config = find_config(run, config_dir)
@@ -57,8 +53,6 @@ def undo(
 
 def _remaining(incidents: tuple[Incident, ...], chosen: Collection[str], parts: Parts) -> Iterator[str]:
     """What stays in the quarantine of incidents that are not undone."""
-    from sentinel.act.undo import quarantine_of, undoable
-
     for other in undoable(incidents):
         tags = quarantine_of(other, parts.near.checkpoints)
         if other.id not in chosen and tags:

@@ -173,6 +173,58 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bisect:
+    """The `[bisect]` table: how a probe is started, and what all probes of an incident may cost."""
+
+    command: tuple[str, ...] = ()
+    """local: a probe's command line, as a list. {checkpoints}, {state}, {tensorboard}, {until_step} and {name} stand
+    for the probe's own. Default: [launcher] command, with the probe's folders in place of the run's."""
+
+    options: tuple[str, ...] = ()
+    """Added to the trainer's options in every probe, as "--flag=value", with the same placeholders:
+    "--save={checkpoints}", "--exit-interval={until_step}"."""
+
+    environment: tuple[str, ...] = ()
+    """Variables of every probe, as "NAME=value". A probe always gets SENTINEL_STATE_DIR, SENTINEL_PROBE,
+    SENTINEL_PROBE_CHECKPOINTS, SENTINEL_PROBE_UNTIL_STEP, and WANDB_MODE=disabled."""
+
+    fp32_options: tuple[str, ...] = ()
+    """What makes the trainer compute in fp32, e.g. ["--precision=fp32"]; () does not try it."""
+
+    other_node_environment: tuple[str, ...] = ()
+    """local: variables that put a probe on other hardware, e.g. ["CUDA_VISIBLE_DEVICES=4,5,6,7"]; () does not try it.
+    slurm: not needed; such a probe excludes the nodes of the attempt (--exclude)."""
+
+    nodes: Annotated[int | None, AT_LEAST_1] = None
+    """slurm: nodes of each probe's job (--nodes); default as in the run's script."""
+
+    parallel: Annotated[int, AT_LEAST_1] = 1
+    """Probes that may run at once."""
+
+    gpu_hours: Annotated[float | None, Range(least=0)] = None
+    """GPU-hours (ranks x time) that all probes of one incident may cost; None is no limit."""
+
+    probe_hours: Annotated[float, POSITIVE] = 24.0
+    """Hours after which a probe is stopped, queueing included."""
+
+    max_probes: Annotated[int, AT_LEAST_1] = 8
+    """Probes of one incident."""
+
+    window_steps: Annotated[int | None, AT_LEAST_1] = None
+    """Steps that the control makes from its checkpoint; the other probes make twice as many at most. Default: up to
+    the step of the alarm."""
+
+    folder: Path | None = None
+    """Where the probes' folders are, with one copy of the checkpoint; default STATE_DIR/bisect."""
+
+    def __post_init__(self) -> None:
+        if odd := next((o for o in (*self.options, *self.fp32_options) if not o.startswith("--")), None):
+            raise ConfigError(f"option {odd!r} should be like '--flag=value'")
+        if odd := next((v for v in (*self.environment, *self.other_node_environment) if "=" not in v[1:]), None):
+            raise ConfigError(f"environment: {odd!r} should be like 'NAME=value'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One run, as its TOML file describes it."""
 
@@ -183,6 +235,7 @@ class Config:
     judge: Thresholds = field(default_factory=Thresholds)
     policy: Policy = field(default_factory=Policy)
     tune: Tuning = field(default_factory=Tuning)
+    bisect: Bisect = field(default_factory=Bisect)
     paging: Paging = field(default_factory=Paging)
     metrics: Metrics = field(default_factory=Metrics)
     wandb: WandbRun = field(default_factory=WandbRun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 import typing
 from dataclasses import MISSING, fields, is_dataclass, replace
@@ -19,6 +20,9 @@ from sentinel.vocabulary.codec import Form, read
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_path_text
 
+log = logging.getLogger(__name__)
+
+_RENAMED = {"paging": {"last_words_s": "deliver_within_s"}}  # table -> keys of older versions, and what they are now
 _LARGEST_BYTES = 1 << 20  # one with every key and its comment has thirty thousand
 _OFF = (None, False, ())
 _TOML = Form(
@@ -40,9 +44,23 @@ def load_config(path: Path) -> Config:
     except (OSError, ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        return _resolved(read(Config, data, form=_TOML), path.resolve().parent)
+        return _resolved(read(Config, _with_new_names(data, path), form=_TOML), path.resolve().parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _with_new_names(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The document with the keys' present names. ConfigError where a key stands there under both."""
+    for name, renamed in _RENAMED.items():
+        table = data.get(name)
+        for old, new in renamed.items():
+            if not isinstance(table, dict) or old not in table:
+                continue
+            if new in table:
+                raise ConfigError(f"[{name}] has {old} and {new}, which are one key; remove {old}")
+            log.warning("%s: [%s] %s is called %s now; the old name is still read", path, name, old, new)
+            data = {**data, name: {new if key == old else key: value for key, value in table.items()}}
+    return data
 
 
 def _resolved(config: Config, folder: Path) -> Config:

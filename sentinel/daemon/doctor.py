@@ -15,6 +15,7 @@ from typing import Literal
 
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.lock import RunLock
+from sentinel.adapters.slurm import SlurmClient
 from sentinel.config import Config
 from sentinel.daemon.run_files import clock, source_log_of, state_dir_of
 from sentinel.daemon.wiring import faults_of, neighbours_of, observer_of
@@ -264,8 +265,6 @@ def launcher(config: Config) -> Iterator[Finding]:
 
 
 def _slurm(config: Config) -> Iterator[Finding]:
-    from sentinel.adapters.slurm import SlurmClient
-
     client = SlurmClient(user=config.launcher.user, timeout_s=config.launcher.slurm_timeout_s)
     began = time.monotonic()
     jobs = client.jobs()

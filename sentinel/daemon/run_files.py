@@ -8,23 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from sentinel.adapters.exposition.settings import Metrics
 from sentinel.adapters.incident_log import IncidentLog
+from sentinel.config import Config, load_config
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.names import checked_name, checked_path_text
-
-if TYPE_CHECKING:
-    from sentinel.adapters.exposition.settings import Metrics
-    from sentinel.config import Config
 
 clock = time.time
 """The daemon's one clock: Unix seconds, as samples carry them."""
 
 
 def find_config(run: str | None, config_dir: Path) -> Config:
-    from sentinel.config import load_config
-
     return load_config(config_path(run, config_dir))
 
 
@@ -55,6 +50,11 @@ def state_dir_of(config: Config) -> Path:
 def source_log_of(config: Config, state_dir: Path) -> Path:
     """The log that is followed, or a pattern of several."""
     return config.source.path or config.launcher.log or state_dir / "job.log"
+
+
+def bisect_folder(config: Config) -> Path:
+    """Where the bisects of the run's incidents are, one folder each."""
+    return (config.bisect.folder or state_dir_of(config) / "bisect").resolve()
 
 
 def incident_log_of(config: Config) -> IncidentLog:
@@ -103,8 +103,6 @@ class Read:
 
 def read(paths: tuple[Path, ...], *checks: Callable[[Config], None]) -> Read:
     """Reads each; errors of the checks are prefixed with the file."""
-    from sentinel.config import load_config
-
     found = Read({}, {})
     for path in dict.fromkeys(paths):
         config: Config | None = None

@@ -11,8 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, get_args
 
 from sentinel.act.watch import Watch
-from sentinel.adapters.exposition.collector import Textfile
-from sentinel.adapters.exposition.exposition import Exposition
+from sentinel.adapters.exposition.exposition import Exposition, Textfile
 from sentinel.config import Config
 from sentinel.judge.history import LAST_SAMPLES
 from sentinel.judge.readings import BANDED
@@ -38,7 +37,7 @@ _SEVERITIES = ("info", "warning", "critical")
 _OUTCOMES = ("done", "failed")  # of an action, as the incident log has them
 _PROOFS = {Proof.CONFIRMED: "proved", Proof.NOT_VERIFIED: "not_verified", Proof.CONTRADICTED: "not_proved"}
 
-MITIGATIONS = ("decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
+MITIGATIONS = ("racing", "decided", "applied", "proved", "not_verified", "not_proved", "failed", "taken_back")
 """States of a rollback: being carried out; carried out, not proved yet; confirmed; not verified; did not take effect;
 did not recover; taken back."""
 
@@ -211,16 +210,18 @@ def _of_run(look: Look, policy: Policy) -> Iterator[tuple[str, float, *tuple[str
     yield "budget_rollbacks_left", max(0, policy.rollback_budget - len(rollbacks))
     yield "budget_lost_steps_left", max(0, policy.lost_steps_budget - lost_so_far(incidents))
     if policy.gpu_hours_budget is not None:
-        spent = sum(r.lost_gpu_hours or 0.0 for r in rollbacks)
+        spent = sum(incident.spent_gpu_hours for incident in incidents)
         yield "budget_gpu_seconds_left", 3600 * max(0.0, policy.gpu_hours_budget - spent)
     yield "paused", look.run.paused
 
 
 def _mitigation(incidents: tuple[Incident, ...]) -> str | None:
     """State of the newest rollback of the newest incident that is not closed; None where there is none."""
-    there = [incident for incident in incidents if incident.status != "closed" and incident.rollbacks]
+    there = [i for i in incidents if i.status != "closed" and (i.rollbacks or i.race is not None)]
     if not there:
         return None
+    if there[-1].race is not None:
+        return "racing"
     rollback = there[-1].rollbacks[-1]
     if rollback.taken_back:
         return "taken_back"

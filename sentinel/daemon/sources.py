@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from sentinel.act.source import Source, read_all
 from sentinel.adapters.journal import Journals
+from sentinel.adapters.prometheus.api import Api, Door
+from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
 from sentinel.config import Config, load_config
 from sentinel.daemon.run_files import clock, find_config, source_log_of, state_dir_of
 from sentinel.judge.history import History
@@ -18,8 +20,6 @@ from sentinel.vocabulary.names import checked_path_text
 from sentinel.vocabulary.sample import Record
 
 if TYPE_CHECKING:
-    from sentinel.adapters.prometheus.api import Door
-    from sentinel.adapters.prometheus.source import ScrapedRun, ScrapedRuns
     from sentinel.sources.column_source import ColumnSource
 
 Sources = Callable[[Config, Path], Source]  # by the run's configuration and its state folder
@@ -56,7 +56,7 @@ class SharedSources:
 
 def source_named(name: str, columns: Mapping[str, str], config_dir: Path) -> ColumnSource:
     """One series: a file, a folder, a run's TOML file, the name of a run under `config_dir`, or a run in W&B."""
-    from sentinel.sources import wandb_runs
+    from sentinel.sources import wandb_runs  # pyarrow comes with it: a watch needs none of it
 
     if name.startswith(wandb_runs.PREFIX):
         return wandb_runs.source_in_wandb(name, columns)
@@ -99,10 +99,7 @@ def source_of_run(config: Config) -> ColumnSource:
 
 
 def history_of(config: Config) -> History:
-    history = History()
-    for record in read_all(source_of(config, state_dir_of(config))):
-        history.push(record)
-    return history
+    return History(read_all(source_of(config, state_dir_of(config))))
 
 
 def _followed_log(config: Config, state_dir: Path, now: Callable[[], float]) -> Source:
@@ -123,15 +120,10 @@ def _scraped_run(config: Config) -> ScrapedRun:
 
 
 def _scraped_runs(config: Config, *, longest_poll_s: float = 30.0) -> ScrapedRuns:
-    from sentinel.adapters.prometheus.api import Api
-    from sentinel.adapters.prometheus.source import ScrapedRuns
-
     api = Api(_door_of(config))
     return ScrapedRuns(api, selector=config.source.selector, longest_poll_s=longest_poll_s, now=clock)
 
 
 def _door_of(config: Config) -> Door:
-    from sentinel.adapters.prometheus.api import Door
-
     keys = ("token_file", "user", "password_file", "ca_file", "timeout_s")
     return Door(url=config.source.url or "", **{key: getattr(config.source, key) for key in keys})

@@ -12,6 +12,7 @@ from functools import partial
 from threading import Event
 from time import monotonic
 
+from sentinel.act.last_lines import LastLines
 from sentinel.act.perform import Pinning
 from sentinel.act.undo import settle
 from sentinel.act.watch import Watch
@@ -186,8 +187,8 @@ class Watched:
         log.info("watching %s in mode %s, %s", config.run.name, policy.mode, how_often)
         pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
-        checks = (self._own, parts.paging.problem)
-        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *checks), parts
+        more = (self._own, parts.paging.problem, LastLines(parts.near.job_log))
+        return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *more), parts
 
     def _own(self) -> None:
         """LockHeld: another process has the lock; NotOurCheckpoints: another state folder acts on the checkpoints."""
@@ -215,7 +216,7 @@ class Watched:
         if not self._shared.alone and done is not None:
             log.info("watch ended with exit code %d", self.code)
         if parts is not None and done is Outcome.PERSON_NEEDED:  # the lock is released: the person may act at once
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
+            parts.paging.finish(self.config.paging.deliver_within_s, or_when=self._shared.stop)
         elif parts is not None:
             parts.paging.finish()
 
@@ -224,7 +225,7 @@ class Watched:
         self._fail(error)
         if parts is not None:
             parts.paging.ended(error, clock())
-            parts.paging.finish(self.config.paging.last_words_s, or_when=self._shared.stop)
+            parts.paging.finish(self.config.paging.deliver_within_s, or_when=self._shared.stop)
 
     def _fail(self, error: Exception) -> None:
         self.error, self.code = error, exit_code_of(error)

@@ -1,4 +1,4 @@
-"""Builds the adapters of one run from its configuration. A launcher's adapter is imported where a run needs it."""
+"""Builds the adapters of one run from its configuration."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sentinel.act import preconditions
 from sentinel.act.file_activity import Signs
 from sentinel.act.following import References
 from sentinel.act.neighbours import Launcher, Neighbours
 from sentinel.act.observe import Observer
 from sentinel.act.perform import Ledger, Performer, Say
+from sentinel.act.probes import ProbeJob
+from sentinel.act.racing import Racing
 from sentinel.act.wandb_branches import WandbBranches
 from sentinel.adapters.checkpoints import MANIFESTS, Checkpoints, Claim
 from sentinel.adapters.elsewhere import ElsewhereLauncher
 from sentinel.adapters.journal import last_beginning
 from sentinel.adapters.local import LocalJobs, LocalLauncher
+from sentinel.adapters.lock import RunLock
+from sentinel.adapters.slurm import Queues, SlurmClient, SlurmLauncher, SlurmSettings
 from sentinel.adapters.state_files import Approvals, OverridesFile
 from sentinel.adapters.tensorboard import TensorBoard
 from sentinel.config import Config
@@ -28,11 +33,8 @@ from sentinel.daemon.sources import Sources, source_at, source_of
 from sentinel.judge.reference import smoothed
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.policy import Policy
+from sentinel.plan.probe import Probe
 from sentinel.vocabulary.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sentinel.adapters.lock import RunLock
-    from sentinel.adapters.slurm import Queues
 
 UNHEALTHY = (VerdictKind.DIVERGED, VerdictKind.STALLED, VerdictKind.DOWN)  # exit code 1; a spike has exit code 0
 
@@ -64,10 +66,19 @@ def wandb_of(config: Config, state_dir: Path) -> WandbBranches | None:
     return WandbBranches(state_dir / "wandb-branches.json", config.run.name, config.wandb)
 
 
-def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | None = None) -> Launcher:
+def launcher_of(
+    config: Config,
+    state_dir: Path,
+    log: Path,
+    queues: Queues | None = None,
+    *,
+    environment: Callable[[], dict[str, str]] | None = None,
+) -> Launcher:
+    """`environment`: what its jobs get, in place of what W&B's branches need."""
     launcher = config.launcher
-    branches = wandb_of(config, state_dir)
-    environment = branches.environment if branches is not None else dict[str, str]
+    if environment is None:
+        branches = wandb_of(config, state_dir)
+        environment = branches.environment if branches is not None else dict[str, str]
     if launcher.kind == "elsewhere":
         return ElsewhereLauncher()
     if launcher.kind == "local":
@@ -79,8 +90,6 @@ def launcher_of(config: Config, state_dir: Path, log: Path, queues: Queues | Non
             stop_grace_s=launcher.stop_grace_s,
             environment=environment,
         )
-    from sentinel.adapters.slurm import SlurmClient, SlurmLauncher, SlurmSettings
-
     # two projects of one user may have runs of one name: their state folders differ
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
     settings = SlurmSettings(
@@ -127,6 +136,7 @@ def assemble(
     near = neighbours_of(config, sources=sources, queues=queues)
     near.state_dir.mkdir(parents=True, exist_ok=True)
     observer = observer_of(config, near, room_for_saves=policy.room_for_saves)
+    observer.racing = racing_of(config, near)
     perform = Performer(near, observer, own)
     paging = paging_of(config, near)
 
@@ -140,8 +150,6 @@ def assemble(
 
 def faults_of(config: Config) -> list[str]:
     """Why sentinel may not act on this run from here, as sentences: account, machine, or [launcher] user."""
-    from sentinel.act import preconditions
-
     near = neighbours_of(config)
     newest, silent_s = last_beginning(near.state_dir), 0.0
     if newest is not None:  # by the clock of the journal's filesystem
@@ -167,8 +175,6 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
     ConfigError with all of `faults_of`. LockHeld before an action where another process has the run's lock,
     NotOurCheckpoints where another state folder acts on its checkpoints.
     """
-    from sentinel.adapters.lock import RunLock
-
     if wrong := faults_of(config):
         raise ConfigError(f"nothing is done from here: {'; '.join(wrong)}")
     lock, claim = RunLock(state_dir_of(config)), Claim(config.run.checkpoints, state_dir_of(config))
@@ -178,6 +184,19 @@ def assemble_to_act(config: Config, say: Say) -> tuple[Parts, RunLock]:
         claim.keep()
 
     return assemble(config, config.policy, say=say, own=own), lock
+
+
+def racing_of(config: Config, near: Neighbours) -> Racing:
+    def jobs() -> Callable[[Probe, Path], ProbeJob]:
+        from sentinel.daemon.probes import probe_jobs
+
+        if config.source.kind != "journal":
+            raise ConfigError(
+                f"[source] kind is {config.source.kind!r}: rungs race only where the hook writes journals"
+            )
+        return probe_jobs(config)
+
+    return Racing(near=near, jobs=jobs, thresholds=config.judge, at_once=config.bisect.parallel)
 
 
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:

@@ -88,9 +88,7 @@ def tell(seed: int, output: Path, say: Progress, recipe: Recipe = DEMO) -> Repor
 
 
 def _report(*, seed: int, folder: Path, wall_s: float) -> Report:
-    history = History()
-    for record in Journals(folder / "state").poll():
-        history.push(record)
+    history = History(Journals(folder / "state").poll())
     events = IncidentLog(folder / "state" / "incidents.jsonl").read()
     incidents = fold(events)
     rows = attempt_rows(history, incidents, events)

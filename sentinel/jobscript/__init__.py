@@ -28,6 +28,7 @@ from sentinel.jobscript.directives import set_directive
 from sentinel.jobscript.here_documents import set_json
 from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option, set_variable
 from sentinel.jobscript.syntax import from_bytes, parse, to_bytes
+from sentinel.jobscript.training_yaml import set_in_yaml
 
 __all__ = ["Change", "RemoveOption", "Rewritten", "SetDirective", "SetJson", "SetOption", "SetVariable", "rewrite"]
 
@@ -49,14 +50,15 @@ def rewrite(text: str, changes: Sequence[Change]) -> Rewritten:
 
 
 def _with_one(text: str, change: Change) -> str:
-    edits = _edits(text, change)
+    in_yaml = set_in_yaml(read(parse(text)), change) if isinstance(change, SetOption | RemoveOption) else None
+    edits = _edits(text, change) if in_yaml is None else in_yaml
     if not edits:
         return text
     source = to_bytes(text)
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
     new = from_bytes(source)
-    if isinstance(change, SetOption | RemoveOption):
+    if isinstance(change, SetOption | RemoveOption) and in_yaml is None:
         refuse_more_than_asked(read(parse(text)), read(parse(new)), change)
     else:
         parse(new)

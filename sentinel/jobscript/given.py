@@ -16,6 +16,7 @@ from sentinel.jobscript.directives import directive
 from sentinel.jobscript.here_documents import filled_json
 from sentinel.jobscript.syntax import parse
 from sentinel.jobscript.trainer import refuse_other_ways_to_set, refuse_unsure, trainers
+from sentinel.jobscript.training_yaml import yaml_options, yaml_words
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
@@ -62,7 +63,10 @@ def given(text: str) -> Given:
     reading = read(script)
     launch, *others = trainers(reading)
     unread: list[Unread] = []
-    options = tuple(_options((_text(reading, word) for word in launch.arguments), unread))
+    options = (
+        *_of_yaml(reading, unread),
+        *_options((_text(reading, word) for word in launch.arguments), unread),
+    )
     complete, first = not unread, launch.arguments[0] if launch.arguments else None
     before = takewhile(lambda word: word is not first, launch.command.words)
     for other in others:
@@ -102,6 +106,34 @@ def _options(words: Iterable[tuple[str | None, Unread | None]], unread: list[Unr
             unread.append(unknown)
     if flag:
         yield Option(flag=flag, values=values, unread=why)
+
+
+def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
+    """The options that a YAML file holds, before the command's own, which count; said, where it can't be read."""
+    words = yaml_words(reading)
+    line = reading.script.line(words[0].word.start) if words else None
+
+    def leave(why: str, line: int | None) -> None:
+        unread.append(Unread(what="the trainer's YAML", why=why, line=line))
+
+    def fill(raw: str, start: int) -> str:
+        try:
+            return text_of(reading, raw, (start, start))
+        except Unknown as unknown:
+            leave(str(unknown), reading.script.line(start))
+            return "null"
+
+    try:
+        found = yaml_options(reading, fill)
+    except ScriptRefused as refused:
+        leave(refused.reason, refused.line_number)
+    except LineError as error:
+        leave(str(error), line)
+    else:
+        if found is None and words:
+            leave(f"{words[0].word.raw} is not at hand", line)
+        for flag, values in (found or {}).items():
+            yield Option(flag=flag, values=values)
 
 
 def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None]:

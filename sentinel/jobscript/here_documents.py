@@ -1,4 +1,4 @@
-"""The DeepSpeed JSON that a script writes from a here-document: reading it, and setting a key of it."""
+"""Here-documents of a script; the DeepSpeed JSON in one: reading it, and setting a key of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tree_sitter import Node
 
-from sentinel.jobscript.arguments import Reading
+from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.made_json import bare, is_ours, set_in_made, writes
 from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of, walk
@@ -23,11 +23,11 @@ _EDITORS = frozenset(["perl", "python", "python3", "sed"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
-    """A here-document that holds a JSON object."""
+class Document:
+    """A here-document that holds a JSON object, or the trainer's YAML."""
 
     start: int  # First byte of its body
-    masked: str  # The body with each of the shell's expansions as digits of the same length in bytes: it is JSON
+    masked: str  # The body with each of the shell's expansions as digits of the same length in bytes
     quoted: bool  # Whether the shell leaves the body as it is: `<<'EOT'`
     destination: str  # The file that it is written to, as the script says it
     node: Node
@@ -40,20 +40,23 @@ def set_json(reading: Reading, change: SetJson) -> tuple[Edit, ...]:
     except (TypeError, ValueError, RecursionError) as error:
         raise ScriptRefused(None, f"{'.'.join(change.path)} can't be {change.value!r} in JSON: {error}") from error
     if (redirect := _made(reading)) is not None:
-        _refuse_later_editors(reading, code_of(redirect.children[-1]), redirect.end_byte)
+        refuse_later_editors(reading, code_of(redirect.children[-1]), redirect.end_byte)
         return set_in_made(reading, change, redirect)
     document = _the_document(reading)
-    _refuse_later_editors(reading, document.destination, document.start)
+    refuse_later_editors(reading, document.destination, document.start)
     try:
         edit = _edit(document, change, value)
         _check(document, edit, change)
     except (ValueError, LineError, RecursionError) as error:
         where = "in the JSON that begins there," if isinstance(error, LineError) else _NOT_ALONE
         raise reading.script.refusal(document.start, f"{where} {error}") from error
-    if edit is None:
-        return ()
+    return () if edit is None else (in_script(document, edit),)
+
+
+def in_script(document: Document, edit: Edit) -> Edit:
+    """An edit of the document as one of the script, with what a shell would expand escaped."""
     new = edit.new if document.quoted else re.sub(r"[$`\\]", r"\\\g<0>", edit.new)
-    return (Edit(start=document.start + edit.start, end=document.start + edit.end, new=new),)
+    return Edit(start=document.start + edit.start, end=document.start + edit.end, new=new)
 
 
 def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None:
@@ -64,7 +67,12 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
     if not any(_documents(reading)):
         return None
     document = _the_document(reading)
-    _refuse_later_editors(reading, document.destination, document.start)
+    refuse_later_editors(reading, document.destination, document.start)
+    return filled(reading, document, fill)
+
+
+def filled(reading: Reading, document: Document, fill: Callable[[str, int], str]) -> str:
+    """The document with what `fill` makes of each expansion, given as it is written and where."""
     source, position, parts = reading.script.source, document.start, []
     for node in _expansions(document.node) if not document.quoted else ():
         if node.start_byte >= position:
@@ -73,7 +81,7 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
     return "".join([*parts, from_bytes(source[position : document.node.end_byte])])
 
 
-def _edit(document: _Document, change: SetJson, value: str) -> Edit | None:
+def _edit(document: Document, change: SetJson, value: str) -> Edit | None:
     """The change in positions of the masked text; None where the key has this value."""
     text, start = document.masked, document.masked.index("{")
     for depth, key in enumerate(change.path):
@@ -106,7 +114,7 @@ def _addition(text: str, start: int, inside: list[Member], path: tuple[str, ...]
     return Edit(start=position, end=position, new=f",{indent}{new}" if inside else new)
 
 
-def _check(document: _Document, edit: Edit | None, change: SetJson) -> None:
+def _check(document: Document, edit: Edit | None, change: SetJson) -> None:
     """The JSON after the edit is the JSON before it with this one key set: anything else is a mistake of ours."""
     if edit is None:
         return
@@ -120,7 +128,7 @@ def _check(document: _Document, edit: Edit | None, change: SetJson) -> None:
         raise LineError("the change would reach further than its key")
 
 
-def _the_document(reading: Reading) -> _Document:
+def _the_document(reading: Reading) -> Document:
     """The here-document with the DeepSpeed JSON: the only one with JSON in it, or the one that the trainer is given."""
     found = list(_documents(reading))
     if len(found) > 1:
@@ -134,12 +142,16 @@ def _the_document(reading: Reading) -> _Document:
         raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
     if len(found) > 1:
         raise reading.script.unclear("here-documents with JSON begin", [document.start for document in found])
-    document = found[0]
+    refuse_conditional(reading, found[0])
+    return found[0]
+
+
+def refuse_conditional(reading: Reading, document: Document, what: str = "JSON") -> None:
+    """ScriptRefused where the trainer may start without the document having been written."""
     around = conditions(reading.script, document.node)
     for launch in trainers(reading):
         if conditions(reading.script, launch.command.node)[: len(around)] != around:
-            raise reading.script.refusal(document.start, "the JSON there is written only if a condition holds")
-    return document
+            raise reading.script.refusal(document.start, f"the {what} there is written only if a condition holds")
 
 
 def _made(reading: Reading) -> Node | None:
@@ -156,14 +168,20 @@ def _made(reading: Reading) -> Node | None:
     return found[0] if found else None
 
 
-def _documents(reading: Reading) -> Iterator[_Document]:
+def _documents(reading: Reading) -> Iterator[Document]:
+    return documents(reading, lambda _, body: body.lstrip().startswith(b"{"))
+
+
+def documents(reading: Reading, wanted: Callable[[str, bytes], bool]) -> Iterator[Document]:
+    """The here-documents that `wanted` picks by the file that each is written to and its body."""
     script = reading.script
     for redirect in script.nodes():
         if redirect.type != "heredoc_redirect":
             continue
         parts = {child.type: child for child in reversed(redirect.children)}
         opening, body = parts.get("heredoc_start"), parts.get("heredoc_body")
-        if opening is None or body is None or not source_of(body).lstrip().startswith(b"{"):
+        destination = _destination(redirect)
+        if opening is None or body is None or not wanted(destination, source_of(body)):
             continue
         start, text = body.start_byte, bytearray(source_of(body))
         quoted = re.search(rb"[\"'\\]", source_of(opening)) is not None
@@ -172,7 +190,7 @@ def _documents(reading: Reading) -> Iterator[_Document]:
         for node in _expansions(body) if not quoted else ():
             text[node.start_byte - start : node.end_byte - start] = b"1" * (node.end_byte - node.start_byte)
         masked = text.decode("latin-1")  # a character for each byte: positions stay
-        yield _Document(start=start, masked=masked, quoted=quoted, destination=_destination(redirect), node=body)
+        yield Document(start=start, masked=masked, quoted=quoted, destination=destination, node=body)
 
 
 def _expansions(body: Node) -> Iterator[Node]:
@@ -192,11 +210,16 @@ def _configured(reading: Reading) -> Iterator[str]:
         for first, second in zip(launch.arguments, launch.arguments[1:], strict=False):
             name, _, value = first.word.raw.partition("=")
             if name in ("--deepspeed_config", "--deepspeed-config"):
-                yield value or second.word.raw
-                yield from (f"${step.variable}" for step in second.path if step.variable)
+                yield from [value] if value else names_of(second)
 
 
-def _refuse_later_editors(reading: Reading, destination: str, written: int) -> None:
+def names_of(reached: Reached) -> Iterator[str]:
+    """How a script may name the file that the trainer gets by this word: as it is written, and by its variables."""
+    yield reached.word.raw
+    yield from (f"${step.variable}" for step in reached.path if step.variable)
+
+
+def refuse_later_editors(reading: Reading, destination: str, written: int, what: str = "JSON") -> None:
     """A `sed -i` on the file after it is written would change what was set here, or be broken by it."""
     name = bare(destination)
     for command in reading.commands:
@@ -206,7 +229,7 @@ def _refuse_later_editors(reading: Reading, destination: str, written: int) -> N
         after = command.node.start_byte > written
         own = [word.raw for reached in command.words[:1] for word in reached.path[0].words]
         if after and name and command.name in _EDITORS and script_of_its_own and name in map(bare, own):
-            raise reading.script.refusal(command.node.start_byte, "the JSON is edited there after it is written")
+            raise reading.script.refusal(command.node.start_byte, f"the {what} is edited there after it is written")
 
 
 _DECODER = json.JSONDecoder()

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from sentinel.jobscript import SetOption
+from sentinel.jobscript import RemoveOption, SetOption
 from sentinel.jobscript.facts import Facts, number, whole
 from sentinel.jobscript.given import Given, Unread
 from sentinel.jobscript.megatron_options import Marked, Wanted, exact_number
 from sentinel.jobscript.option_facts import Known, Table, not_negative, read_options
+from sentinel.jobscript.training_yaml import TRAINING_ARGUMENTS
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 
@@ -57,16 +58,11 @@ _TABLE: Table = {
     "--save_steps": ("save_interval", not_negative),
     "--eval_steps": ("eval_interval", not_negative),
 }
-_OWN = {
-    *("--output_dir", "--learning_rate", "--per_device_train_batch_size", "--gradient_accumulation_steps"),
-    *("--num_train_epochs", "--max_steps", "--lr_scheduler_type", "--warmup_ratio", "--max_grad_norm"),
-    *("--save_strategy", "--resume_from_checkpoint"),
-}
 
 
 def is_huggingface(given: Given) -> bool:
     """Whether the program takes TrainingArguments: by options that no other trainer has together."""
-    return len({_plain(option.flag) for option in given.options} & _OWN) >= 3
+    return len({_plain(option.flag).removeprefix("--") for option in given.options} & TRAINING_ARGUMENTS) >= 3
 
 
 def huggingface_facts(given: Given, unread: list[Unread]) -> Known:
@@ -137,6 +133,8 @@ def huggingface_changes(wanted: Wanted, given: Given, *, anchor: int) -> Iterato
         values["--learning_rate"] = wanted.peak_lr
     if wanted.lr_warmup is not None:
         values["--warmup_steps"] = wanted.lr_warmup.length
+        if {"--base_model", "--warmup_ratio"} <= flags:  # axolotl takes one of the two
+            yield Marked(change=RemoveOption(flag="--warmup_ratio"))
     for flag, value in values.items():
         yield Marked(change=SetOption(flag=_as_given(flag, flags), value=exact_number(value)))
 

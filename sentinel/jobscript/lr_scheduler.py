@@ -53,11 +53,15 @@ def program_paths(text: str) -> tuple[str, ...]:
     """Where the trainer of a job script may lie, from the folder that the job starts in: there, and in each folder that
     the script changes to. ScriptRefused where it starts no trainer."""
     reading = read(parse(re.sub(r"`pwd`|\$\(pwd\)|\$PWD\b|\$\{PWD\}", ".", text)))
-    launch = trainers(reading)[0]
+    program = _text(reading, trainers(reading)[0].named)
+    return () if program is None else where(reading, program)
+
+
+def where(reading: Reading, path: str) -> tuple[str, ...]:
+    """Where a path of the trainer's may lie, from the folder that the job starts in."""
     changed_to = [c.words[1] for c in reading.commands if c.name == "cd" and len(c.words) == 2]
     folders = [".", *filter(None, (_text(reading, word) for word in changed_to))]
-    program = _text(reading, launch.named)
-    return () if program is None else tuple(dict.fromkeys(normpath(join(folder, program)) for folder in folders))
+    return tuple(dict.fromkeys(normpath(join(folder, path)) for folder in folders))
 
 
 def _text(reading: Reading, reached: Reached) -> str | None:

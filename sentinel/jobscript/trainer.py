@@ -19,6 +19,12 @@ _TRAINING_OPTION = re.compile(
 )
 # Modules after `python -m` that start the program named after them.
 _LAUNCHERS = frozenset(["torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.runner"])
+# Commands that train without a program of their own being named, and the words after them that say so.
+_TRAINING_COMMANDS = {
+    **dict.fromkeys(("axolotl", "llamafactory-cli", "lmf"), ("train",)),
+    "trl": ("dpo", "grpo", "kto", "reward", "rloo", "sft"),
+}
+_TRAINING_PROGRAMS = frozenset(["axolotl.cli.train", *_TRAINING_COMMANDS])
 # Commands that only show or edit text: what they are given does not run.
 _TELLERS = frozenset(["awk", "cat", "echo", "egrep", "grep", "logger", "perl", "printf", "sed"])
 # Commands that may make code or arguments of what they are given; and those whose name is not written out.
@@ -42,9 +48,9 @@ class Launch:
 def trainers(reading: Reading) -> tuple[Launch, ...]:
     """The launches of the trainer, at least one. ScriptRefused where there is none, or the trainer can't be told."""
     launches = tuple(_launches(reading))
-    training = [launch for launch in launches if _trains(launch.arguments)]
+    training = [one for one in launches if _trains(one.arguments) or one.program in _TRAINING_PROGRAMS]
     trained = {launch.program for launch in training}
-    training += [launch for launch in launches if launch.program in trained and not _trains(launch.arguments)]
+    training += [one for one in launches if one.program in trained and one not in training]
     if training or len({launch.program for launch in launches}) == 1:
         return tuple(training) or launches
     for command in reading.commands:
@@ -128,16 +134,18 @@ def _until_the_command_ends(words: Sequence[Reached]) -> Sequence[Reached]:
 
 
 def _program(words: Sequence[Reached]) -> int | None:
-    """The place of the word that names the program: `…/train.py`, or the module after `python -m`."""
+    """The place of the word that names the program: `…/train.py`, the module after `python -m`, or a command that
+    trains by itself."""
     interpreted = False
     for index, reached in enumerate(words):
         raw = reached.word.raw.strip("\"'")
-        if raw.endswith(".py"):
+        following = words[index + 1].word.raw if index + 1 < len(words) else ""
+        if raw.endswith(".py") or following in _TRAINING_COMMANDS.get(raw.rpartition("/")[2], ()):
             return index
         module = interpreted and words[index - 1].word.text in ("-m", "--module")
         if module and raw not in _LAUNCHERS:
             return index
-        interpreted = interpreted or bool(re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|deepspeed)", raw))
+        interpreted = interpreted or bool(re.fullmatch(r"(?:.*/)?(?:accelerate|python[\d.]*|torchrun|deepspeed)", raw))
     return None
 
 
@@ -159,6 +167,13 @@ def _followed(reading: Reading, flag: str) -> Iterator[tuple[int, int]]:
         for reached in words:
             if (reached.word.text or reached.word.raw).partition("=")[0] == flag:
                 yield reached.word.start, reached.word.end
+
+
+def only_told(reading: Reading) -> Iterator[tuple[int, int]]:
+    """The commands that show what they are given, and do nothing else with it."""
+    for command in reading.commands:
+        if command.name in ("cat", "echo", "grep", "ls", "printf") and _only_tells(reading.script, command.node):
+            yield command.node.start_byte, command.node.end_byte
 
 
 def _only_tells(script: Script, command: Node) -> bool:

@@ -58,9 +58,13 @@ class History:
     With it the history does not grow with the steps: of samples and layers the last ones are kept. Without it
     everything is kept, as for a command that reads a run once."""
 
-    def __init__(self, *, again: Callable[[int], Iterable[Sample]] | None = None) -> None:
+    def __init__(
+        self, records: Iterable[Record] = (), *, again: Callable[[int], Iterable[Sample]] | None = None
+    ) -> None:
         self._again = again
         self.attempts: dict[int, Attempt] = {}
+        for record in records:
+            self.push(record)
 
     @property
     def latest(self) -> Attempt | None:

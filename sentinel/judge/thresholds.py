@@ -109,7 +109,7 @@ class Thresholds:
 
     first_sample_within_s: Annotated[float, POSITIVE_OR_INF] = 7200.0
     """Seconds that an attempt whose job is alive may take to its first sample before it is called stalled; blind where
-    its log is still written.
+    its log is still written. A job that begins no attempt: counted from when it is first seen.
 
     Loading a checkpoint of some TB, compiling and the first step take up to an hour. inf: it is starting for ever.
     """

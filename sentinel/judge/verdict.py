@@ -43,6 +43,8 @@ class Context:
     # clock. None before its first, nan where its source has no clock.
     last_sample_unix_s: float | None = None
     attempt_started_unix_s: float | None = None  # When the newest attempt began, by the same reckoning
+    # Since when the running job is seen, by this watch's own clock; None where none runs, or that is unknown.
+    job_seen_unix_s: float | None = None
     second_witness_unix_s: float | None = None  # When a log, checkpoint or journal was written last, likewise
     warmup_end_step: int | None = None  # Where the newest attempt's warmups and curricula have come to their ends
 
@@ -88,7 +90,7 @@ def judge(series: Series, context: Context, thresholds: Thresholds) -> Verdict:
             led_by=alarm.led_by,
             led_by_steps=alarm.led_by_steps,
         )
-    kind, reason = _without_samples(context, thresholds) or _of_the_samples(series, context)
+    kind, reason = _verdict_without_samples(context, thresholds) or _verdict_of_samples(series, context)
     onset_range = series.episode.onset_range if kind is VerdictKind.SPIKE and series.episode is not None else None
     return Verdict(kind=kind, reason=reason, global_step=step, onset_range=onset_range)
 
@@ -102,7 +104,7 @@ def judge_past(series: Series, finished_reason: str | None) -> Verdict:
     return past
 
 
-def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
+def _verdict_without_samples(context: Context, thresholds: Thresholds) -> _Answer | None:
     """The verdicts for when no samples come, or None when they do."""
     attempt, ended, alive = context.attempt, context.finished_reason, context.job_alive
     if ended == "finished" and not alive:
@@ -112,10 +114,14 @@ def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None
     if ended is not None and not alive:
         return VerdictKind.DOWN, f"attempt {attempt} ended: {ended}"
     if alive is False:
-        return _gone(context)
+        return _job_is_gone(context)
     if ended is not None:  # its own end, or another attempt's beginning
         new = f"attempt {attempt} has ended, and the job that is there has begun no other yet"
-        return _stalled(context, thresholds) or (VerdictKind.STARTING, new)
+        if (stalled := _stalled(context, thresholds)) is not None:
+            return stalled
+        seen_s = 0.0 if context.job_seen_unix_s is None else context.now_unix_s - context.job_seen_unix_s
+        late = alive and seen_s >= thresholds.first_sample_within_s
+        return (VerdictKind.BLIND, f"{new}, for {seen_s:.0f} s") if late else (VerdictKind.STARTING, new)
     if context.elsewhere and (unheard := _silence(context, thresholds)) is not None:
         return VerdictKind.BLIND, unheard
     if context.elsewhere and attempt is None:
@@ -130,18 +136,33 @@ def _without_samples(context: Context, thresholds: Thresholds) -> _Answer | None
 
 
 def _starting(context: Context, thresholds: Thresholds) -> _Answer:
-    since, witness, now = context.attempt_started_unix_s, context.second_witness_unix_s, context.now_unix_s
-    started_s = 0.0 if since is None else now - since
+    since = context.job_seen_unix_s if context.attempt_started_unix_s is None else context.attempt_started_unix_s
+    started_s = 0.0 if since is None else context.now_unix_s - since
     if context.job_alive is True and started_s >= thresholds.first_sample_within_s:
-        never = f"the job is alive, and no sample has come since attempt {context.attempt} began {started_s:.0f} s ago"
-        if witness is None or now - witness >= thresholds.stalled_after_s:
-            return VerdictKind.STALLED, f"{never}: it hangs before its first step"
-        return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
+        return _without_first_sample(context, thresholds, started_s)
     for_s = "" if since is None else f" for {started_s:.0f} s"
     return VerdictKind.STARTING, context.why_unknown or f"the job is there{for_s} and has not made a step yet"
 
 
-def _gone(context: Context) -> _Answer:
+def _without_first_sample(context: Context, thresholds: Thresholds, started_s: float) -> _Answer:
+    """Stalled only where it is known what the job writes: an attempt, or a log, that is silent."""
+    witness, begun = context.second_witness_unix_s, context.attempt_started_unix_s is not None
+    silent = None if witness is None else context.now_unix_s - witness >= thresholds.stalled_after_s
+    if begun:
+        never = f"the job is alive, and no sample has come since attempt {context.attempt} began {started_s:.0f} s ago"
+    else:
+        never = f"the job is alive for {started_s:.0f} s at least, and its trainer has begun no attempt"
+    if silent or (silent is None and begun):
+        return VerdictKind.STALLED, f"{never}: it hangs before its first step"
+    if silent is None:
+        return (
+            VerdictKind.BLIND,
+            f"{never}: it hangs, its hook is not attached, or it writes to another [run] state_dir",
+        )
+    return VerdictKind.BLIND, f"{never}; it writes its log: its metrics do not arrive, or it makes no step"
+
+
+def _job_is_gone(context: Context) -> _Answer:
     if context.attempt is not None:
         return VerdictKind.DOWN, f"attempt {context.attempt} has ended without reporting its end: no process is left"
     if context.job_was_seen:
@@ -173,7 +194,7 @@ def _stalled(context: Context, thresholds: Thresholds) -> _Answer | None:
     return VerdictKind.STALLED, f"the job is alive, but journal and log have been silent for {silent_s:.0f} s"
 
 
-def _of_the_samples(series: Series, context: Context) -> _Answer:
+def _verdict_of_samples(series: Series, context: Context) -> _Answer:
     step, end = series.last_step, context.warmup_end_step
     if series.episode is not None:
         return VerdictKind.SPIKE, series.episode.waiting

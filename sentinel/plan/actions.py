@@ -61,6 +61,33 @@ class PointLatest:
 
 
 @dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Start a rung's short training beside the run, in folders of its own."""
+
+    probe: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopProbe:
+    """Ask a probe's job to end, then make it, and see it gone."""
+
+    probe: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptProbe:
+    """Make what a probe has written the run's: event files, journal, and by rename its checkpoints after that step."""
+
+    probe: str
+    tag: str  # its last checkpoint
+    after_step: int
+    incident: str
+    rollback: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutTensorBoard:
     """Cut the event files at the target, each tag on its own axis; what is cut off becomes a run of its own."""
 
@@ -115,11 +142,15 @@ KINDS = {
     BranchWandb: "branch_wandb",
     WriteOverrides: "write_overrides",
     StartJob: "start_job",
+    StartProbe: "start_probe",
+    StopProbe: "stop_probe",
+    AdoptProbe: "adopt_probe",
     AskForSave: "ask_for_save",
 }
 _OfTheJob = VerifyCheckpoint | RestorePinned | PrepareJob | StopJob | StartJob
 _OfTheFiles = QuarantineCheckpoints | PointLatest | CutTensorBoard | BranchWandb | WriteOverrides | AskForSave
-Action = _OfTheJob | _OfTheFiles
+_OfTheRun = _OfTheJob | _OfTheFiles
+Action = _OfTheRun | StartProbe | StopProbe | AdoptProbe
 
 
 def to_json(action: Action) -> dict[str, Any]:
@@ -139,6 +170,18 @@ def _cut(action: CutTensorBoard) -> str:
 
 
 def describe(action: Action) -> str:
+    match action:
+        case StartProbe(probe):
+            return f"start the probe {probe} in its own folders"
+        case StopProbe(probe):
+            return f"stop the probe {probe} and see it gone"
+        case AdoptProbe(probe, tag, step, _, _):
+            return f"make the checkpoints of {probe} after step {step} up to {tag}, and its event files, the run's"
+        case _:
+            return _of_the_run(action)
+
+
+def _of_the_run(action: _OfTheRun) -> str:
     match action:
         case VerifyCheckpoint(tag):
             return f"read {tag} whole and check it"

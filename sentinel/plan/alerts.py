@@ -20,7 +20,7 @@ _TO_ACT_ON = (VerdictKind.DIVERGED, VerdictKind.DOWN, VerdictKind.STALLED)
 
 
 def alerts_of(look: Look, policy: Policy, turn: Turn | None) -> tuple[Alert, ...]:
-    """How it stands with each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
+    """The state of each topic, once the turn is done; None for a turn that failed (`look.failure`). While the
     readings are away nothing is known of the job: its topics stay as they were."""
     kind, within_s = look.verdict.kind, policy.confirm_within_s
     blind = look.verdict.reason if kind is VerdictKind.BLIND else None

@@ -56,11 +56,12 @@ def decide(incident: Incident, run: RunState, policy: Policy) -> Plan:
         return Plan(refusal=f"rollback budget of {policy.rollback_budget} is spent")
     if (refused := no_room(run)) is not None:
         return refused
-    return _restart(rung, incident, run, policy)
+    return plan_rung(rung, incident, run, policy)
 
 
-def _restart(rung: Rung, incident: Incident, run: RunState, policy: Policy) -> Plan:
-    target = choose_target(incident, rung, run, policy)
+def plan_rung(rung: Rung, incident: Incident, run: RunState, policy: Policy, *, beside: int = 0) -> Plan:
+    """The plan of a rung that restarts; `beside`: how many rungs stand before it in the same race."""
+    target = choose_target(incident, rung, run, policy, beside=beside)
     try:
         decision = _decision(incident, rung, target, run, policy)
     except ConfigError as error:
@@ -158,16 +159,22 @@ def _nothing_decided_now(run: RunState, policy: Policy) -> Plan | None:
     return None
 
 
+def gpu_hours_left(run: RunState, policy: Policy) -> float | None:
+    """Of the budget; None where there is no limit."""
+    budget = policy.gpu_hours_budget
+    return None if budget is None else budget - sum(i.spent_gpu_hours for i in run.incidents)
+
+
 def _too_dear(decision: Rollback, run: RunState, policy: Policy) -> Plan | None:
-    earlier = [r for i in run.incidents for r in i.rollbacks]
     if lost_so_far(run.incidents) + decision.lost_steps > policy.lost_steps_budget:
         return Plan(
             refusal=f"rolling back to step {decision.target_step} would lose {decision.lost_steps} steps, more "
             f"than is left of the budget of {policy.lost_steps_budget}"
         )
-    budget, cost = policy.gpu_hours_budget, decision.lost_gpu_hours
-    if budget is None or cost is None or cost <= (left := budget - sum(r.lost_gpu_hours or 0.0 for r in earlier)):
+    left, cost = gpu_hours_left(run, policy), decision.lost_gpu_hours
+    if left is None or cost is None or cost <= left:
         return None
+    budget = policy.gpu_hours_budget
     return Plan(
         refusal=f"the rollback would cost {cost:.3g} GPU-hours, and {left:.3g} are left of the budget of {budget:g}"
     )

@@ -58,6 +58,15 @@ def answer_of(check: Mapping[str, Any]) -> Proof:
 Status = Literal["open", "decided", "applied", "holding", "stopped", "closed"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What the winner of a race leaves to the run, which goes on from it."""
+
+    probe: str  # its name
+    tag: str  # its last checkpoint
+    global_step: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollback:
     """One restart of an incident: a rung of the ladder, tried."""
@@ -75,6 +84,7 @@ class Rollback:
     unconfirmed: tuple[str, ...] = ()  # names of checks that the plan said beforehand can't be confirmed
     in_script: bool = False  # whether its changes were made in the job script, in that trainer's own form
     restart: bool = True  # whether the job is started again after the rollback
+    adopts: Adoption | None = None  # the probe whose checkpoints become the run's; None: it restarts from the target
     moved_tags: tuple[str, ...] = ()  # checkpoints that its quarantine was to take, over all its intents
     begun: bool = False  # whether an action upon the run's files was intended: they may have been changed
     applied: bool = False  # whether every action of it was seen done
@@ -121,6 +131,23 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """Rungs that run side by side as probes, each from its own target; the healthiest becomes the run."""
+
+    entrants: tuple[Rollback, ...]  # what each rung would do, under its probe's name, in the ladder's order
+    until_step: int  # where every probe ends
+    gpu_hours: float | None = None  # what the probes may take together; None where pace or size were not known
+    after_attempt: int | None = None  # the run's newest attempt when the first probe was started; 0 for none
+    started: frozenset[str] = frozenset()  # probes whose start was seen done
+    over: str | None = None  # why it has ended, as a sentence; None while it goes on
+    void: bool = False  # whether no probe could be started: none of its rungs was tried
+    winner: Adoption | None = None
+
+    def entrant(self, probe: str) -> Rollback:
+        return next(e for e in self.entrants if e.id == probe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What a person was asked to agree to."""
 
@@ -160,6 +187,7 @@ class Incident:
     rollbacks: list[Rollback] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
+    races: list[Race] = field(default_factory=list)
     shadows: int = 0
     proposal: Proposal | None = None  # the last one; a decision takes it away
     purged: bool = False
@@ -186,8 +214,29 @@ class Incident:
         return self.waits[-1] if self.waits and self.waits[-1].failed is None else None
 
     @property
+    def race(self) -> Race | None:
+        """The race that goes on, or whose winner is still to be adopted; else None."""
+        last = self.races[-1] if self.races else None
+        if last is None or (last.over is not None and last.winner is None):
+            return None
+        adopted = {r.adopts.probe for r in self.rollbacks if r.adopts is not None}
+        return None if last.winner is not None and last.winner.probe in adopted else last
+
+    @property
     def tried(self) -> int:
-        return len(self.rollbacks) + len(self.waits) + len(self.skips)
+        """Rungs of the ladder, from its first one, that were tried or could not be."""
+        raced = sum(len(race.entrants) for race in self.races if not race.void)
+        return sum(r.adopts is None for r in self.rollbacks) + raced + len(self.waits) + len(self.skips)
+
+    @property
+    def failed_restarts(self) -> int:
+        """Rollbacks and probes so far."""
+        return sum(r.adopts is None for r in self.rollbacks) + sum(len(race.entrants) for race in self.races)
+
+    @property
+    def spent_gpu_hours(self) -> float:
+        """What its rollbacks threw away and its races were to take, as far as that was known."""
+        return sum(r.lost_gpu_hours or 0.0 for r in self.rollbacks) + sum(r.gpu_hours or 0.0 for r in self.races)
 
 
 def incident_id(number: int) -> str:
@@ -197,6 +246,11 @@ def incident_id(number: int) -> str:
 def rollback_id(incident: str, number: int) -> str:
     """incident-1-r2 is the second rollback of incident-1; unique over the run's life."""
     return f"{incident}-r{number}"
+
+
+def probe_id(incident: str, number: int) -> str:
+    """incident-1-p2 is the second probe that incident-1's races have begun."""
+    return f"{incident}-p{number}"
 
 
 def overrides_to_json(overrides: Overrides | None) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     approved, expired       their yes (by), or that it did not come in time (digest)
     waiting, wait_over      a rung that only watches (rung, from_step, until_step), and that it has not healed (reason)
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
+    race_begun  rungs that are tried side by side (entrants: decisions; until_step, gpu_hours)
+    race_ended  why, and what it leaves to the run (winner: probe, tag, global_step; or null), or that none ran (void)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
@@ -24,20 +26,20 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from sentinel.judge.recovery_check import WINDOW, BestMean
 from sentinel.judge.verdict import Verdict
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import (
     PROOFS,
+    Adoption,
     Event,
     Incident,
     Proof,
     Proposal,
+    Race,
     Rollback,
     Skip,
     Wait,
@@ -45,36 +47,12 @@ from sentinel.plan.incident import (
     overrides_to_json,
     proof_of,
 )
+from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.proof import Check, outcome
-from sentinel.vocabulary.errors import IncidentLogError, LineError, SentinelError
-from sentinel.vocabulary.names import checked_name, why_not_a_name
-from sentinel.vocabulary.numbers import dump_json, seconds_problem, shown, to_number
+from sentinel.vocabulary.errors import IncidentLogError, SentinelError
+from sentinel.vocabulary.names import checked_name
+from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
-from sentinel.vocabulary.sample import Sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnsetReadings:
-    """What the run's past says of the late end of an onset, as `opened` records it; None where it was not reported."""
-
-    onset_tokens: int | None = None
-    onset_samples: int | None = None
-    batch_samples: int | None = None
-    best_mean: float | None = None  # best 20-sample mean of the loss before the early end of the onset, nats
-
-
-def onset_readings(lineage: Iterable[Sample], onset_range: tuple[int, int], full_seqlen: int | None) -> OnsetReadings:
-    """Goes once through the attempt's line of descent, which is ordered by step."""
-    best, at, (early, late) = BestMean(WINDOW, full_seqlen), None, onset_range
-    for sample in lineage:
-        if sample.global_step < early:
-            best.push(sample)
-        elif sample.global_step == late:
-            at = sample
-    if at is None:
-        return OnsetReadings(best_mean=best.value)
-    position = {"onset_tokens": at.consumed_tokens, "onset_samples": at.consumed_samples}
-    return OnsetReadings(**position, batch_samples=at.global_batch_samples, best_mean=best.value)
 
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
@@ -121,6 +99,7 @@ def ignored(number: int, rollback: Rollback, attempt: int, baseline: Baseline, c
 
 
 _DECISION = ("changes", "lost_steps", "lost_gpu_hours", "unconfirmed", "in_script", "restart")
+_WINNER = ("probe", "tag", "global_step")
 
 
 def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event:
@@ -130,8 +109,14 @@ def decided(kind: str, incident: str, decision: Rollback, **facts: Any) -> Event
         "target": {"tag": decision.target_tag, "global_step": decision.target_step},
         "overrides": overrides_to_json(decision.overrides),
         **{name: getattr(decision, name) for name in _DECISION},
+        **({} if decision.adopts is None else {"adopts": asdict(decision.adopts)}),
         **facts,
     }
+
+
+def race_begun(incident: str, race: Race) -> Event:
+    entrants = [decided("entrant", incident, entrant) for entrant in race.entrants]
+    return event("race_begun", incident, entrants=entrants, until_step=race.until_step, gpu_hours=race.gpu_hours)
 
 
 def proof(rollback: Rollback, attempt: int, checks: tuple[Check, ...]) -> Event:
@@ -148,22 +133,6 @@ def rung_failed(rollback: Rollback, attempt: int, reason: str, verdict: Verdict)
         "onset_range": verdict.onset_range,
         "alarm_step": verdict.alarm_step,
     }
-
-
-def checked_event(event: dict[str, Any]) -> dict[str, Any]:
-    """What every event has, and every reader of the log relies on. LineError says what is wrong."""
-    if not isinstance(event.get("event"), str):
-        raise LineError(f"event should be a string, not {type(event.get('event')).__name__}")
-    if (incident := event.get("incident")) is not None:
-        why = why_not_a_name(incident) if isinstance(incident, str) else "should be a string"
-        if why is not None:
-            raise LineError(f"incident {why}")
-    time_unix_s = to_number(event.get("time_unix_s"), "time_unix_s")
-    if time_unix_s is None or math.isnan(time_unix_s):
-        raise LineError("time_unix_s is missing")
-    if (why := seconds_problem(time_unix_s)) is not None:
-        raise LineError(f"time_unix_s {why}")
-    return event
 
 
 def fold(events: Iterable[Event]) -> tuple[Incident, ...]:
@@ -202,6 +171,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
             rollback.taken_back |= event["rollback"] in (None, rollback.id)
         return
     _of_incident(incident, kind, event)
+    _of_race(incident, kind, event)
     if kind == "closed":
         for other in incidents.values():
             if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
@@ -238,6 +208,22 @@ def _of_incident(incident: Incident, kind: str, event: Event) -> None:
             incident.baseline = Baseline.from_json(event["baseline"])
         case "purged":
             incident.purged = True
+
+
+def _of_race(incident: Incident, kind: str, event: Event) -> None:
+    if kind == "race_begun":
+        time_unix_s, facts = float(event["time_unix_s"]), {key: event[key] for key in ("until_step", "gpu_hours")}
+        incident.races.append(Race(entrants=tuple(_decided(e, time_unix_s) for e in event["entrants"]), **facts))
+    elif kind == "race_ended":
+        how = {"over": event["reason"], "void": event.get("void", False), "winner": _adoption(event["winner"])}
+        incident.races[-1] = replace(incident.races[-1], **how)
+    elif kind in ("intent", "done") and event["action"]["kind"] == "start_probe":
+        race, probe = incident.races[-1], event["action"]["probe"]
+        if kind == "done":
+            race = replace(race, started=race.started | {probe})
+        elif race.after_attempt is None:
+            race = replace(race, after_attempt=event.get("newest_attempt") or 0)
+        incident.races[-1] = race
 
 
 def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event) -> None:
@@ -297,4 +283,12 @@ def _decided(event: Event, time_unix_s: float) -> Rollback:
         unconfirmed=tuple(event.get("unconfirmed", ())),
         **{key: event[key] for key in ("rung", "hypothesis", "lost_steps")},
         **{key: event[key] for key in later if key in event},
+        adopts=_adoption(event.get("adopts")),
     )
+
+
+def _adoption(told: Event | None) -> Adoption | None:
+    if told is None:
+        return None
+    checked_name(told["probe"], "probe"), checked_name(told["tag"], "tag")
+    return Adoption(**{key: told[key] for key in _WINNER})

@@ -14,8 +14,9 @@ from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import Action
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Event, Incident, Rollback
-from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.observation import RunState
+from sentinel.plan.onset import OnsetReadings
+from sentinel.plan.race import Standing
 from sentinel.plan.start_audit import StartAudit
 from sentinel.plan.trouble import Alert, Trouble
 
@@ -65,6 +66,8 @@ class Look:
     evidence: Evidence | None = None  # read where a new attempt has to prove a rollback
     start: StartAudit | None = None  # of the newest attempt, while the incident log has no verdict on its start
     recovery: Recovery | None = None  # read where a restart has to recover
+    race: tuple[Standing, ...] = ()  # the probes of the race that goes on, in its order
+    races_at_once: int = 1  # probes that may run side by side
     paging_problem: str | None = None  # why pages can't be written, as a sentence
     failure: Failure | None = None
     memory: Memory = field(default_factory=Memory)

@@ -52,7 +52,7 @@ class Sign:
     checkpoint: bool = False  # whether it is a file of a checkpoint
 
 
-_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-r\d+)?$", re.ASCII)  # an incident's id, or that of one of its rollbacks
+_INCIDENT = re.compile(r"incident-(\d{1,9})(?:-[rp]\d+)?$", re.ASCII)  # an incident, or one of its rollbacks or probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,7 @@ class JobsSeen:
     lost: Mapping[str | None, str] = field(default_factory=dict)  # rollback (None: a restart) -> why its job is lost
     broken_off: str | None = None  # how the scheduler ended the newest attempt's job unasked: NODE_FAIL, TIMEOUT …
     log_path: str | None = None  # where the running job's output goes, where the launcher knows it
+    last_log: str | None = None  # the same of the newest job, also of one that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +150,14 @@ class RunState:
     trainer: str | None = None  # what the trainer calls itself; None where it has not said
     seeds_used: frozenset[int] = frozenset()
     positions: Mapping[int, Anchor] = field(default_factory=dict)  # global_step -> position, for the checkpoints' steps
-    ill_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
+    unhealthy_spans: tuple[UnhealthySpan, ...] = ()  # where the line of descent's readings were far out of proportion
     spoilt_spans: tuple[SpoiltSpan, ...] = ()  # of the line of descent, by the audits of its starts
     last_step: int | None = None  # the newest attempt's last global_step; None before its first
     step_time_s: float | None = None  # median of the last hundred steps; None where they were not measured
     world_size: int | None = None  # ranks of the newest attempt, one for each accelerator; None where it has not said
     incidents: tuple[Incident, ...] = ()
+    adoptions: Mapping[str, bool] = field(default_factory=dict)  # rollback -> whether its begun adoption is complete
+    no_races: str | None = "[policy] race is 1"  # why rungs can't race, as a sentence; None where they can
     quarantined: frozenset[str] = frozenset()  # names of the incidents' folders in the quarantine of the checkpoints
     approvals: Mapping[str, Approval] = field(default_factory=dict)  # incident -> a person's yes to what was proposed
     kill_file: bool = False  # whether a person's STATE_DIR/KILL is there: every trainer that sees it stops
@@ -165,7 +168,7 @@ class RunState:
 
     def unhealthy_at(self, step: int) -> UnhealthySpan | SpoiltSpan | None:
         """The span of unhealthy readings, or of a bad start, that a checkpoint of that step lies in; None for none."""
-        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.ill_spans, *self.spoilt_spans)
+        spans: tuple[UnhealthySpan | SpoiltSpan, ...] = (*self.unhealthy_spans, *self.spoilt_spans)
         return next((s for s in spans if s.first_step <= step <= s.last_step), None)
 
     @property

@@ -34,8 +34,8 @@ from sentinel.vocabulary.training_settings import TrainingSettings
 
 
 def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What stands, with the rung's sequence length warmup and all that goes with it. ConfigError, here as below, where
-    the rung needs what nobody has reported."""
+    """The settings in effect, with the rung's sequence length warmup and all that goes with it. ConfigError, here as
+    below, where the rung needs what nobody has reported."""
     if rung.seqlen_start is None:
         return standing
     seqlen, shorten = _seqlen(rung, baseline, anchor), rung.seqlen_shorten or baseline.shorten
@@ -55,7 +55,7 @@ def with_seqlen_of(rung: Rung, standing: TrainingSettings, baseline: Baseline, a
 
 
 def with_slw(standing: TrainingSettings, baseline: Baseline, anchor: Anchor) -> TrainingSettings:
-    """What stands, with all that the warmup of its sequence length changes, as far as it follows from the baseline."""
+    """The settings in effect, with all that their sequence length warmup changes, as far as the baseline tells."""
     batch, full, seqlen = baseline.batch_size, baseline.full_seqlen, standing.seqlen
     if batch is None or full is None or seqlen is None:
         return standing
@@ -143,8 +143,8 @@ def _total_steps(rung: Rung, baseline: Baseline) -> int:
 def batch_size_for(
     rung: Rung, before: BatchSizeSchedule | None, baseline: Baseline, anchor: Anchor
 ) -> BatchSizeSchedule | None:
-    """The batch after the restart; `before` is what stands without the rung's own warmup of it. ConfigError also where
-    a sequence length that warms up is in force."""
+    """The batch after the restart; `before` is the one in effect without the rung's own warmup of it. ConfigError
+    also where a sequence length that warms up is in force."""
     if rung.batch_size_start is None or rung.batch_size_samples is None:
         return before
     if before is None or anchor.consumed_samples is None:

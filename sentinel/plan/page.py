@@ -30,7 +30,7 @@ _OVER: Mapping[str, str] = {"closed": "divergence", "approved": "approval"}
 # what a page carries of an event beside its sentence; schedules and overrides stay in the incident log
 _DETAILS = (
     *("attempt", "onset_range", "alarm_step", "led_by", "rollback", "rung", "hypothesis", "target", "changes"),
-    *("lost_steps", "digest", "refusal", "outcome", "since_unix_s"),
+    *("lost_steps", "digest", "refusal", "outcome", "since_unix_s", "last_lines"),
 )
 
 

@@ -28,6 +28,13 @@ class Policy:
     ladder: tuple[Rung, ...] = DEFAULT_LADDER
     """What is tried, in this order: docs/LADDER.md."""
 
+    race: Annotated[int, AT_LEAST_1] = 1
+    """Mode act: so many of the next rungs run side by side as probes, each from its own target, and the healthiest
+    becomes the run (docs/LADDER.md). 1 tries them one by one. As many run at once as [bisect] parallel allows."""
+
+    race_steps: Annotated[int, AT_LEAST_1] = 100
+    """Optimizer steps past the late end of the onset at which every probe of a race ends, and is compared."""
+
     margin_steps: Annotated[int, AT_LEAST_0] = 10
     """Optimizer steps that a target keeps away from the early end of the onset; doubled by each rung that failed."""
 

@@ -56,14 +56,17 @@ def outcome(checks: tuple[Check, ...]) -> Proof:
 
 def prove(rollback: Rollback, evidence: Evidence, baseline: Baseline | None = None) -> tuple[Check, ...]:
     """Everything that the decision fixes, compared with what the attempt says and shows that it runs with. An attempt
-    that was restarted after a crash resumes later than the target: then what is checked is what stands, and that the
-    one-shot changes are still on the record. `baseline` is what the run ran with when the incident began."""
+    that was restarted after a crash resumes later than the target: then the settings in effect are checked, and
+    that the one-shot changes are still on the record. `baseline` is what the run ran with when the incident began."""
     overrides, started, before = rollback.overrides, evidence.started, baseline or Baseline()
-    at_anchor = (started.resumed_from or 0) <= overrides.anchor.global_step
+    at_anchor = rollback.adopts is None and (started.resumed_from or 0) <= overrides.anchor.global_step
     named = None if started.rollback else Proof.CONTRADICTED
     checks = [Check("rollback", rollback.id, started.rollback, found=named)]
     if at_anchor:
         checks += _position(overrides, started)
+    elif rollback.adopts is not None:
+        adopted, resumed = rollback.adopts.global_step, started.resumed_from or 0
+        checks.append(Check("resumed_from", adopted, min(adopted, resumed)))  # later after a crash
     if overrides.once is not None:
         checks += _once(overrides.once, overrides, started, at_anchor=at_anchor)
     checks += _standing(rollback, evidence, frozenset(changed_keys(overrides, before)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sentinel.plan.actions import (
     Action,
+    AdoptProbe,
     BranchWandb,
     CutTensorBoard,
     PointLatest,
@@ -64,18 +65,33 @@ def plan_rollback(decision: Rollback, run: RunState, policy: Policy) -> Plan:
         actions.append(PrepareJob(incident, ours, decision.overrides if run.jobs.rewrites_script else None))
     if others:
         actions.append(StopJob(others))
-    if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
-        actions.append(QuarantineCheckpoints(later, incident, ours))
-    if run.latest_tag != decision.target_tag or run.disagreement is not None:
-        actions.append(PointLatest(decision.target_tag, decision.target_step, incident, ours))
-    actions += _of_logs(decision, run)
+    actions += _of_files(decision, run)
     if run.overrides != decision.overrides:
         actions.append(WriteOverrides(decision.overrides))
     if decision.restart:
         if decision.starts >= policy.start_budget:
             return Plan(refusal=f"the job was started {decision.starts} times for {ours} and never reported a start")
-        actions.append(StartJob(incident, ours))
+        actions.append(StartJob(incident, ours, follow_up=decision.adopts is not None))
     return Plan(actions=tuple(actions), reason=f"carry out {ours}: {decision.rung}")
+
+
+def _of_files(decision: Rollback, run: RunState) -> Iterator[Action]:
+    """Back to the target; then, once, forward to what a probe has written, and `latest` last. From the first file that
+    was adopted on, what lies after the target is not the old attempt's any more."""
+    ours, incident, adopts = decision.id, decision.overrides.incident, decision.adopts
+    adopted = run.adoptions.get(ours) if adopts is not None else None
+    if adopted is None:
+        if later := tuple(c.tag for c in run.checkpoints if c.global_step > decision.target_step and not c.only_pinned):
+            yield QuarantineCheckpoints(later, incident, ours)
+        if run.latest_tag != decision.target_tag or run.disagreement is not None:
+            yield PointLatest(decision.target_tag, decision.target_step, incident, ours)
+        yield from _of_logs(decision, run)
+    if adopts is None:
+        return
+    if not adopted:
+        yield AdoptProbe(adopts.probe, adopts.tag, decision.target_step, incident, ours)
+    if not adopted or run.latest_tag != adopts.tag or run.disagreement is not None:
+        yield PointLatest(adopts.tag, adopts.global_step, incident, ours)
 
 
 def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[StopJob, ...]) -> Plan:
@@ -84,7 +100,8 @@ def _carried_out(decision: Rollback, run: RunState, policy: Policy, stop: tuple[
         return Plan(actions=stop, reason=reason)
     if not stop and (refused := no_start(run, policy, ours)) is not None:
         return refused
-    return Plan(actions=(*stop, StartJob(decision.overrides.incident, ours)), reason=reason)
+    start = StartJob(decision.overrides.incident, ours, follow_up=decision.adopts is not None)
+    return Plan(actions=(*stop, start), reason=reason)
 
 
 def _of_logs(decision: Rollback, run: RunState) -> Iterator[Action]:

@@ -28,6 +28,15 @@ class Trail:
             self.variances.append(-1.0 if sample.adam_variance_l1 is None else sample.adam_variance_l1)
             self.lrs.append(-1.0 if sample.lr is None else sample.lr)
 
+    def foresee(self, step: int, digests: Iterable[int]) -> None:
+        """What the steps after that one would be trained on, where they were not made."""
+        for after, digest in enumerate(digests, step + 1):
+            if not self.steps or after > self.steps[-1]:
+                self.steps.append(after)
+                self.digests.append(digest)
+                self.variances.append(-1.0)
+                self.lrs.append(-1.0)
+
     def lr(self, step: int) -> float | None:
         at = self._index(step)
         return self.lrs[at] if at is not None and self.lrs[at] >= 0 else None

@@ -79,8 +79,8 @@ def position(start: Start, ancestor: Ancestor) -> Iterator[Check]:
     if before is None or first.consumed_samples is None or first.global_batch_samples is None:
         yield silent("position", "consumed samples are not reported")
         return
-    before += max(0, first.global_step - at - 1) * first.global_batch_samples  # of steps that were not reported
-    begun, skips = first.consumed_samples - first.global_batch_samples, bool(start.started.skipped_samples)
+    made = max(1, first.global_step - at)  # the first of them are not reported where a log has every tenth step
+    begun, skips = first.consumed_samples - made * first.global_batch_samples, bool(start.started.skipped_samples)
     if begun < before:
         why = f"{before} samples were consumed at step {at}, and it goes on from sample {begun}"
         yield contradicted(EPOCH if begun == 0 else REPLAYED, before, begun, why)

@@ -154,9 +154,8 @@ def _by_the_last_ones(ancestor: Ancestor, now: Mapping[int, float]) -> Check:
     first = min(now)
     if abs(now[first] - high) > tolerance + 8 * abs(slope) * (first - end):
         why = f"the learning rate was {high:.4g} at step {end} and is {now[first]:.4g} at step {first}"
-        past = [lr for n in range(1, _FEW_LRS) if (lr := ancestor.trail.lr(n)) is not None]
-        here = [now[s] for s in sorted(now)[: len(past)]]
-        again = bool(past) and all(map(_same, here, past))
+        begun = [(now[s], lr) for s in sorted(now)[: _FEW_LRS - 1] if (lr := ancestor.trail.lr(s - end)) is not None]
+        again = bool(begun) and all(_same(here, past) for here, past in begun)
         peak = max([*ancestor.trail.lrs, 0.0])
         begins = again or (len(set(now.values())) == 1 and now[first] >= peak * (1 - PRINTED))
         return contradicted(LOST if begins else OTHER_LR, high, now[first], why)

@@ -26,7 +26,7 @@ AGAIN_S = 3600.0  # seconds after which a struggle that lasts is told once more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """How it stands with one topic at this look."""
+    """The state of one topic at this look."""
 
     topic: TroubleTopic
     reason: str | None = None  # what is wrong, as a sentence; None where nothing is, or not any more

@@ -8,16 +8,18 @@ from dataclasses import asdict, replace
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import VerifyCheckpoint
+from sentinel.plan.actions import StartProbe, StopJob, StopProbe, VerifyCheckpoint
 from sentinel.plan.baseline import filled
-from sentinel.plan.decision import has_not_healed, plan_recovery
+from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
-from sentinel.plan.incident import Event, Incident, Proof, Rollback, Skip, digest_of
-from sentinel.plan.incident_events import closed, decided, event, ignored, proof, rung_failed, stopped
+from sentinel.plan.incident import Event, Incident, Proof, Race, Rollback, Skip, digest_of
+from sentinel.plan.incident_events import closed, decided, event, ignored, proof, race_begun, rung_failed, stopped
+from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Outcome, Turn, started_for
 from sentinel.plan.policy import Policy
 from sentinel.plan.proof import Check, outcome, prove
-from sentinel.plan.rollback import Plan, plan_rollback
+from sentinel.plan.race import adoption, next_of_race, race_of
+from sentinel.plan.rollback import Plan, on_hold, plan_rollback
 
 
 def incident_turn(incident: Incident, look: Look, policy: Policy) -> Turn:
@@ -43,6 +45,8 @@ def to_preview(look: Look, policy: Policy) -> Rollback | None:
 
 
 def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
+    if incident.race is not None:
+        return _race(incident, incident.race, look, policy)
     if incident.onset_range is None and not incident.rollbacks:  # it has no onset to choose a target by
         return _closed(incident, "superseded", "what a person asked for was cut short before it was begun")
     well = look.verdict.kind in (VerdictKind.HEALTHY, VerdictKind.FINISHED)
@@ -52,7 +56,13 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
         if (reason := has_not_healed(wait, look.verdict, look.run)) is not None:
             return Turn(reason=reason, records=(event("wait_over", incident.id, rung=wait.rung, reason=reason),))
         return Turn(reason=f"{wait.rung!r} watches until step {wait.until_step}")
-    plan = _carried_by_the_script(plan_recovery(look.verdict, look.run, policy), look)
+    planned = decide(incident, look.run, policy) if incident.races else plan_recovery(look.verdict, look.run, policy)
+    plan = _carried_by_the_script(planned, look)
+    if plan.decision is not None and (race := race_of(incident, look.run, policy)) is not None:
+        if isinstance(race, Plan):
+            return _follow(race, incident, look, policy)
+        rungs = ", ".join(repr(entrant.rung) for entrant in race.entrants)
+        return Turn(reason=f"{rungs} race to step {race.until_step}", records=(race_begun(incident.id, race),))
     if (wait := plan.wait) is not None:  # in every mode: to watch is what all of them do
         named = {"rung": wait.rung, "hypothesis": wait.hypothesis}
         waiting = event("waiting", incident.id, **named, from_step=wait.from_step, until_step=wait.until_step)
@@ -60,6 +70,33 @@ def _decide(incident: Incident, look: Look, policy: Policy) -> Turn:
     if (skip := plan.skip) is not None:  # in every mode: nothing is done, and the next turn decides the next rung
         return Turn(reason=plan.reason, records=(event("rung_skipped", incident.id, **asdict(skip)),))
     return _shadow(incident, plan, look) if policy.mode == "observe" else _follow(plan, incident, look, policy)
+
+
+def _race(incident: Incident, race: Race, look: Look, policy: Policy) -> Turn:
+    """A race one step further. The run's job is stopped before the first probe begins, and nothing of the run moves
+    until there is a winner."""
+    if policy.mode != "act":
+        message = f"a race of {incident.id} is half done, and mode is {policy.mode}: its probes are left as they are"
+        return Turn(reason=message, message=message)
+    if (refused := on_hold(look.run)) is not None:
+        return _refused(refused, incident)
+    if (why := hindered(look.run)) is not None:
+        return Turn(reason=why, message=why)
+    if race.after_attempt is not None and (look.newest_attempt or 0) > race.after_attempt:
+        return _stop(
+            incident, f"attempt {look.newest_attempt} began while rungs of {incident.id} raced: it is let go on"
+        )
+    if race.winner is not None:
+        decision = adoption(race, race.winner, incident, look.run)
+        return Turn(reason=race.over or "", records=(decided("decided", incident.id, decision),))
+    if writers := tuple(w.id for w in look.run.jobs.writers):
+        reason = "the job is stopped before its rungs race"
+        return Turn(reason=reason, actions=(StopJob(writers),), incident=incident.id)
+    step = next_of_race(race, look.race, incident, look.races_at_once)
+    turn = Turn(reason=step.reason, records=(step.ended,) if step.ended is not None else (), incident=incident.id)
+    if step.start is not None:
+        return replace(turn, actions=(StartProbe(step.start, incident.id),))
+    return replace(turn, actions=(StopProbe(step.stop, incident.id),) if step.stop is not None else ())
 
 
 def _carried_by_the_script(plan: Plan, look: Look) -> Plan:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.durable import write_atomically
@@ -15,6 +16,7 @@ from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.incident import Incident, Rollback
 from sentinel.plan.incident_events import fold
 from sentinel.plan.sentences import story
+from sentinel.reports.bisect import chapter
 from sentinel.vocabulary.loss_ratio import LossMinimum
 
 _ENDS = ("opened", "rung_failed")  # events with the onset of the attempt that they end
@@ -78,8 +80,15 @@ def _verdict(attempt: Attempt, ended: Mapping[str, Any], incidents: tuple[Incide
     return "finished" if attempt.end_reason == "finished" else "cut short"
 
 
-def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Writes chronicle.md and one PNG for each incident into the folder; returns the page's path."""
+def write_chronicle(
+    run: str,
+    history: History,
+    events: Sequence[Mapping[str, Any]],
+    folder: Path,
+    bisects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Path:
+    """Writes chronicle.md and one PNG for each incident into the folder; returns the page's path. `bisects`: the
+    reports of the incidents that have one."""
     from sentinel.reports.pictures import draw_attempts  # matplotlib takes half a second
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +106,7 @@ def write_chronicle(run: str, history: History, events: Sequence[Mapping[str, An
             title = f"{run}  ·  {incident.id}  ·  {incident.outcome or incident.status}"
             draw_attempts(concerned, title=title, path=folder / f"{incident.id}.png")
         lines += [*_chapter(incident, concerned, events), ""]
+        lines += chapter(bisects[incident.id]) if incident.id in bisects else []
     path = folder / "chronicle.md"
     write_atomically(path, "\n".join(lines))
     return path

@@ -15,20 +15,6 @@ from dataclasses import dataclass, field
 from sentinel.judge.readings import CARRIED, COLUMNS
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = [
-    "AS_FAIRSEQ",
-    "FIELDS",
-    "SPLITS",
-    "Naming",
-    "is_of_training",
-    "is_of_validation",
-    "meaning",
-    "no_loss",
-    "of_rl",
-    "resolve",
-    "signs_of_rl",
-]
-
 FIELDS = ("step", *COLUMNS, *CARRIED, "skipped", "validation_loss", "rank", "attempt")
 """Fields that a column may be; the left side of `--column loss=train/loss`."""
 

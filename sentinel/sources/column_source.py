@@ -9,8 +9,6 @@ from pathlib import Path
 from sentinel.judge.readings import COLUMNS, Readings
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["CHUNK_ROWS", "ColumnSource", "Tally"]
-
 CHUNK_ROWS = 1 << 16  # rows in memory at a time; also those that may wait to be joined with others of their step
 _SHOWN = 20
 _OTHERS = 100_000  # records beside the samples that are kept: ten million rows may each have a validation loss

@@ -22,8 +22,6 @@ from sentinel.sources.rank_merge import RankMerge
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record
 
-__all__ = ["FollowedFile", "FollowedLog"]
-
 log = logging.getLogger(__name__)
 
 _MOST_UNDECIDED, _MOST_UNDECIDED_CHARACTERS = 100_000, 1 << 24

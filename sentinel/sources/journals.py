@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from operator import attrgetter
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from sentinel.adapters.journal import journals_in
 from sentinel.judge.readings import CARRIED, COLUMNS, Readings
 from sentinel.sources.column_source import ColumnSource, Tally
 from sentinel.sources.file_bytes import Bytes, lines_of
@@ -24,12 +24,8 @@ from sentinel.sources.row_merge import readings_of
 from sentinel.sources.table_rows import Rows, cells_of_values
 from sentinel.vocabulary.errors import ConfigError, LineError
 from sentinel.vocabulary.numbers import LARGEST_WHOLE, LATEST_UNIX_S
-from sentinel.vocabulary.sample import Sample, decode
+from sentinel.vocabulary.sample import KINDS, Sample, decode
 
-_NAME = re.compile(r"\d{4,}\.jsonl")
-_KINDS = (
-    *("sample", "run_started", "state_loaded", "layer_variance", "validation", "checkpoint_saved", "run_finished"),
-)
 _ATTEMPTS = "attempts"
 
 Number = float | Literal["nan", "inf", "-inf"]
@@ -64,17 +60,16 @@ def open_journal(path: Path) -> ColumnSource | None:
             "journal",
             lambda tally: (chunk for one in _journals_in(folder) for chunk in _chunks(one, f"{one.name}: ", tally)),
         )
-    if not any(one.get("kind") in _KINDS and "attempt" in one for one in head_of_objects(path)):
+    if not any(one.get("kind") in KINDS and "attempt" in one for one in head_of_objects(path)):
         return None
     return ColumnSource(path, "journal", lambda tally: _chunks(path, "", tally))
 
 
 def _journals_in(folder: Path) -> list[Path]:
     try:
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        return journals_in(folder)
     except OSError as error:
         raise ConfigError(f"{folder} can't be read: {error.strerror or error}") from error
-    return sorted(found, key=lambda path: int(path.stem))
 
 
 def _chunks(path: Path, prefix: str, tally: Tally) -> Iterator[Readings]:

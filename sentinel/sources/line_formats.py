@@ -15,8 +15,6 @@ from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["FORMATS", "format_named"]
-
 FORMATS: tuple[LineFormat, ...] = (
     LineFormat(  # examples/megatron/variance_line.py
         name="sentinel",
@@ -215,6 +213,19 @@ FORMATS: tuple[LineFormat, ...] = (
             contains=("Epoch:[",),
             note="steps are MiniMind's batches over all epochs: --accumulation_steps of them make an update",
         ),
+    ),
+    LineFormat(  # numbers before their names; also `7 221.74 ms run, …, 2.50 loss, …` with milliseconds
+        name="tinygrad",
+        sample="    7 4.34 s run, 2.5 loss, 0.000100000000 LR, 1454.57 GB used, 399822.57 GFLOPS",
+        reads=LinePattern(
+            line=re.compile(
+                r"(?:^|\s)(?P<step>\d+) +(?:(?P<step_time_s>[\d.]+) s|[\d.]+ ms) (?:run|step), "
+                r"(?:.*?, )?\s*(?P<loss>\S+) loss, (?:.*?(?P<lr>\S+) (?:LR|lr), )?"
+            ),
+            contains=(" loss, ", " GFLOPS"),
+            checkpoint_words=(),
+        ),
+        one_writer=True,
     ),
     LineFormat(name="nanogpt", sample="iter 7: loss 2.5, ppl 71.0037, time 3286.79ms, mfu 0.42%", reads=NanoGpt),
     LineFormat(name="jsonl", sample='{"train/loss": 2.5, "train/grad_norm": 21.2, "step": 7}', reads=JsonLines),

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["EVALUATES", "VALUE", "Loss", "other_training_loss", "training_loss_in", "validation_loss_in"]
-
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _WITHIN = r"(?:(?:[a-z]{1,20}\.)?(?:tensor|[aA]rray|float\d*)\(|\{'[^']{1,40}':\s*)?\[{0,2}"
 """What numbers stand in: `tensor(2.5, device='cuda:0')`, `{'0_default': 1.5, …}`, `[1e-4, 1e-4]`."""

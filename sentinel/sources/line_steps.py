@@ -6,8 +6,6 @@ import re
 
 from sentinel.sources.line_text import whole
 
-__all__ = ["Counted", "Epochs", "counted_in"]
-
 _STEP = re.compile(
     r"(?:^|[\s\[(|,{'\":])(global[_ ]?)?(steps?|iterations?|iter|num_updates|update|batch)(?:\(train\))?['\"]?"
     r"\s*[:=#]?\s*\[?\s*(\d[\d,]*(?:K\b)?)(?:\.0+)?(?!\.?\d|%)(?:\s*(?:/|of)\s*(\d[\d,]*))?",

@@ -19,8 +19,6 @@ from sentinel.sources.wandb_runs import open_wandb
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.sample import Record, Sample
 
-__all__ = ["in_columns", "one_source", "open_columns", "open_log", "open_sources", "open_table"]
-
 _CHUNK_SAMPLES = 1 << 12  # samples of a log that are in memory at a time
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Kind", "StepKinds"]
-
 _WORDS = {"batch": 1, "bar": 2}  # behind `step`, `iter` and the like; a bar is drawn beside the lines of a log
 _MOST = 50  # kinds; a log with more of them has no words that stay the same
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from sentinel.sources.line_events import Event, Reading
 from sentinel.sources.line_text import number
 
-__all__ = ["EXPLAINED", "TakenNames"]
-
 EXPLAINED = ("step", "loss", "lr", "grad_norm")
 _MOST = 200  # readings that are looked at
 _LONGEST = 4_000  # characters of a line

@@ -30,8 +30,6 @@ from sentinel.vocabulary.errors import ConfigError
 if TYPE_CHECKING:  # its library is not in every installation
     from sentinel.adapters.wandb import Wandb
 
-__all__ = ["PREFIX", "named_columns", "offline_runs", "open_wandb", "project_of", "rows_of", "source_in_wandb"]
-
 PREFIX = "wandb:"
 _KEY_VARIABLE = "WANDB_API_KEY"
 

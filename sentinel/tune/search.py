@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from sentinel.jobscript.derived import total_steps, warmup_steps
 from sentinel.jobscript.facts import Facts
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.pacings import with_slw
 from sentinel.plan.policy import Tuning
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
@@ -206,6 +208,11 @@ class Task:
             anchor=Anchor(global_step=0, consumed_samples=0, consumed_tokens=0),
             standing=TrainingSettings(seqlen=self.schedule(pacing)),
         )
+
+    def overrides_in_script(self, pacing: Pacing, own: Baseline) -> Overrides:
+        """The same with all that the sequence length changes in the run of a job script, whose settings are `own`."""
+        overrides = self.overrides(pacing)
+        return replace(overrides, standing=with_slw(replace(overrides.standing, lr=own.lr), own, overrides.anchor))
 
     def to_json(self) -> dict[str, Any]:
         """What decides about an answer, as the record of a search begins with it."""

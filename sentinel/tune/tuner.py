@@ -3,78 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 
-from sentinel.act.neighbours import Launcher
-from sentinel.act.source import Source
-from sentinel.adapters.state_files import OverridesFile
+from sentinel.act.probes import ProbeJob
 from sentinel.tune.reading import Reading
 from sentinel.tune.record import Life, Record, Why
 from sentinel.tune.search import Decision, Pacing, Seen, Task, decide
 from sentinel.vocabulary.errors import PermanentError, TemporaryError
-
-LOG = "job.log"  # What the trainer prints, in the probe's folder
-_LOOKS_UNTIL_GONE = 3  # So many looks in a row at a trainer that is not there and reports nothing, and it is gone
+from sentinel.vocabulary.sample import Record as Line
 
 
 @dataclass
-class Probe:
-    """Its folder holds overrides.json, the trainer's journals and log, and its checkpoints, if it makes any."""
+class Probe(ProbeJob):
+    """One life of a pacing's probe."""
 
     life: Life
-    folder: Path
-    launcher: Launcher
-    source: Source
     task: Task
     reading: Reading = field(default_factory=Reading)
-    begun_here: bool = False  # Whether this process has started its trainer, and not one that was killed since
-    looks_without: int = 0  # Looks in a row at a trainer that is not there and has reported nothing new
-
-    @property
-    def log(self) -> Path:
-        """What its trainer prints."""
-        return self.folder / LOG
 
     def start(self) -> None:
         """Writes what is to be changed, and starts the trainer. ConfigError, SlurmRefused, SlurmUnavailable."""
-        overrides = self.task.overrides(self.life.pacing)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        OverridesFile(self.folder / "overrides.json").write(overrides)
-        if self.launcher.look([]).prepares:
-            self.launcher.prepare(overrides.rollback, [], overrides)
-        self.begun_here = True
-        self.launcher.start(overrides.incident, overrides.rollback, [], follow_up=False)
+        self.begin(self.task.overrides(self.life.pacing))
 
-    def look(self) -> None:
-        """Reads what is new, and sees whether the trainer still runs where nothing is. PermanentError as `read`."""
-        if self.read() or self._lives():
-            self.looks_without = 0
-        else:
-            self.looks_without += 1
-
-    def read(self) -> bool:
-        """Whether anything new was reported. PermanentError when the trainer runs with another pacing than this one."""
-        records = self.source.poll()
+    def take(self, records: Sequence[Line]) -> None:
+        """PermanentError when the trainer runs with another pacing than this one."""
         self.reading = self.reading.after(records)
         self._prove()
-        return bool(records)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether nothing of it runs any more, and all that it has reported was read."""
-        return self.looks_without >= _LOOKS_UNTIL_GONE
-
-    def stop(self) -> None:
-        """Returns when nothing of it runs any more. JobStillAlive, SlurmUnavailable."""
-        self.launcher.stop([], None)
-
-    def _lives(self) -> bool:
-        seen = self.launcher.look([])
-        return bool(seen.writers) or not seen.known
 
     def _prove(self) -> None:
         """A pacing that did not take effect would be an answer about another one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 def loss_ratio(loss: float, previous_minimum: float | None) -> float:
@@ -44,5 +44,5 @@ class LossMinimum:
         return list(self._minima.items())
 
     @classmethod
-    def load(cls, state: list[tuple[int | None, float]]) -> LossMinimum:
+    def load(cls, state: Iterable[tuple[int | None, float]]) -> LossMinimum:
         return cls(dict(state))

@@ -112,6 +112,7 @@ class CheckpointSaved:
     tag: str
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
+    next_batch_digests: tuple[int, ...] = ()  # `batch_digest` that the next steps will have; empty where not foreseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ class RunStarted(SharedSettings):
 
 
 Record = Sample | RunStarted | StateLoaded | LayerVariance | Validation | CheckpointSaved | RunFinished
-_KINDS: dict[str, type[Record]] = {
+KINDS: dict[str, type[Record]] = {
     "sample": Sample,
     "run_started": RunStarted,
     "state_loaded": StateLoaded,
@@ -188,7 +189,7 @@ _KINDS: dict[str, type[Record]] = {
     "checkpoint_saved": CheckpointSaved,
     "run_finished": RunFinished,
 }
-_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+_NAMES = {cls: kind for kind, cls in KINDS.items()}
 _JOURNAL = Form(error=LineError, name="the line", ignores_unknown=True, checks_ranges=False, whole=COUNT)
 
 
@@ -202,7 +203,7 @@ def decode(line: str) -> Record | None:
     kind = data.get("kind")
     if not isinstance(kind, str):
         raise LineError("the line has no kind")
-    cls = _KINDS.get(kind)
+    cls = KINDS.get(kind)
     if cls is None:
         return None
     del data["kind"]

@@ -19,8 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from sentinel.adapters.exposition import server
-from sentinel.adapters.exposition.collector import DaemonCollector, Textfile
-from sentinel.adapters.exposition.exposition import Exposition, reachable_name
+from sentinel.adapters.exposition.exposition import DaemonCollector, Exposition, Textfile, reachable_name
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.metrics import DAEMON_METRICS, Shown, all_metrics, exemplar

@@ -11,11 +11,13 @@ import pytest
 
 from sentinel.act.file_activity import FileSilence, Signs, Silence
 from sentinel.act.observe import Observer
+from sentinel.act.witnesses import Witnessing
 from sentinel.adapters.local import LocalJobs
 from sentinel.daemon import wiring
 from sentinel.judge.history import History
 from sentinel.plan import turn
 from sentinel.plan.look import Look
+from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
 from tests.adapters.test_one_sentinel_acts import diverged_run, watched
 
@@ -36,6 +38,18 @@ def test_silence_is_counted_from_what_came_last_whatever_its_time_says() -> None
     assert silence.lasts_s(history) == 10.0
     history.push(sample(1, attempt=2))
     assert silence.lasts_s(history) == 0.0
+
+
+def test_a_running_job_is_timed_from_when_it_was_first_seen(tmp_path: Path) -> None:
+    now_s = [1000.0]
+    witnessing = Witnessing(tmp_path, tmp_path, clock=lambda: now_s[0])
+    one, queued = JobsSeen(writers=(WriterSeen(id="job 1"),)), JobsSeen(writers=(WriterSeen(id="job 2", pending=True),))
+    assert witnessing.job_seen_unix_s(queued, 50.0) is None
+    assert witnessing.job_seen_unix_s(one, 60.0) == 60.0
+    now_s[0] = 1030.0
+    assert witnessing.job_seen_unix_s(JobsSeen(known=False), 90.0) is None
+    assert witnessing.job_seen_unix_s(one, 90.0) == 60.0
+    assert witnessing.job_seen_unix_s(JobsSeen(writers=(WriterSeen(id="job 2"),)), 90.0) == 90.0
 
 
 def test_after_a_look_that_hung_nothing_is_done_before_another_one(

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from sentinel.adapters.exposition.credentials import Certificate, Token
 from sentinel.adapters.exposition.exposition import Exposition
-from sentinel.adapters.exposition.server import Server
+from sentinel.adapters.exposition.server import Certificate, Server, Token
 from sentinel.adapters.exposition.settings import Metrics
 from sentinel.config import load_config
 from sentinel.vocabulary.errors import ConfigError

@@ -14,7 +14,7 @@ from sentinel.judge.history import History
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import VerdictKind, judge
-from sentinel.plan.incident import Incident, Proof, Rollback
+from sentinel.plan.incident import Incident, Proof, Race, Rollback
 from sentinel.plan.look import Look
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
@@ -116,6 +116,11 @@ def test_before_the_first_attempt_there_is_a_verdict_and_no_reading() -> None:
 def test_where_the_mitigation_of_the_open_incident_stands(changed: dict[str, Any], state: str) -> None:
     found = seen(curve(healthy, 50), run=run_state(incidents=(_with(replace(DECISION, **changed)),)))
     assert [one for one in MITIGATIONS if found[f"mitigation[{one}]"]] == [state]
+
+
+def test_rungs_that_race_are_the_mitigation() -> None:
+    found = seen(curve(healthy, 50), run=run_state(incidents=(incident(races=[Race(entrants=(), until_step=9)]),)))
+    assert [one for one in MITIGATIONS if found[f"mitigation[{one}]"]] == ["racing"]
 
 
 def test_a_closed_incident_has_no_mitigation_in_force_and_is_counted() -> None:

@@ -42,7 +42,7 @@ def tell(kind, **values):
 
 tell("run_started", run="live", rollback=os.environ.get("SENTINEL_ROLLBACK"), **facts)
 saves = folder / "checkpoints"
-step = 20
+step = int((folder / "begins").read_text()) if (folder / "begins").exists() else 20
 while not (folder / "end").exists():
     step += 1
     tell("sample", global_step=step, loss="nan" if (folder / f"nan{number}").exists() else 3.0 + 0.01 * (step % 7))
@@ -70,11 +70,11 @@ def build(folder: Path) -> Path:
     return folder
 
 
-def configure(folder: Path, launcher: str, *, mode: str = "act", judge: str = "") -> None:
+def configure(folder: Path, launcher: str, *, mode: str = "act", judge: str = "", policy: str = "") -> None:
     (folder / "live.toml").write_text(
         '[run]\nname = "live"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n'
         f"[launcher]\n{launcher}\n[watch]\npoll_interval_s = 0.2\n[judge]\n{judge}\n"
-        f'[policy]\nmode = "{mode}"\nrestart_on_crash = true\nrestart_on_hang = true\n'
+        f'[policy]\nmode = "{mode}"\nrestart_on_crash = true\nrestart_on_hang = true\n{policy}\n'
     )
 
 

@@ -325,6 +325,25 @@ def test_a_job_that_is_gone_and_not_started_again_is_told(tmp_path: Path, web: R
     assert "restart_on_crash is off, so a person has to start it again" in down["summary"]
 
 
+def test_a_restarted_job_that_dies_at_once_is_told_with_its_last_lines_and_without_its_secrets(
+    tmp_path: Path, web: Receiver
+) -> None:
+    dies = f"echo loading; echo 'train.py: error: unrecognized arguments: --lx, api_key={SECRET}' >&2; exit 2"
+    launcher = f"command = ['bash', '-c', {json.dumps(dies)}]"
+    path = write_run(
+        tmp_path, hook(web.url), policy="mode = 'act'\nrestart_on_crash = true\nstart_budget = 1", launcher=launcher
+    )
+    trained(tmp_path, 4.0, 3.9)
+    with Watching(path) as watch:
+        until(lambda: web.requests)
+        watch.process.send_signal(signal.SIGTERM)
+        watch.process.wait(30)
+    down = web.documents[0]
+    assert "the job was started again 1 times" in down["summary"]
+    assert down["details"]["last_lines"].endswith("loading\ntrain.py: error: unrecognized arguments: --lx, api_key=***")
+    assert down["details"]["last_lines"] in down["text"]
+
+
 def test_a_watch_that_ends_by_an_error_says_so_and_says_when_it_is_back(tmp_path: Path, web: Receiver) -> None:
     path = write_run(tmp_path, hook(web.url))
     log = tmp_path / "state" / "incidents.jsonl"

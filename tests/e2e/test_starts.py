@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
+from tests.e2e.live_trainer import attempts, build, configure, events, files, local, sentinel, training
 from tests.hooks.trainer import environment, train
 
 STEPS = ("--save-interval", "10", "--lr-decay", "60", "--zero", "1")
@@ -33,11 +34,37 @@ def test_a_resume_goes_on_and_a_start_without_latest_is_told(tmp_path: Path) -> 
     assert (resumed["attempt"], resumed["verdict"]) == (2, "continued")
     confirmed = {check["what"] for check in resumed["checks"] if check["answer"] == "confirmed"}
     assert confirmed >= {"checkpoint", "state", "learning rate", "position", "data order", "loss"}
+    train(tmp_path, "--steps", "30", *STEPS)  # saves at its last step
+    train(tmp_path, "--steps", "33", *STEPS)
+    foreseen = {check["what"]: check["answer"] for check in watched(tmp_path)["checks"]}
+    assert foreseen["data order"] == "confirmed"  # no step was made twice: by what the save foresaw
     (tmp_path / "checkpoints" / "latest").unlink()
     train(tmp_path, "--steps", "9", *STEPS)
     begun = watched(tmp_path)
-    assert (begun["attempt"], begun["fault"]) == (3, "started from scratch")
-    assert "global_step20" in begun["reason"]
+    assert (begun["attempt"], begun["fault"]) == (5, "started from scratch")
+    assert "global_step30" in begun["reason"]
     shown = [sys.executable, "-m", "sentinel", "checkpoints", "--json", "--run", "gpt.toml"]
     ran = subprocess.run(shown, cwd=tmp_path, env=environment(), capture_output=True, timeout=100, check=True)
-    assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20"]
+    assert [one["tag"] for one in json.loads(ran.stdout)] == ["global_step10", "global_step20", "global_step30"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["act", "approve"])
+def test_a_live_job_that_began_from_scratch_is_stopped_where_that_is_wanted_and_stays_down(
+    tmp_path: Path, mode: str
+) -> None:
+    run = build(tmp_path)
+    configure(run, local(run), mode=mode, policy="stop_bad_start = true")
+    (run / "begins").write_text("5000")  # so that the second attempt does not come there within the test
+    with training(run):
+        pass
+    (run / "end").unlink()
+    (run / "begins").write_text("0")
+    there = files(run)
+    with training(run) as trainer:
+        said = sentinel(run, "watch", within_s=20)
+        assert (trainer.poll() is not None) == (mode == "act"), said.stderr
+    assert there <= files(run)
+    assert attempts(run) == 2  # the crash is not restarted: a person starts it again
+    (found,) = [e for e in events(run) if e["event"] == "start_audited" and e["attempt"] == 2]
+    assert found["fault"] == "started from scratch"

@@ -148,11 +148,11 @@ def test_levelling_cuts_little_and_makes_whole_samples(batch: int, full: int, st
     shared = math.gcd(batch, full)
     waiting = batch * steps_cut
     assume(waiting % full)
-    length = levelling(waiting, batch, full, reshapes=False)
+    length = levelling(waiting, batch, full, "truncate")
     assert (waiting + batch * (full - length)) % full == 0
     assert full - full // shared < length < full
     if shared > 1:  # what was cut of batches of another size
-        assert levelling(waiting + 1, batch, full, reshapes=False) == full
+        assert levelling(waiting + 1, batch, full, "truncate") == full
 
 
 def test_a_packed_row_is_its_targets_behind_the_token_before_them() -> None:

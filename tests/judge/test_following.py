@@ -166,11 +166,11 @@ def test_whatever_is_told_the_judge_and_the_positions_are_those_of_a_watch_that_
         for number, attempt in watched.history.attempts.items():
             assert list(watched.history.lineage(attempt)) == watched.all.lineage(number)
             assert watched.history.validations(attempt) == watched.all.validations(number)
-        ill_spans, so_far = UnhealthySpans(THRESHOLDS), Series(THRESHOLDS)
+        unhealthy_spans, so_far = UnhealthySpans(THRESHOLDS), Series(THRESHOLDS)
         for one in lineage:
             so_far.push(one)
-            ill_spans.push(one, well=so_far.alarm is None and so_far.episode is None)
-        assert repr(watched.following.ill_spans) == repr(ill_spans.spans)
+            unhealthy_spans.push(one, well=so_far.alarm is None and so_far.episode is None)
+        assert repr(watched.following.unhealthy_spans) == repr(unhealthy_spans.spans)
         listed = {step for step in range(10, 500, 10) if rng.random() < 0.5}  # also such as nobody has reached
         assert watched.following.positions(listed) == watched.all.positions(watched.latest, listed)
 

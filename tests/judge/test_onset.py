@@ -124,7 +124,7 @@ def test_checkpoints_of_a_real_run_after_its_blow_up_are_no_targets(llama: list[
         if isinstance(record, Sample):
             series.push(record)
             ill.push(record, well=series.alarm is None and series.episode is None)
-    state = run(ill_spans=ill.spans)
+    state = run(unhealthy_spans=ill.spans)
     saved = [r.global_step for r in llama if isinstance(r, CheckpointSaved)]
     assert [s for s in saved if state.unhealthy_at(s) is not None] == [375, 400, 420]
     sums = [s for s in ill.spans if s.words == "the sum of sqrt(v)"]
@@ -212,7 +212,7 @@ ILL = UnhealthySpan(first_step=22, last_step=45, words="the sum of sqrt(v)", wor
 
 def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says_so() -> None:
     """The onset is known too late: 47, where the readings were ill from 22 on."""
-    state = run(ill_spans=(ILL,))
+    state = run(unhealthy_spans=(ILL,))
     target = choose_target(incident(), POLICY.ladder[0], state, POLICY)
     assert target.tag == "global_step20"
     assert (
@@ -225,7 +225,7 @@ def test_an_ill_checkpoint_is_passed_over_for_an_earlier_one_and_the_reason_says
 
 
 def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> None:
-    target = choose_target(incident(), POLICY.ladder[0], run(ill_spans=(replace(ILL, first_step=5),)), POLICY)
+    target = choose_target(incident(), POLICY.ladder[0], run(unhealthy_spans=(replace(ILL, first_step=5),)), POLICY)
     assert target.tag is None
     assert target.reason.startswith("no healthy checkpoint lies")
     assert "2e+10" in target.reason
@@ -233,7 +233,7 @@ def test_where_every_checkpoint_is_ill_it_starts_from_scratch_and_says_why() -> 
 
 
 def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
-    state = run(ill_spans=(ILL,))
+    state = run(unhealthy_spans=(ILL,))
     refused = plan_by_hand(Wanted(to="global_step30"), DIVERGED, state, Policy())
     assert refused.decision is None
     assert refused.refusal is not None
@@ -247,7 +247,7 @@ def test_a_person_rolls_back_to_an_ill_checkpoint_only_with_force() -> None:
 @pytest.mark.parametrize(("step", "ill"), [(374, False), (375, True), (400, True), (401, False)])
 def test_a_checkpoint_at_either_end_of_an_illness_has_it(step: int, ill: bool) -> None:
     span = UnhealthySpan(first_step=375, last_step=400, words="the loss", worst=12.0, usual=3.0)
-    assert (run(ill_spans=(span,)).unhealthy_at(step) is not None) is ill
+    assert (run(unhealthy_spans=(span,)).unhealthy_at(step) is not None) is ill
 
 
 KNOWN = Series(Thresholds()).known

@@ -230,6 +230,9 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
     assert [(s.attempt, s.global_step) for s in history.lineage(latest)] == [*((1, s) for s in range(1, 11)), (2, 11)]
 
 
+STARTED: dict[str, object] = {"last_sample_unix_s": None, "attempt": None}
+
+
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
@@ -244,6 +247,13 @@ def test_a_line_of_descent_leaves_out_what_was_rolled_back() -> None:
             VerdictKind.BLIND,
         ),
         ({"last_sample_unix_s": None, "attempt_started_unix_s": -9e9, "job_alive": None}, VerdictKind.STARTING),
+        (STARTED | {"job_seen_unix_s": -6199.0}, VerdictKind.STARTING),  # and no attempt ever began
+        (STARTED | {"job_seen_unix_s": -6200.0}, VerdictKind.BLIND),
+        (STARTED | {"job_seen_unix_s": -6200.0, "second_witness_unix_s": 990.0}, VerdictKind.BLIND),
+        (STARTED | {"job_seen_unix_s": -6200.0, "second_witness_unix_s": 100.0}, VerdictKind.STALLED),
+        (STARTED | {"job_seen_unix_s": -6200.0, "job_alive": False}, VerdictKind.PENDING),
+        ({"finished_reason": "sigterm", "job_seen_unix_s": -6199.0}, VerdictKind.STARTING),
+        ({"finished_reason": "sigterm", "job_seen_unix_s": -6200.0}, VerdictKind.BLIND),
         ({"job_alive": False}, VerdictKind.DOWN),
         ({"job_alive": False, "finished_reason": "finished"}, VerdictKind.FINISHED),
         ({"job_alive": False, "finished_reason": "sigterm"}, VerdictKind.DOWN),

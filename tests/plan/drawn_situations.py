@@ -275,7 +275,7 @@ class Drawn:
             trainer=self.maybe("nanotrainer", 0.3),
             seeds_used=self.one(frozenset(), frozenset({3, 8})),
             positions=at if not self.odd() else {},
-            ill_spans=(ill,) if self.rng.random() < 0.3 else (),
+            unhealthy_spans=(ill,) if self.rng.random() < 0.3 else (),
             last_step=self.maybe(last, 0.9),
             step_time_s=self.maybe(self.one(3.0, 30.0), 0.8),
             world_size=self.maybe(self.one(8, 64), 0.8),

@@ -16,12 +16,24 @@ from sentinel.judge.recovery_check import Answer, Recovery
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import Verdict, VerdictKind
-from sentinel.plan.actions import Action, CutTensorBoard, PointLatest, QuarantineCheckpoints, StartJob, WriteOverrides
-from sentinel.plan.incident import Approval
-from sentinel.plan.incident_events import OnsetReadings, closed, fold
+from sentinel.plan.actions import (
+    Action,
+    AdoptProbe,
+    CutTensorBoard,
+    PointLatest,
+    QuarantineCheckpoints,
+    StartJob,
+    StartProbe,
+    StopProbe,
+    WriteOverrides,
+)
+from sentinel.plan.incident import Adoption, Approval, Incident, Proof
+from sentinel.plan.incident_events import closed, fold
 from sentinel.plan.look import Look, Memory, Outcome, started_for
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Life, RunState
+from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Policy
+from sentinel.plan.race import Standing
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
@@ -46,6 +58,9 @@ class Story:
     diverges, recovers, heals (after a while), finishes, ignores (what it was to change), crashes, hangs,
     silent (reports nothing and makes no step), unlabelled (trains, and does not report for which rollback).
     """
+
+    probes: tuple[str, ...] = ()
+    """Of each probe of its races, in the order of their starts: well, ill, lost, refused. () races none."""
 
     approves: bool = True
     prepares: bool = False
@@ -83,6 +98,7 @@ class World:
         self.jobs = [_Job(self.story.fates[0], None, looks=2)]
         self._begin(self.jobs[0])
         self.undo_begun = False
+        self.probes: dict[str, list[Any]] = {}  # by its name: its fate, and the looks at it so far
 
     def copy(self) -> World:
         """As it is now: what is done to one does not show in the other."""
@@ -91,6 +107,7 @@ class World:
         for number, attempt in self.history.attempts.items():
             other.history.attempts[number] = replace(attempt, samples=[*attempt.samples], saved=[*attempt.saved])
         other.jobs = [replace(job) for job in self.jobs]
+        other.probes = {name: [*seen] for name, seen in self.probes.items()}
         other.events, other.started = [*self.events], Counter(self.started)
         return other
 
@@ -108,13 +125,49 @@ class World:
 
     def _perform(self, action: Action) -> None:
         self._effect()
-        if isinstance(action, QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob):
+        moves = (
+            QuarantineCheckpoints | PointLatest | CutTensorBoard | WriteOverrides | StartJob | StartProbe | AdoptProbe
+        )
+        if isinstance(action, moves):
             assert not self.state.jobs.writers, f"{action} while {self.state.jobs.writers} may write"
         self.state = apply(self.state, action)
-        if isinstance(action, StartJob):
+        if isinstance(action, StartProbe):
+            self.probes.setdefault(action.probe, [self.story.probes[len(self.probes)], 0])
+        elif isinstance(action, StopProbe):
+            self.probes[action.probe][1] = 99
+        elif isinstance(action, AdoptProbe):
+            at = {"attempt": len(self.history.attempts) + 1, "time_unix_s": self.now_unix_s}
+            self.history.push(RunStarted(**at, rollback=action.probe, resumed_from=action.after_step, seed=4))
+            self.history.push(Sample(**at, global_step=150, loss=2.0))
+            self.history.push(RunFinished(**at, global_step=150, reason="finished"))
+        elif isinstance(action, StartJob):
             self.started[action.rollback] += 1
             fate = self.story.fates[min(len(self.jobs), len(self.story.fates) - 1)]
             self.jobs.append(_Job(fate, action.rollback))
+
+    def _latest(self) -> int:
+        return int((self.state.latest_tag or "global_step0").removeprefix("global_step"))
+
+    def _standings(self, incident: Incident | None) -> tuple[Standing, ...]:
+        race = incident.race if incident is not None else None
+        return () if race is None else tuple(self._standing(e.id, race.until_step) for e in race.entrants)
+
+    def _standing(self, name: str, until_step: int) -> Standing:
+        fate, looks = self.probes.get(name, (None, 0))
+        if fate is None:
+            return Standing(probe=name)
+        if fate == "refused":
+            return Standing(probe=name, life=Life.GONE, refused="its command names no checkpoints")
+        ended, last = looks > 2, min(30 + 60 * looks, until_step)
+        if fate == "ill" and looks > 1:
+            return Standing(probe=name, life=Life.GONE if looks > 90 else Life.ALIVE, last_step=last, ill="diverged")
+        if fate == "lost" and ended:
+            return Standing(probe=name, life=Life.GONE, last_step=until_step - 1)
+        if not ended:
+            return Standing(probe=name, life=Life.ALIVE, last_step=last)
+        saved = Adoption(probe=name, tag=f"global_step{until_step}", global_step=until_step)
+        known = {"proof": Proof.CONFIRMED, "saved": saved, "loss": 3.0}
+        return Standing(probe=name, life=Life.GONE, last_step=until_step, **known)
 
     # time
 
@@ -126,21 +179,22 @@ class World:
         report = RunStarted(attempt=number, time_unix_s=self.now_unix_s, rollback=label, seed=3)
         if overrides is not None:
             lr = overrides.standing.lr
+            resumed = max(overrides.anchor.global_step, self._latest() if self.state.adoptions else 0)
             report = replace(
                 report,
                 seed=overrides.once.seed if overrides.once and job.fate != "ignores" else 3,
-                resumed_from=overrides.anchor.global_step,
+                resumed_from=resumed,
                 first_sample_index=overrides.anchor.consumed_samples,
                 consumed_tokens=overrides.anchor.consumed_tokens,
-                applied_once=(overrides.rollback,),
+                applied_once=(overrides.once.id if overrides.once else overrides.rollback,),
                 lr_schedule=lr.to_json() if lr else None,
-                lr=lr.lr(step=overrides.anchor.global_step + 1) if lr else None,
+                lr=lr.lr(step=resumed + 1) if lr else None,
             )
         self.history.push(report)
 
     def _steps(self, job: _Job, count: int) -> None:
         assert job.attempt is not None
-        begin = self.history.attempts[job.attempt].made + 31
+        begin = self.history.attempts[job.attempt].made + (self._latest() + 1 if self.state.adoptions else 31)
         for step in range(begin, begin + count):
             at = {"attempt": job.attempt, "global_step": step, "time_unix_s": self.now_unix_s}
             self.history.push(Sample(**at, loss=3.0, lr=BASELINE.lr.lr(step=step) if BASELINE.lr else None))
@@ -151,6 +205,8 @@ class World:
     def pass_time(self) -> None:
         """A look's worth of training."""
         self.now_unix_s += _LOOK_S
+        for seen in self.probes.values():
+            seen[1] += 1
         job = self.jobs[-1]
         if not self.state.jobs.writers:
             return
@@ -179,7 +235,7 @@ class World:
         """Of the newest attempt."""
         latest, alive = self.history.latest, bool(self.state.jobs.writers)
         assert latest is not None
-        job = next(job for job in self.jobs if job.attempt == latest.number)
+        job = next((job for job in self.jobs if job.attempt == latest.number), self.jobs[-1])
         diverged = job.fate == "diverges" or (job.fate == "heals" and job.looks < 6)
         if diverged and job.looks > 2:
             return Verdict(
@@ -217,6 +273,7 @@ class World:
             started_rollbacks=started,
             starts_unix_s=tuple(e["time_unix_s"] for e in starts),
             last_step=latest.samples[-1].global_step if latest and latest.samples else None,
+            no_races=None if self.story.probes else "no probes are run here",
         )
         onset = OnsetReadings(best_mean=3.6, onset_samples=49 * 16, batch_samples=16)
         found = Look(
@@ -228,6 +285,8 @@ class World:
             silent_s=700.0,
             stalled_after_s=600.0,
             onset=onset,
+            race=self._standings(state.open_incident),
+            races_at_once=2,
             memory=memory,
         )
         incident = state.open_incident
@@ -280,6 +339,7 @@ class World:
                 for i in incidents
                 for r in i.rollbacks
             ],
+            "races": [(r.until_step, r.over, r.void, r.winner) for i in incidents for r in i.races],
             "rungs": [(len(i.waits), [s.rung for s in i.skips]) for i in incidents],
             "checkpoints": [c.tag for c in self.state.checkpoints],
             "latest": self.state.latest_tag,

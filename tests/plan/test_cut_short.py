@@ -17,6 +17,7 @@ RESEED = Rung(name="reseed", hypothesis="the order of the data did it", reseed=T
 EARLIER = Rung(name="earlier", hypothesis="it began before", target="earlier", reseed=True)
 PATIENCE = Rung(name="patience", hypothesis="it heals by itself", wait_steps=20)
 SKIP = Rung(name="clip", hypothesis="a gradient did it", clip_grad_factor=0.5)
+CLIP = Rung(name="clip anew", hypothesis="a gradient did it", clip_grad=0.5)
 PAGE = Rung(name="the model", hypothesis="its shape is wrong", page=True)
 
 
@@ -106,6 +107,33 @@ STORIES = {
         Story(policy=policy(), fates=("diverges", "recovers"), undoing=True),
         None,
         "undone",
+    ),
+    "races": (
+        Story(
+            policy=policy(RESEED, EARLIER, CLIP, race=3), fates=("diverges", "recovers"), probes=("ill", "well", "well")
+        ),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "races in vain, then tries the next rung": (
+        Story(policy=policy(RESEED, EARLIER, CLIP, race=2), fates=("diverges", "recovers"), probes=("ill", "lost")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "races in vain to the end": (
+        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges",), probes=("ill", "ill")),
+        Outcome.PERSON_NEEDED,
+        None,
+    ),
+    "can start no probe": (
+        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges", "recovers"), probes=("refused", "refused")),
+        Outcome.FINISHED,
+        "recovered",
+    ),
+    "adopts what diverges again": (
+        Story(policy=policy(RESEED, EARLIER, race=2), fates=("diverges", "diverges"), probes=("well", "ill")),
+        Outcome.PERSON_NEEDED,
+        None,
     ),
     "crashes": (Story(policy=policy(**CRASH), fates=("crashes", "finishes")), Outcome.FINISHED, None),
     "hangs": (Story(policy=policy(**HANG), fates=("hangs", "finishes")), Outcome.FINISHED, None),

@@ -17,6 +17,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Incident, Proof, Rollback
 from sentinel.plan.incident_events import fold
+from sentinel.plan.onset import onset_readings
 from sentinel.plan.proof import Check, outcome, prove
 from sentinel.plan.sentences import sentence, story
 from sentinel.vocabulary.errors import ConfigError, IncidentLogError
@@ -85,7 +86,7 @@ class Book:
         verdict = Verdict(
             kind=VerdictKind.DIVERGED, reason="it stays up", onset_range=(47, 49), alarm_step=88, led_by=("grad_norm",)
         )
-        baseline, onset = Baseline(seed=3, lr=LR), events.onset_readings(samples, (47, 49), None)
+        baseline, onset = Baseline(seed=3, lr=LR), onset_readings(samples, (47, 49), None)
         self.ledger.record(events.opened(1, 1, baseline, None, reason="it stays up", verdict=verdict, onset=onset))
 
 

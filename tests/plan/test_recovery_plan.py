@@ -11,6 +11,7 @@ import pytest
 from sentinel.judge.verdict import Verdict, VerdictKind
 from sentinel.plan.actions import (
     Action,
+    AdoptProbe,
     BranchWandb,
     CutTensorBoard,
     PointLatest,
@@ -18,7 +19,9 @@ from sentinel.plan.actions import (
     QuarantineCheckpoints,
     RestorePinned,
     StartJob,
+    StartProbe,
     StopJob,
+    StopProbe,
     VerifyCheckpoint,
     WriteOverrides,
     describe,
@@ -99,6 +102,12 @@ def apply(state: RunState, action: Action) -> RunState:
         case RestorePinned(tag):
             back = tuple(replace(c, only_pinned=False) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=back)
+        case AdoptProbe(_, tag, _, _, rollback):
+            adopted = Checkpoint(tag=tag, global_step=int(tag.removeprefix("global_step")), complete=True)
+            there = (*state.checkpoints, adopted)
+            return replace(state, checkpoints=there, adoptions={rollback: True}, tensorboard_past=adopted.global_step)
+        case StartProbe() | StopProbe():
+            return state
         case VerifyCheckpoint(tag):
             seen = tuple(replace(c, verified=True) if c.tag == tag else c for c in state.checkpoints)
             return replace(state, checkpoints=seen)
@@ -110,6 +119,8 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
     assert told == {
         "mode": "observe",
         "approve_within_s": 4 * 3600.0,
+        "race": 1,
+        "race_steps": 100,
         "margin_steps": 10,
         "rollback_budget": 3,
         "start_budget": 3,

@@ -83,6 +83,8 @@ CLEAN = Start(
     pointed=frozenset({AT}),
 )
 STOPPED = replace(ANCESTOR, later=(), trail=Trail(LINE[:AT]))  # its last step was the one that it saved
+FORESEEN = replace(STOPPED, trail=Trail(LINE[:AT]))  # and its save foresaw the next eight batches
+FORESEEN.trail.foresee(AT, [s.batch_digest or 0 for s in LINE[AT : AT + 8]])
 
 
 def decided(standing: TrainingSettings | None = None, *, step: int = AT, **once: Any) -> dict[str, Any]:
@@ -138,6 +140,8 @@ FAULTS: list[tuple[str, Start]] = [
     ("data order of another seed", start(samples=steps(data=lambda s: s + 10_000))),
     ("samples skipped", start(samples=steps(data=lambda s: s + 7))),
     ("samples skipped", start(samples=steps(consumed_samples=lambda s: s * BATCH + 24))),
+    ("samples skipped", start(samples=steps(data=lambda s: s + 5), ancestor=FORESEEN)),
+    ("data order of another seed", start(samples=steps(data=lambda s: s + 10_000), ancestor=FORESEEN)),
     ("samples replayed", start(samples=steps(data=lambda s: s - 30))),
     ("samples replayed", start(samples=steps(consumed_samples=lambda s: s * BATCH - 16))),
     ("loss scale reset", start(samples=steps(loss_scale=lambda _: 65536.0))),
@@ -178,6 +182,7 @@ LATER["told"] |= {"seed": 5}
 CLEAN_STARTS = {
     "as it was": CLEAN,
     "no step made before is made again": start(ancestor=STOPPED),
+    "what its save foresaw comes": start(ancestor=FORESEEN),
     "decided: half the LR": start(samples=steps(lr=lambda s: HALF.lr(step=s)), **HALVED),
     "decided: another seed": start(samples=steps(data=lambda s: s + 10_000), **RESEEDED),
     "decided: moments reset": start(loaded=replace(LOADED, adam_variance_l1=0.0), **RESET),

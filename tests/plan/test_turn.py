@@ -17,10 +17,10 @@ from sentinel.plan.actions import PrepareJob, QuarantineCheckpoints, StartJob, S
 from sentinel.plan.baseline import Baseline
 from sentinel.plan.evidence import Evidence
 from sentinel.plan.incident import Approval, Incident, Proof, Proposal, Rollback, Wait, digest_of
-from sentinel.plan.incident_events import OnsetReadings
 from sentinel.plan.ladder import Rung
 from sentinel.plan.look import Failure, Memory, Outcome
 from sentinel.plan.observation import AttemptSeen, JobsSeen, Sign, WriterSeen
+from sentinel.plan.onset import OnsetReadings
 from sentinel.plan.policy import Mode, Policy
 from sentinel.plan.turn import OLD_AFTER_S, next_turn, opens_incident
 from sentinel.plan.turn_incident import to_preview

@@ -590,7 +590,6 @@ FORMS: tuple[Form, ...] = (
         "    <n> 93.44 s run, <loss:.4f> loss, 0.000000000001 LR, 642.43 GB used,  19644.30 GFLOPS",
         every=1,
         first=1,
-        is_read="refused",
     ),
     Form(
         "torch's examples (the count is of samples)",

@@ -42,6 +42,7 @@ TRUTH: dict[str, str] = {
     "dion_jsonl": rf'"train/loss": {_LOSS},[^\n]*"step": {_STEP}',
     "gnmt": rf"TRAIN \[\d+\]\[{_STEP}/[^\n]*?Loss/tok {_LOSS}",
     "mlperf": rf'"train_loss", "value": {_LOSS}[^\n]*?"samples_count": {_STEP}',
+    "tinygrad": rf"^ +{_STEP} [\d.]+ s run, {_LOSS} loss",
     "modded-nanogpt": rf"^{_STEP}/20000 train_loss: {_LOSS}",
 }
 FROM_ZERO = ("nemo2", "nanogpt_generic", "gnmt", "mlperf")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.adapters.exposition.credentials import Certificate
+from sentinel.adapters.exposition.server import Certificate
 from sentinel.adapters.journal import Journals
 from sentinel.cli.ui import certificate_of
 from sentinel.reports.triage.server import Feed, TriageServer

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.act.probe_command import Folders, command_of, own_trainer_options, script_of
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.reading import read_command, read_text
+from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import Known
 from sentinel.plan.policy import Tuning
-from sentinel.tune.command import Folders, command_of, options_for_own_trainer, script_of
 from sentinel.tune.search import Pacing, task_of
 from sentinel.vocabulary.errors import ConfigError
 
@@ -70,7 +71,7 @@ def test_the_reference_trainer_ends_at_the_horizon_and_its_lr_decays_to_where_it
     words = ("python", "-m", "trainer_hooks.gpt", "--seqlen", "128", "--lr-warmup", "10", "--steps", "400")
     facts = read_command(words).facts
     task = task_of(Tuning(), facts)
-    options = options_for_own_trainer(task, facts, PROBE, tensorboard=False)
+    options = own_trainer_options(PROBE, facts, until_step=task.space.horizon_steps, tensorboard=False)
     assert command_of(words, FOLDERS, options)[: len(words)] == words
     assert {"--steps=30", "--lr-decay=400", "--save-interval=0", f"--save={PROBE / 'checkpoints'}"} <= set(options)
     assert not any(option.startswith("--tensorboard") for option in options)
@@ -93,7 +94,8 @@ def test_a_pacing_is_written_into_a_script_with_all_that_goes_with_it() -> None:
     script = BY_VARIABLES.replace("--rampup-batch-size 16 16 6_000_000", "")
     task = task_of(Tuning(starts=(64,), durations=(1200,)), read_text(script).facts)
     options = ("--save={checkpoints}", "--load={checkpoints}")
-    made = script_of(script, FOLDERS, options, task.overrides(Pacing(64, 1200)), Known(scheduler="lr-scheduler"))
+    overrides = task.overrides_in_script(Pacing(64, 1200), baseline_of_script(script))
+    made = script_of(script, FOLDERS, options, overrides, Known(scheduler="lr-scheduler"))
     curriculum = read_text(made).facts.curriculum
     assert curriculum is not None
     assert (curriculum.min_difficulty, curriculum.max_difficulty) == (64, 2048)

@@ -40,7 +40,7 @@ class Trainers:
 
     def probe(self, root: Path, life: Life) -> Probe:
         folder = root / life.name
-        return Probe(life, folder, _Launcher(self, folder), Journals(folder), TASK)
+        return Probe(folder, _Launcher(self, folder), Journals(folder), life, TASK)
 
 
 class _Launcher:

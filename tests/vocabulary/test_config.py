@@ -106,6 +106,17 @@ def test_a_wrong_configuration_is_named_with_what_would_be_right(tmp_path: Path,
     assert "xoxb" not in str(caught.value)
 
 
+def test_a_key_is_read_under_its_old_name_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tr8.toml"
+    old = '[run]\nname = "tr8"\ncheckpoints = "ckpts"\n[paging]\nlast_words_s = 7\n'
+    path.write_text(old)
+    assert load_config(path).paging.deliver_within_s == 7
+    assert "[paging] last_words_s is called deliver_within_s now" in caplog.text
+    path.write_text(f"{old}deliver_within_s = 8\n")
+    with pytest.raises(ConfigError, match=r"\[paging\] has last_words_s and deliver_within_s, which are one key"):
+        load_config(path)
+
+
 def test_a_file_that_is_not_there_is_said_with_the_way_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sentinel init"):
         load_config(tmp_path / "none.toml")

@@ -42,9 +42,6 @@ from sentinel.vocabulary.pacing import (
 )
 from sentinel.vocabulary.pacing import track as track_module
 from sentinel.vocabulary.pacing.presets import (
-    bert_rarity,
-    bert_rarity_by_value,
-    bert_seqlen,
     gpt_random_ltd,
     gpt_rarity,
     gpt_seqlen,
@@ -654,10 +651,6 @@ def test_the_presets_are_the_papers_tables() -> None:
     assert gpt_rarity(full_steps=286_102).start == 1
     ltd = gpt_random_ltd(full_steps=286_102, data_share=0.5)
     assert (ltd.start, ltd.full, ltd.total_steps) == (128, 2048, 100_000)
-    assert (bert_seqlen(full_steps=2_000_000).start, bert_seqlen(full_steps=2_000_000).total_steps) == (128, 960_000)
-    assert bert_rarity(full_steps=2_000_000).start == 5
-    by_value = bert_rarity_by_value(full_steps=2_000_000, full_value=9000)
-    assert (by_value.kind, by_value.start, by_value.root_degree) == ("value", 600, 2)
     schedule = lr(peak=2e-4, full_tokens=300 * 10**9, warmup_tokens=3 * 10**9, data_share=0.5)
     assert schedule.peak == 4e-4
     assert schedule.lr(step=1, consumed_tokens=150 * 10**9) == pytest.approx(1e-6)
@@ -1146,13 +1139,7 @@ def test_a_recipe_is_the_papers_shares_of_the_runs_steps() -> None:
     assert gpt_rarity(full_steps=full, anchor_step=7) == rarity.anchored_at(7)
     assert gpt_random_ltd(full_steps=full) == RandomLtdSchedule(start=128, full=2048, total_steps=200_000)
     assert gpt_random_ltd(full_steps=full, full_seqlen=64, anchor_step=7).start == 64
-    assert bert_seqlen(full_steps=2_000_000) == FixedLinear(start=128, full=512, total_steps=960_000)
-    assert bert_seqlen(full_steps=2_000_000, full_seqlen=64).start == 64
-    assert bert_rarity(full_steps=2_000_000) == replace(rarity, start=5, total_steps=960_000)
-    by_value = bert_rarity_by_value(full_steps=2_000_000, full_value=9000)
-    assert by_value == DifficultySchedule(kind="value", start=600, full=9000, total_steps=960_000, root_degree=2.0)
-    assert bert_rarity_by_value(full_steps=2_000_000, full_value=50).start == 50
-    for recipe in (gpt_seqlen, gpt_rarity, gpt_random_ltd, bert_seqlen, bert_rarity):
+    for recipe in (gpt_seqlen, gpt_rarity, gpt_random_ltd):
         assert recipe(full_steps=1).total_steps == 1
         assert recipe(full_steps=10_000).anchor_step == 0
         assert recipe(full_steps=10_000, data_share=1.0) == recipe(full_steps=10_000)

@@ -26,8 +26,6 @@ from trainer_hooks.data.metrics import named, needs_counts
 from trainer_hooks.data.shards import Job, Rows, Stage, do_shards, read_counts, shard_path, summed, written
 from trainer_hooks.data.sorting import ArrayFile, sort_values
 
-__all__ = ["ProgressBar", "Ranks", "analyze", "map_shards"]
-
 _POLL_S = 0.2
 
 

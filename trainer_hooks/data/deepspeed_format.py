@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index, Manifest
 
-__all__ = ["read_deepspeed", "whole_numbers", "write_deepspeed"]
-
 _MAGIC = b"MMIDIDX\x00\x00"
 _CODED = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16, np.uint32, np.uint64)
 _TYPES: dict[int, type[np.integer[Any]]] = dict(enumerate(_CODED, start=1))

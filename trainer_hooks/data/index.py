@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 
-__all__ = ["FILES", "MANIFEST", "Index", "Manifest", "mapped_array"]
-
 MANIFEST = "manifest.json"
 FILES = ("values", "samples", "distinct", "offsets")
 _SCHEMA = 1

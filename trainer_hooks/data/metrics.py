@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import ConfigError, DataError
 
-__all__ = ["METRICS", "Metric", "Values", "count_tokens", "effective_length", "named", "rarity", "surprise"]
-
 Values = Callable[[NDArray[Any]], NDArray[Any]]
 """(batch, width) tokens → (batch,) values."""
 

@@ -16,8 +16,6 @@ from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.data.pool import Pace, Progress
 from trainer_hooks.data.sampler import CurriculumSampler, is_in
 
-__all__ = ["CurriculumOrder"]
-
 Reseed = tuple[int, int]
 
 

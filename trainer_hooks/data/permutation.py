@@ -14,8 +14,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Permutation", "key", "noise"]
-
 Words = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.index import Index
 
-__all__ = ["Counts", "Difficulty", "Pace", "Pool", "Progress", "Segment"]
-
 Counts = tuple[int, ...]
 """For each metric, how many samples it lets in: the first so many of its index."""
 

@@ -22,8 +22,6 @@ from sentinel.vocabulary.errors import DataError
 from trainer_hooks.data.permutation import Permutation, key, noise
 from trainer_hooks.data.pool import Counts, Pace, Pool, Progress, Segment
 
-__all__ = ["CurriculumSampler", "is_in"]
-
 _GRAIN = 128
 _AHEAD = 8192
 """Places that are computed at once, for this step and the next ones: each costs a fifth of what it costs alone."""

@@ -22,8 +22,6 @@ from trainer_hooks.data.index import mapped_array
 from trainer_hooks.data.metrics import Metric, count_tokens, named
 from trainer_hooks.gpt.data import load_corpus
 
-__all__ = ["Job", "Rows", "Stage", "do_shards", "open_rows", "read_counts", "shard_path", "summed", "written"]
-
 _PIECES, _PIECE_BYTES = 256, 4096
 
 

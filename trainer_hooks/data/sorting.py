@@ -13,8 +13,6 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayFile", "Sorted", "sort_values"]
-
 RUN_SAMPLES = 1 << 20
 """What is sorted at once: some 40 MB with all that a sort needs beside it."""
 

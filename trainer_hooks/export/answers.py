@@ -25,8 +25,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from trainer_hooks.export.step_collector import StepCollector
 
-__all__ = ["Answers", "Connection", "Credentials"]
-
 _RENDERING_SHARE = 0.01
 """An answer is rendered anew only when it is 1 / this times as old as the time that rendering it took."""
 

@@ -18,8 +18,6 @@ from trainer_hooks.export.answers import Answers, Credentials
 from trainer_hooks.export.metrics_server import MetricsServer, listen
 from trainer_hooks.export.step_collector import StepCollector
 
-__all__ = ["Announcement", "Exporter", "ExporterSettings", "announce", "is_loopback", "reachable_name", "target"]
-
 log = logging.getLogger(__name__)
 
 

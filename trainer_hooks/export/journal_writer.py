@@ -10,8 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-__all__ = ["JournalWriter", "create_attempt", "journal_path"]
-
 log = logging.getLogger(__name__)
 
 _QUEUE_LINES = 10_000  # lines that may wait for a slow disk; the next ones are dropped and counted

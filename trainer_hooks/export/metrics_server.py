@@ -19,8 +19,6 @@ from typing import Any
 
 from trainer_hooks.export.answers import Connection
 
-__all__ = ["Allowance", "MetricsServer", "listen"]
-
 log = logging.getLogger(__name__)
 
 _SHARE = 0.01  # of one core's time, in the long run

@@ -15,8 +15,6 @@ from trainer_hooks.export.journal_writer import JournalWriter, create_attempt, j
 from trainer_hooks.export.step_collector import StepCollector
 from trainer_hooks.sample.process_facts import job_id
 
-__all__ = ["Outputs", "state_folder"]
-
 log = logging.getLogger(__name__)
 
 

@@ -30,8 +30,6 @@ from sentinel.vocabulary.metrics import (
 )
 from sentinel.vocabulary.sample import LayerVariance, Sample
 
-__all__ = ["Counts", "StepCollector", "Totals"]
-
 _HELP = {metric.name: metric.help for metric in all_metrics()}
 _LABELS = ["run", "attempt"]
 SPIKE_RATIO = 1.2

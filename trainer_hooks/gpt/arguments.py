@@ -14,8 +14,6 @@ from sentinel.vocabulary.overrides import Free
 from sentinel.vocabulary.pacing import Shortening
 from trainer_hooks.gpt.model import PRESETS, Shape
 
-__all__ = ["parse", "shape", "with_free_options"]
-
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""

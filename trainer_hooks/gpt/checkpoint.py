@@ -14,8 +14,6 @@ from sentinel.vocabulary.errors import CheckpointError
 from trainer_hooks.data.shards import written
 from trainer_hooks.gpt.order import Reseed
 
-__all__ = ["Progress", "load", "restore_rng", "rng_state", "save"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Progress:

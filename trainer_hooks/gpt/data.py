@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from sentinel.vocabulary.errors import DataError
 
-__all__ = ["Corpus", "load_corpus"]
-
 _ASCII = 128
 _TEXT_BYTES = 4_000_000
 """How much of a text corpus is taken, after its lines are shuffled: enough for every run that fits bytes."""

@@ -29,10 +29,9 @@ from trainer_hooks.gpt.model import Block
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.random_ltd import DataRank, LayerTokens, RandomLtd
+from trainer_hooks.sample.batch_digest import batch_digest
 from trainer_hooks.warmup import SeqlenWarmup
 from trainer_hooks.warmup.pacing import resolved
-
-__all__ = ["DataPath", "curriculum_state", "data_order"]
 
 
 class DataPath:
@@ -119,6 +118,17 @@ class DataPath:
             self.layer_tokens.add(samples=rows, seqlen=length)
         progress.step, progress.consumed_samples = step, position
         progress.consumed_tokens = self.warmup.consumed_tokens
+
+    def next_digests(self, steps: int) -> tuple[int, ...]:
+        """`batch_digest` of the steps that come next; none where the steps to come decide about their own data."""
+        if not isinstance(self.order, DataOrder) or self._schedules.shorten.endswith("_keep"):
+            return ()
+        position, digests = self._progress.consumed_samples, []
+        for _ in range(steps):
+            count = self._schedules.batch_size.samples(position, multiple_of=self._at_once)
+            fresh, position = self.order.take(position, count)
+            digests.append(int(batch_digest(torch.from_numpy(self._corpus.training(fresh)))))
+        return tuple(digests)
 
     @property
     def effective_tokens(self) -> int:

@@ -7,8 +7,6 @@ from pathlib import Path
 from sentinel.vocabulary.errors import OverridesError
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
-__all__ = ["read_overrides"]
-
 
 def read_overrides(state_dir: Path) -> Overrides | None:
     """None where nothing was decided. OverridesError names what is wrong with it."""

@@ -13,8 +13,6 @@ from sentinel.vocabulary.numbers import load_object
 from sentinel.vocabulary.pacing import BatchSizeSchedule
 from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, curriculum_learning, data_efficiency
 
-__all__ = ["deepspeed_config", "users_own"]
-
 
 def users_own(settings: argparse.Namespace) -> tuple[dict[str, Any], DataEfficiency]:
     """--deepspeed-config without `curriculum_learning` and `data_efficiency`; and what these two ask of the trainer.

@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["GPT", "PRESETS", "Shape"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

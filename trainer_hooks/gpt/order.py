@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from sentinel.vocabulary.errors import DataError
 from sentinel.vocabulary.training_settings import SkippedRange
 
-__all__ = ["DataOrder", "Draw", "Reseed"]
-
 Reseed = tuple[int, int]
 """(consumed_samples at which it took effect, seed)."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from sentinel.vocabulary.sample import Sample
 
-__all__ = ["Scalars"]
-
 _TAGS = {
     "lm-loss-training/lm loss": "loss",
     "learning-rate/learning-rate": "lr",

@@ -25,8 +25,6 @@ from sentinel.vocabulary.pacing.deepspeed import DataEfficiency, IndexedMetric
 from sentinel.vocabulary.training_settings import TrainingSettings
 from trainer_hooks.gpt.arguments import shape
 
-__all__ = ["Schedules", "recipe_lr", "recipe_schedules"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:

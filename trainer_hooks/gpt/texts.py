@@ -15,8 +15,6 @@ from trainer_hooks.gpt.arguments import shape
 from trainer_hooks.gpt.data import Corpus, load_corpus
 from trainer_hooks.gpt.order import DataOrder, Reseed
 
-__all__ = ["main", "texts"]
-
 _BYTES = 128  # vocabulary of the trainer's own text corpora: a token is an ASCII byte
 
 

@@ -32,7 +32,7 @@ from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 from trainer_hooks.save_request import SaveRequest
 
-__all__ = ["Trainer", "leave_out_unused_ops"]
+FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
 
 def leave_out_unused_ops() -> None:
@@ -187,7 +187,10 @@ class Trainer:
         tag = checkpoint.save(self.engine, self.settings.save, progress)
         self.saved_step = progress.step
         self.hook.checkpoint_saved(
-            tag, consumed_samples=progress.consumed_samples, consumed_tokens=progress.consumed_tokens
+            tag,
+            consumed_samples=progress.consumed_samples,
+            consumed_tokens=progress.consumed_tokens,
+            next_batch_digests=self.data.next_digests(FORESEEN) if self.rank == 0 else (),
         )
 
     def position(self) -> Position:

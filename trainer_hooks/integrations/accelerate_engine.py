@@ -10,8 +10,6 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
-__all__ = ["AccelerateEngine", "why_no_engine"]
-
 
 def why_no_engine(trainer: Any) -> str | None:
     """Why this training can't be measured, as a phrase; None where it can."""

@@ -20,6 +20,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from sentinel.vocabulary.errors import OverridesError
+from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.overrides import Overrides
 from trainer_hooks.errors import Guard, exit_reason
 from trainer_hooks.hook import Hook, Position, attach, state_folder
@@ -28,8 +29,6 @@ from trainer_hooks.integrations.huggingface_applied import Applied
 from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
 from trainer_hooks.integrations.huggingface_progress import Progress
 from trainer_hooks.save_request import SaveRequest
-
-__all__ = ["StabilityCallback"]
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
@@ -129,7 +128,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if self._applied is not None:
                 progress = self._applied.progress
                 if self.hook is not None:
-                    progress.attempt, progress.loss_minimum = self.hook.attempt, self.hook.loss_minimum
+                    progress.attempt = self.hook.attempt
+                    progress.loss_minimum = tuple(self.hook.loss_minimum.state())
                 self._applied.note(int(state.global_step))
                 state.stateful_callbacks[_KEY] = progress.to_json()
         with self._guard("look for the files KILL and SAVE"):
@@ -189,7 +189,7 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self.hook = attach(
             engine,
             position=self._position,
-            loss_minimum=applied.progress.loss_minimum,
+            loss_minimum=LossMinimum.load(applied.progress.loss_minimum),
             applies=applied.applies,
             **self._attach_options,
         )

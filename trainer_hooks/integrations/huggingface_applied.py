@@ -23,8 +23,6 @@ from trainer_hooks.integrations.huggingface_lr import DecidedLr, schedule_of
 from trainer_hooks.integrations.huggingface_order import TrainOrder, why_not_ordered
 from trainer_hooks.integrations.huggingface_progress import Fed, Progress
 
-__all__ = ["Applied"]
-
 
 class Applied:
     """Made after the checkpoint is loaded, before the first step; on every rank."""

@@ -17,8 +17,6 @@ from trainer_hooks.integrations.huggingface_order import TrainOrder
 from trainer_hooks.integrations.huggingface_progress import Progress
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
 
-__all__ = ["agreed_overrides", "apply_once", "due", "impose", "largest_of_ranks", "refuse", "what_applies"]
-
 _BY_GROUP = {"betas": ("adam_beta1", "adam_beta2"), "eps": ("adam_eps",), "weight_decay": ("weight_decay",)}
 
 

@@ -13,8 +13,6 @@ from trainer_hooks.errors import Guard
 from trainer_hooks.warmup.batch import changed
 from trainer_hooks.warmup.pacing import Following, Validated, resolved
 
-__all__ = ["Lengths", "why_not_shortened"]
-
 _PACKED = "the samples of a batch are packed into one sequence, without padding"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from sentinel.vocabulary.pacing import LrSchedule
 
-__all__ = ["DecidedLr", "schedule_of"]
-
 
 def schedule_of(trainer: Any, engine: Any, total_steps: int) -> LrSchedule | None:
     """Trainer's own schedule, or DeepSpeed's, as a formula: constant, linear or cosine, with a linear warmup and a

@@ -19,8 +19,6 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import DataOrder, Reseed
 
-__all__ = ["TrainOrder", "why_not_ordered"]
-
 _AT_ONCE = 65536
 """Sample numbers that are looked up together."""
 

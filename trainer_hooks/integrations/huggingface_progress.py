@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from sentinel.vocabulary.loss_ratio import LossMinimum
+from sentinel.vocabulary.codec import Form, fields_of, read
+from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import SkippedRange
 from trainer_hooks.gpt.order import Reseed
-
-__all__ = ["Fed", "Progress"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +37,9 @@ class Fed:
             self.tokens += whole * seqlen
 
 
+_FORM = Form(error=ConfigError, name="the callback's state", ignores_unknown=True)
+
+
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """What a checkpoint's trainer_state.json holds for the next attempt. None is what was not counted."""
@@ -45,7 +47,7 @@ class Progress:
     attempt: int | None = None
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
-    loss_minimum: LossMinimum | None = None
+    loss_minimum: tuple[tuple[int | None, float], ...] = ()  # as LossMinimum.state() gives it
     applied_once: tuple[str, ...] = ()
     moments_reset_steps: tuple[int, ...] = ()
     reseeds: tuple[Reseed, ...] = ()
@@ -55,26 +57,9 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Without what is not there."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        found["loss_minimum"] = [list(pair) for pair in (self.loss_minimum or LossMinimum()).state()]
-        found["skipped"] = [part.to_json() for part in self.skipped]
-        return {name: value for name, value in found.items() if value is not None and value not in ([], ())}
+        return {name: value for name, value in fields_of(self, without_none=True).items() if value != []}
 
     @classmethod
     def of(cls, left: Mapping[str, Any] | None) -> Progress:
-        """ValueError where it can't be read."""
-        if left is None:
-            return cls()
-        counts = {name: left.get(name) for name in ("attempt", "consumed_samples", "consumed_tokens")}
-        for name, count in counts.items():
-            if count is not None and not isinstance(count, int):
-                raise ValueError(f"{name} in trainer_state.json should be a whole number, not {count!r}")
-        return cls(
-            **counts,
-            loss_minimum=LossMinimum.load([(seqlen, float(loss)) for seqlen, loss in left.get("loss_minimum", ())]),
-            applied_once=tuple(map(str, left.get("applied_once", ()))),
-            moments_reset_steps=tuple(map(int, left.get("moments_reset_steps", ()))),
-            reseeds=tuple((int(at), int(seed)) for at, seed in left.get("reseeds", ())),
-            skipped=tuple(SkippedRange.from_json(part) for part in left.get("skipped", ())),
-            lengths=left.get("lengths"),
-        )
+        """ConfigError where it can't be read."""
+        return cls() if left is None else read(cls, left, "trainer_state.json", _FORM)

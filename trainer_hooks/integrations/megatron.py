@@ -19,8 +19,6 @@ from trainer_hooks.errors import exit_reason
 from trainer_hooks.hook import Hook, Position, attach
 from trainer_hooks.integrations.megatron_schedules import lr_schedule, seqlen_schedule
 
-__all__ = ["MegatronHook", "attach_to_megatron"]
-
 _KEY = "sentinel"  # where the hook's state lies in a checkpoint's client state, beside Megatron's args and iteration
 
 
@@ -116,8 +114,8 @@ class MegatronHook:
         def hooked_save(save_dir: Any, tag: Any = None, client_state: Any = None, *more: Any, **named: Any) -> Any:
             with_ours = client_state = {} if client_state is None else client_state
             with self._guard("leave word for a restart"):
-                minimum = [list(pair) for pair in self.hook.loss_minimum.state()]
-                with_ours = {**client_state, _KEY: {"attempt": self.hook.attempt, "loss_minimum": minimum}}
+                left = {"attempt": self.hook.attempt, "loss_minimum": self.hook.loss_minimum.state()}
+                with_ours = {**client_state, _KEY: left}
             result = save(save_dir, tag, with_ours, *more, **named)
             with self._guard("report the checkpoint"):
                 self._report_saved(tag or f"global_step{engine.global_steps}")
@@ -129,7 +127,7 @@ class MegatronHook:
                 left = (result[1] or {}).get(_KEY)
                 if left is not None:
                     self._parent_attempt = left["attempt"] or None
-                    self.hook.loss_minimum = LossMinimum.load([(seqlen, loss) for seqlen, loss in left["loss_minimum"]])
+                    self.hook.loss_minimum = LossMinimum.load(left["loss_minimum"])
             return result
 
         engine.save_checkpoint, engine.load_checkpoint = hooked_save, hooked_load

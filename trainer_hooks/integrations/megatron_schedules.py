@@ -9,8 +9,6 @@ from typing import Any
 from sentinel.vocabulary.pacing import FixedLinear, LrSchedule
 from sentinel.vocabulary.pacing.deepspeed import curriculum_learning
 
-__all__ = ["lr_schedule", "seqlen_schedule"]
-
 
 def lr_schedule(scheduler: Any, args: Any) -> dict[str, Any] | None:
     """The LR by the scheduler's own numbers, after a checkpoint has set them or was overridden; in the unit of the

@@ -26,8 +26,6 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Selection"]
-
 _LEFT_ALONE = ("encoder_", "past_key_value", "layer_past", "inference_params")
 
 

@@ -26,8 +26,6 @@ from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.layer import DataRank, Turn
 from trainer_hooks.random_ltd.random_ltd import LayerTokens, Schedule, kept_at
 
-__all__ = ["DeepSpeedLtd"]
-
 _INSERTED = "random_ltd_layer."
 
 

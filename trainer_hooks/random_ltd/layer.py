@@ -17,8 +17,6 @@ from trainer_hooks.random_ltd.arguments import Selection
 from trainer_hooks.random_ltd.draw import kept_indices, layer_key
 from trainer_hooks.random_ltd.routing import Routing
 
-__all__ = ["DataRank", "DroppingForward", "MicroBatchCount", "Turn"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRank:

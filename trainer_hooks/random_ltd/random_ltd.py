@@ -14,8 +14,6 @@ from sentinel.vocabulary.errors import CheckpointError, ConfigError
 from trainer_hooks.random_ltd.layer import DataRank, DroppingForward, Turn
 from trainer_hooks.random_ltd.routing import Routing, fastest
 
-__all__ = ["KeptTokens", "LayerTokens", "Layers", "RandomLtd", "Schedule", "kept_at"]
-
 
 class LayerTokens:
     """Tokens seen by each layer, summed over samples and data-parallel ranks; exact."""

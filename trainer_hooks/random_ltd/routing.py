@@ -11,8 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["DeepSpeedOp", "PlainTorch", "Routing", "fastest"]
-
 
 class Routing(Protocol):
     """x is (B, T, …), or (T, B, …) where not batch_first; indices (B, r), ascending, are always by sample."""

@@ -18,8 +18,6 @@ from trainer_hooks.sample.adam_state import inner_optimizers, local
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import is_partitioned
 
-__all__ = ["AdamSettings", "facts", "gradient_clipping", "moments_are_zero", "reset_moments", "set_loss_scale"]
-
 _GROUP_KEYS = ("betas", "eps", "weight_decay")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -28,8 +28,6 @@ from torch.nn import Parameter
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
 from trainer_hooks.sample.replicas import Replicas
 
-__all__ = ["AdamState", "OwnedPiece", "inner_optimizers", "local"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPiece:

@@ -8,8 +8,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["batch_digest"]
-
 _ODD = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # of SplitMix64 (Steele et al. 2014), signed
 
 

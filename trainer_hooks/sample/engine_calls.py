@@ -9,8 +9,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from trainer_hooks.hook import Hook
 
-__all__ = ["wrap_engine"]
-
 
 def wrap_engine(engine: Any, hook: Hook) -> None:
     """Calls the hook from the engine's own methods, whose arguments and results stay unchanged."""

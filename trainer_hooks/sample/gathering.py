@@ -22,8 +22,6 @@ from torch import Tensor
 from trainer_hooks.sample.measurement import Measurement
 from trainer_hooks.sample.reading import RankReading, Reading
 
-__all__ = ["AllRanks", "Gathering", "Layers", "Reduction"]
-
 _FAN = 64  # ranks of one group: each has at most 63 connections
 _POLL_S = 50e-6  # between two polls of a reduction or a measurement that is waited for
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from trainer_hooks.sample.adam_state import OwnedPiece
 from trainer_hooks.sample.reading import RankReading
 
-__all__ = ["LayerRows", "Measurement", "Readout"]
-
 
 class LayerRows(NamedTuple):
     """One rank's part of each layer's variance, in the order of the layers."""

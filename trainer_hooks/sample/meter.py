@@ -18,8 +18,6 @@ from trainer_hooks.sample.one_pass import OnePass, one_pass
 from trainer_hooks.sample.reading import loss_scale
 from trainer_hooks.sample.replicas import Replicas, is_partitioned
 
-__all__ = ["EMBEDDING", "HEAD", "LocalGradient", "Meter", "layer_of", "layers_of"]
-
 
 class LocalGradient:
     """The norm of one rank's gradient before the ranks' average: a sick GPU, or sick data, shows there first.

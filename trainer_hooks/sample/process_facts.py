@@ -12,8 +12,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-__all__ = ["job_id", "process_facts"]
-
 
 def process_facts() -> dict[str, Any]:
     """The fields of RunStarted that this process, its machine and its job can tell."""

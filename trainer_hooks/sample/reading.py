@@ -12,8 +12,6 @@ from typing import Any
 from sentinel.vocabulary.loss_ratio import LossMinimum
 from sentinel.vocabulary.sample import Sample, StateLoaded
 
-__all__ = ["Load", "Position", "RankReading", "Reading", "StepFacts", "loss_scale", "make_sample"]
-
 _NOTHING = -math.inf  # the part of a rank that has no reading, where a maximum is taken
 _MEANS = ("loss", "grad_norm", "local_grad_norm")  # fields of RankReading that are averaged over the ranks
 _ADDED = (

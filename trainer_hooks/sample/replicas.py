@@ -21,8 +21,6 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn import Parameter
 
-__all__ = ["Replicas", "is_partitioned"]
-
 _TENSOR_PARALLEL_SIZE = (
     "get_tensor_model_parallel_world_size",  # Megatron-LM since 2.x, Megatron-DeepSpeed
     "get_slice_parallel_world_size",  # DeepSpeed's PipelineParallelGrid

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["Axes", "Found", "axes_of", "changed", "tensors"]
-
 Axes = Mapping[str, Sequence[int]]
 """{path or last name of a tensor: its sequence axes}; () leaves it alone."""
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from sentinel.vocabulary.errors import CheckpointError
 
-__all__ = ["Kept", "Read", "Run", "Segment", "Taken", "packed"]
-
 Read = Callable[[list[int]], Tensor]
 """Positions in the data order -> their samples, (n, F + 1) tokens."""
 

@@ -10,8 +10,6 @@ from typing import Any, Protocol, cast
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import Custom, SeqlenSchedule
 
-__all__ = ["Following", "Validated", "load", "resolved"]
-
 
 class Validated(Protocol):
     """A pure schedule that follows the validations: its state is a value, which it moves on and never holds."""

@@ -17,15 +17,11 @@ import torch
 from torch import Tensor
 
 from sentinel.vocabulary.errors import CheckpointError, ConfigError
+from sentinel.vocabulary.pacing import shortening
 from trainer_hooks.warmup.batch import Axes
 from trainer_hooks.warmup.kept import Kept, Read, Run, Segment, Taken, packed
 from trainer_hooks.warmup.pacing import Following, Validated
 from trainer_hooks.warmup.shortening import POSITIONS, Shortening, levelling
-
-__all__ = [
-    "Pacing",
-    "SeqlenWarmup",
-]
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +78,10 @@ class SeqlenWarmup:
         """Targets that were cut off for good."""
         self._shift = int(shifts_inside)  # a length of L tokens is one of L - shift targets
         self._shortening = Shortening(
-            kind=shorten, full=whole - self._shift, axes=dict(axes or {}), positions=frozenset(positions)
+            kind=shortening(shorten) or "truncate",
+            full=whole - self._shift,
+            axes=dict(axes or {}),
+            positions=frozenset(positions),
         )
         self._engine, self._samples, self._every, self._level = engine, global_batch_samples, kept_every, level
         self._taken = Taken()
@@ -201,7 +200,7 @@ class SeqlenWarmup:
         full, waiting = self._shortening.full, self.kept.tokens
         if length < self.full or not (self._shortening.keeps and self._level and waiting % full):
             return length
-        return levelling(waiting % full, samples, full, reshapes=self._shortening.reshapes) + self._shift
+        return levelling(waiting % full, samples, full, self._shortening.kind) + self._shift
 
     def _count(self, samples: int, trained: int) -> None:
         keeps, full = self._shortening.keeps, self._shortening.full

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from sentinel.vocabulary import pacing
 from sentinel.vocabulary.errors import ConfigError
 from trainer_hooks.warmup.batch import Axes, axes_of, changed, tensors
 
-__all__ = ["POSITIONS", "SHORTENINGS", "Shortening", "in_pieces", "levelling", "truncated"]
-
-SHORTENINGS = ("truncate", "reshape", "truncate_keep", "reshape_keep")
+SHORTENINGS = get_args(pacing.Shortening)
 """seqtru: the first L targets of each sample. seqres: F // L samples of L of each. *_keep: the rest is used later."""
 
 POSITIONS = frozenset({"position_ids", "positions", "position", "pos_ids"})
@@ -27,8 +26,7 @@ class Shortening:
     """What is done to samples of F targets to have samples of L, as F and L are counted in targets throughout. Source
     of the names: Li et al. 2022, "DeepSpeed Data Efficiency", section 3.1 (arXiv:2212.03597)."""
 
-    kind: str
-    """One of SHORTENINGS."""
+    kind: pacing.Shortening
 
     full: int
     """F, targets of a whole sample."""
@@ -38,10 +36,6 @@ class Shortening:
 
     positions: frozenset[str] = POSITIONS
     """Paths or last names of tensors of position ids."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in SHORTENINGS:
-            raise ConfigError(f"a batch is shortened by one of {', '.join(SHORTENINGS)}, not {self.kind!r}")
 
     @property
     def keeps(self) -> bool:
@@ -55,7 +49,7 @@ class Shortening:
 
     def trained(self, length: int) -> int:
         """Targets of one sample that are trained on at that length: its first ones."""
-        return _trained(self.full, length, self.reshapes)
+        return pacing.trained_tokens(length, full=self.full, shorten=self.kind)
 
     def batch(self, batch: Any, length: int) -> Any:
         """The batch at that length. ConfigError where it has no sequence axis, or an ambiguous one."""
@@ -72,19 +66,15 @@ class Shortening:
 
 
 @lru_cache(maxsize=64)
-def levelling(waiting: int, samples: int, full: int, *, reshapes: bool) -> int:
+def levelling(waiting: int, samples: int, full: int, kind: pacing.Shortening) -> int:
     """The largest length at which a step's cut makes whole samples of all that waits; `full` where no length does.
     waiting: targets kept so far; samples: of the step. (waiting + samples * (F - trained(L))) is to be a multiple of F.
     Without a reshape there is one unless batches of several sizes were cut, and it is above F - F / gcd(samples, F)."""
     if waiting % math.gcd(samples, full) == 0:
         for length in range(full - 1, 0, -1):
-            if (waiting + samples * (full - _trained(full, length, reshapes))) % full == 0:
+            if (waiting + samples * (full - pacing.trained_tokens(length, full=full, shorten=kind))) % full == 0:
                 return length
     return full
-
-
-def _trained(full: int, length: int, reshapes: bool) -> int:
-    return full // length * length if reshapes else length
 
 
 def truncated(leaf: Tensor, axes: tuple[int, ...], *, full: int, length: int) -> Tensor:

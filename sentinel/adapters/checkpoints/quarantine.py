@@ -1,10 +1,12 @@
-"""Moving checkpoints aside and back, by renames within one filesystem. Never deletes, never overwrites."""
+"""Moving checkpoints aside and back, by renames within one filesystem; nothing is overwritten. `purge`, which a person
+has to type, is the only deletion."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentinel.adapters.checkpoints.layouts import recognise
@@ -16,6 +18,8 @@ from sentinel.vocabulary.errors import QuarantineError
 from sentinel.vocabulary.names import why_not_a_name
 
 QUARANTINE = ".sentinel-quarantine"
+ADOPTION = "adoption.json"
+"""In a rollback's room: that a probe's files are the run's since, or are being made so."""
 
 
 class Quarantine:
@@ -63,6 +67,8 @@ class Quarantine:
             for entry in entries:
                 rename(room / entry, self._folder / entry)
         bring_trackers_back(self._folder, room)
+        if (note := room / ADOPTION).exists():
+            note.rename(room / f"{ADOPTION}.undone")
         if room.is_dir():
             sync_folder(room)
             sync_folder(self._folder)
@@ -117,3 +123,30 @@ def _carry(source: Path, destination: Path) -> None:
     os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))  # `verify` compares the times
     source.unlink()  # it is whole on the disk at its new place
     sync_folder(source.parent)
+
+
+_GOING = ".purging"
+
+
+def size_of(room: Path) -> tuple[int, int]:
+    """Files and bytes under a quarantine folder, what an earlier purge left of it included."""
+    sizes = [path.lstat().st_size for folder in _rooms(room) for path in folder.rglob("*") if not path.is_dir()]
+    return len(sizes), sum(sizes)
+
+
+def purge(room: Path) -> None:
+    """Deletes a quarantine folder: first by a rename, so that one cut short is not taken for a whole quarantine.
+    QuarantineError when it is a link: what it leads to is not ours to delete."""
+    if room.is_symlink():
+        raise QuarantineError(f"{room} is a link: what it leads to is not deleted")
+    if room.is_dir():
+        room.rename(room.with_name(f"{room.name}{_GOING}"))
+        sync_folder(room.parent)
+    for folder in _rooms(room):
+        shutil.rmtree(folder)
+
+
+def _rooms(room: Path) -> Iterator[Path]:
+    for folder in (room, room.with_name(f"{room.name}{_GOING}")):
+        if folder.is_dir() and not folder.is_symlink():
+            yield folder

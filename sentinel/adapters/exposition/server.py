@@ -1,26 +1,118 @@
-"""Answers scrapes in threads beside the watch, and never in its way."""
+"""Answers scrapes in threads beside the watch, and never in its way: by HTTPS, and to whom brings the token."""
 
 from __future__ import annotations
 
 import errno
+import hmac
 import ipaddress
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from sentinel.adapters.exposition.credentials import Certificate, Token
+from sentinel import bounded
 from sentinel.adapters.exposition.settings import Metrics
+from sentinel.vocabulary.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_SHORTEST = 16  # characters of a token: a shorter one could be guessed by who may try for days
+
+
+class Certificate:
+    """Read when it is made and whenever a file changes; while what is there can't be used, the one before serves."""
+
+    def __init__(self, certificate: Path, key: Path | None = None) -> None:
+        """`key` may be in the certificate's file. ConfigError, which names the file, where they can't be used."""
+        self._certificate, self._key = certificate, key or certificate
+        self._lock = threading.Lock()
+        self._complaint = ""
+        self._tried = self._written()
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection: TLS 1.2 and up."""
+        with self._lock:
+            try:
+                written = self._written()
+                if written != self._tried:
+                    self._tried = written
+                    self._context = self._load()
+                self._complaint = ""
+            except ConfigError as error:  # half-way through a renewal, it may be: the next change is tried again
+                if str(error) != self._complaint:
+                    log.warning("%s; the one before it still serves", error)
+                self._complaint = str(error)
+            return self._context
+
+    def _written(self) -> tuple[int, ...]:
+        found: list[int] = []
+        for what, path in (("certificate", self._certificate), ("key", self._key)):
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise ConfigError(f"{what}: {path} can't be read: {error.strerror}") from error
+            found += (status.st_mtime_ns, status.st_size, status.st_ino)
+        return tuple(found)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        named = f"certificate: {self._certificate}"
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=lambda: b"")  # or OpenSSL asks the terminal
+        except ssl.SSLError as error:
+            why = f": {error.reason}" if error.reason else ""
+            raise ConfigError(f"{named} and the key {self._key} can't be used together{why}") from error
+        except OSError as error:
+            raise ConfigError(f"{named} or its key {self._key} can't be read: {error.strerror}") from error
+        return context
+
+
+class Token:
+    """The bearer token that a scrape has to bring, from a file; it is in no log, no error and no repr. Read for each
+    request, so that a changed one counts at once; no request is answered while it can't be read."""
+
+    def __init__(self, path: Path) -> None:
+        """ConfigError, which names the file, where it holds none."""
+        self._path = path
+        self._complaint = ""
+        self._read()
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether the header brings it, found out in a time that does not depend on where it is wrong."""
+        try:
+            expected = self._read()
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                log.warning("nobody is shown /metrics: %s", error)
+            self._complaint = str(error)
+            return False
+        self._complaint = ""
+        scheme, _, given = (authorization or "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())
+        return same and scheme.lower() == "bearer"
+
+    def _read(self) -> str:
+        named = f"token_file: {self._path}"
+        try:
+            token = bounded.read_text(self._path, bounded.SECRET_BYTES).strip()
+        except OSError as error:
+            raise ConfigError(f"{named} can't be read: {error.strerror}") from error
+        if len(token) < _SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
+            raise ConfigError(f"{named} should hold {_SHORTEST} visible ASCII characters or more, alone")
+        return token
+
 
 App = Callable[..., Iterable[bytes]]  # a WSGI application: (environment, start_response) -> the answer's body
 
-log = logging.getLogger(__name__)
 
 _MOST_VISITORS = 16  # a scrape that comes while so many are being answered is sent away, and comes again
 _PATIENCE_S = 5.0  # for which a client may be silent: one that never asks, or never reads, is let go
@@ -39,13 +131,32 @@ class _Handler(WSGIRequestHandler):
             log.debug("a scrape was broken off: %s", error)
 
 
-class _Listener(ThreadingMixIn, WSGIServer):
+class SecuredServer(ThreadingMixIn):
+    """A server of the standard library, with HTTPS where it has a certificate. Who is slow to shake hands holds up
+    nobody: that is done in the request's own thread, and not for long."""
+
     daemon_threads = True
+    certificate: Certificate | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        finish = super().finish_request  # type: ignore[misc]  # of the server that this is mixed into
+        if self.certificate is None:
+            finish(request, client_address)
+            return
+        request.settimeout(_PATIENCE_S)
+        with self.certificate.context().wrap_socket(request, server_side=True) as secure:
+            finish(secure, client_address)
+
+    def handle_error(self, *_: Any) -> None:
+        log.debug("a request could not be answered", exc_info=True)
+
+
+class _Listener(SecuredServer, WSGIServer):
     block_on_close = False
 
     def __init__(self, family: socket.AddressFamily, place: Any, app: App, certificate: Certificate | None) -> None:
         self.address_family = family
-        self._certificate = certificate
+        self.certificate = certificate
         self._rooms = threading.BoundedSemaphore(_MOST_VISITORS)
         super().__init__(place, _Handler)
         self.set_app(app)
@@ -75,18 +186,6 @@ class _Listener(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._rooms.release()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the request's own thread: who is slow to shake hands holds up nobody, and not for long."""
-        if self._certificate is None:
-            super().finish_request(request, client_address)
-            return
-        request.settimeout(_PATIENCE_S)
-        with self._certificate.context().wrap_socket(request, server_side=True) as secure:
-            super().finish_request(secure, client_address)
-
-    def handle_error(self, *_: Any) -> None:
-        log.debug("a scrape could not be answered", exc_info=True)
 
 
 class Server:
@@ -125,9 +224,12 @@ class Server:
         self._listener.server_close()
 
 
-def is_loopback(bound: str) -> bool:
-    """Whether only this machine can reach the address, as a bound socket gives it."""
-    return ipaddress.ip_address(bound.partition("%")[0]).is_loopback
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address: as a bound socket gives it, or as it is configured."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _guarded(app: App, token: Token) -> App:

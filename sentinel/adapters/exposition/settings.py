@@ -9,8 +9,6 @@ from typing import Annotated
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import Range
 
-__all__ = ["Metrics"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:

@@ -16,8 +16,6 @@ from grafana_client.client import GrafanaClientError, GrafanaException, GrafanaS
 from sentinel.plan.annotations import Annotation
 from sentinel.vocabulary.errors import ConfigError, GrafanaUnavailable
 
-__all__ = ["Grafana", "Outcome"]
-
 Outcome = Literal["created", "changed", "unchanged"]
 
 _MOST_MARKS = 10_000  # annotations of one run that are asked for at once; more than a run has ever had

@@ -10,8 +10,6 @@ from typing import Any
 
 from sentinel.vocabulary.errors import ConfigError
 
-__all__ = ["PROVISIONING", "differences", "fitted", "shipped", "shipped_folder"]
-
 PROVISIONING = ("provisioning/dashboards.yaml", "provisioning/datasource.yaml")  # for Grafana's own folder of them
 _PACKAGE = Path(__file__).parents[2]
 _OWN = {"id", "version", "iteration"}  # what Grafana itself writes into a dashboard when it is saved

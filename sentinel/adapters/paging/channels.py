@@ -15,14 +15,13 @@ from email.utils import format_datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
+from sentinel.adapters.http_client import Cut, Unreachable, cut_after, trusting
 from sentinel.adapters.paging import settings
-from sentinel.adapters.paging.post import Cut, cut_after, post, trusting
+from sentinel.adapters.paging.post import post
 from sentinel.adapters.paging.secret import Secret
 from sentinel.plan.page import Page
 from sentinel.vocabulary.errors import PagerError
 from sentinel.vocabulary.numbers import dump_json
-
-__all__ = ["Channel", "channel_of"]
 
 _TEST_FIRES_S = 300.0
 
@@ -131,9 +130,9 @@ def _message_id(of: str) -> str:
 
 
 def _send_mail(of: settings.Mail, mail: EmailMessage, login: tuple[str, str] | None) -> None:
-    context = trusting(of.ca_file) if of.security != "none" else None
     with cut_after(of.timeout_s) as cut:
         try:
+            context = trusting(of.ca_file) if of.security != "none" else None
             with _SmtpTls(cut, of, context) if of.security == "tls" else _Smtp(cut, of) as smtp:
                 if of.security == "starttls":
                     smtp.starttls(context=context)
@@ -146,7 +145,7 @@ def _send_mail(of: settings.Mail, mail: EmailMessage, login: tuple[str, str] | N
             raise PagerError(f"{of.host} answered {error.smtp_code} ({type(error).__name__})") from None
         except smtplib.SMTPException as error:
             raise PagerError(f"{of.host} can't be talked to: {cut.why or type(error).__name__}") from None
-        except OSError as error:
+        except (OSError, Unreachable) as error:
             raise PagerError(f"{of.host} can't be reached: {cut.why or error}") from None
 
 

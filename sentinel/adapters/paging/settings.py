@@ -14,8 +14,6 @@ from sentinel.plan.trouble import Severity
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.numbers import AT_LEAST_0, POSITIVE, POSITIVE_OR_INF, Range
 
-__all__ = ["EXAMPLES", "Alertmanager", "Channel", "Command", "Mail", "Paging", "Webhook", "split_address"]
-
 # Whoever has an incoming webhook's address of these can post: it is a password.
 _SECRET_ADDRESSES = frozenset({"hooks.slack.com", "hooks.slack-gov.com", "discord.com", "discordapp.com"})
 
@@ -182,7 +180,7 @@ class Paging:
     give_up_after_s: Annotated[float, POSITIVE_OR_INF] = 86_400.0
     """Age in seconds at which a page is not tried any more; it is kept in STATE_DIR/pages/CHANNEL/given-up."""
 
-    last_words_s: Annotated[float, AT_LEAST_0] = 3_600.0
+    deliver_within_s: Annotated[float, AT_LEAST_0] = 3_600.0
     """When a person is needed and watch ends: seconds that it stays, without its lock, until the page is through. Any
     other end waits a few seconds."""
 

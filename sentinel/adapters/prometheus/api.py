@@ -18,9 +18,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from sentinel import bounded
+from sentinel.adapters.http_client import Unreachable, answer, trusting
 from sentinel.vocabulary.errors import ScrapeError
-
-__all__ = ["Api", "Door", "NotUnderstood", "Point", "Series", "TooMuch", "series_in"]
 
 _LONGEST_ANSWER_BYTES = 32 << 20  # a quarter of a million values; more is asked for in smaller pieces
 _CHUNK_BYTES = 1 << 16
@@ -126,48 +125,23 @@ class Api:
             posted = asked.encode()
         request = urllib.request.Request(address, posted, door.headers())  # noqa: S310 - http(s): the configuration's
         try:
-            with self._opener().open(request, timeout=door.timeout_s) as answer:
-                return b"".join(self._within_bounds(answer))
+            context = self._trust() if urlsplit(door.url).scheme == "https" else None
+            with answer(request, context, door.timeout_s) as response:
+                return b"".join(_within_bounds(response))
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ScrapeError(door.host, _reason(error)) from None
-
-    def _opener(self) -> urllib.request.OpenerDirector:
-        """http and https, and no redirects: a token is for the address that is configured."""
-        opener = urllib.request.OpenerDirector()
-        secured = urlsplit(self._door.url).scheme == "https"
-        opener.add_handler(urllib.request.ProxyHandler())
-        opener.add_handler(
-            urllib.request.HTTPSHandler(context=self._trust()) if secured else urllib.request.HTTPHandler()
-        )
-        opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
-        opener.add_handler(urllib.request.HTTPErrorProcessor())
-        return opener
+        except Unreachable as error:
+            raise ScrapeError(door.host, str(error)) from None
 
     def _trust(self) -> ssl.SSLContext:
-        file = self._door.ca_file
-        try:
-            read_as = (file.stat().st_mtime if file is not None else 0.0, self._monotonic() // _TRUSTED_FOR_S)
-            if self._trusting is None or self._trusting[0] != read_as:
-                context = ssl.create_default_context()
-                if file is not None:
-                    context.load_verify_locations(file)
-                self._trusting = (read_as, context)
-        except OSError as error:
-            raise ScrapeError(self.host, f"{file} can't be read: {error.strerror or error}") from error
+        file, written = self._door.ca_file, 0.0
+        with contextlib.suppress(OSError):
+            written = file.stat().st_mtime if file is not None else 0.0
+        read_as = (written, self._monotonic() // _TRUSTED_FOR_S)
+        if self._trusting is None or self._trusting[0] != read_as:
+            self._trusting = (read_as, trusting(file))
         return self._trusting[1]
-
-    def _within_bounds(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
-        ends, size = self._monotonic() + self._door.timeout_s, 0
-        while chunk := answer.read1(_CHUNK_BYTES):
-            size += len(chunk)
-            if size > _LONGEST_ANSWER_BYTES:
-                raise TooMuch
-            if self._monotonic() > ends:
-                raise ScrapeError(self.host, f"its answer was not whole after {self._door.timeout_s:g} s")
-            yield chunk
 
     def _refused(self, error: urllib.error.HTTPError) -> Exception:
         """What Prometheus says of the query itself is worth telling: it quotes no secret, for none is in there."""
@@ -186,7 +160,10 @@ def series_in(answer: bytes) -> list[Series]:
     return _answer(answer.replace(b'"+Inf"]', b'"inf"]')).data.result  # the one spelling that msgspec does not know
 
 
-def _reason(error: Exception) -> str:
-    """Only what the operating system or TLS says: other errors quote what was sent."""
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(cause) if isinstance(cause, OSError) else type(cause).__name__
+def _within_bounds(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    size = 0
+    while chunk := response.read1(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > _LONGEST_ANSWER_BYTES:
+            raise TooMuch
+        yield chunk

@@ -13,8 +13,6 @@ from sentinel.adapters.prometheus.shared_queries import SharedQueries
 from sentinel.vocabulary.errors import ScrapeError
 from sentinel.vocabulary.sample import Record, Sample
 
-__all__ = ["ScrapedRun", "ScrapedRuns"]
-
 _LATE_S = 60.0  # what a scrape may arrive late, and clocks may be apart: so much is asked for again, and beyond now
 _SWEPT_EVERY_S = 60.0  # how often it is asked for again; of a run that has been silent for longer, a fifth as often
 _SILENT_AFTER_S = 150.0  # with a newest scrape so old, a run has ended, has not begun, or its scrapes are held up

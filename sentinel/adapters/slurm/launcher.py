@@ -77,6 +77,7 @@ class SlurmLauncher:
             lost=self._lost(started, self._queue),
             broken_off=self._broken_off(started),
             log_path=next((path for j in jobs if not j.waits and (path := self._records.log_of(j))), None),
+            last_log=self._last_log(),
             incomplete=frozenset(
                 label
                 for label in prepared
@@ -114,6 +115,11 @@ class SlurmLauncher:
             for job in ids
             if job not in seen
         }
+
+    def _last_log(self) -> str | None:
+        newest = self._records.newest()
+        jobs = [job for job in self._jobs if job.group == newest and not job.waits]
+        return self._records.log_of(max(jobs, key=lambda job: int(job.id))) if jobs else None
 
     def _fates(self, started: Sequence[RunStarted], queue: Sequence[SlurmJob]) -> dict[str | None, Fate]:
         newest = self._records.newest()

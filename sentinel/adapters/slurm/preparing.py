@@ -17,7 +17,7 @@ from sentinel import bounded
 from sentinel.adapters.slurm.client import Recorded, SlurmClient
 from sentinel.adapters.slurm.records import JobRecords, Stopped
 from sentinel.adapters.slurm.submissions import Prepared, SlurmSettings, Submissions
-from sentinel.adapters.slurm.trainer_files import scheduler_of
+from sentinel.adapters.slurm.trainer_files import scheduler_of, with_named_files
 from sentinel.jobscript.slurm_jobs import (
     JobProperties,
     SlurmJob,
@@ -76,8 +76,11 @@ class Preparation:
         self._submissions.publish(label, room, prepared, shape)
 
     def original(self, group: str) -> str:
-        """The run's own script behind a job: what it was before any rollback changed it."""
-        return bounded.read_text(self._original_file(group), errors="surrogateescape")
+        """The run's own script behind a job, before any rollback changed it, with the files that its trainer is given
+        inside: a change of them is then one of the script."""
+        text = bounded.read_text(self._original_file(group), errors="surrogateescape")
+        folder = Path(self._records.recorded(group).properties.working_directory)
+        return with_named_files(text, folder, f"{self._settings.state_dir}/submissions/{group}-")
 
     def new_scripts(self, group: str, *, overrides: Overrides, started: Sequence[RunStarted]) -> NewScripts:
         """A decision in the run's own script behind a job, as `lint.new_scripts` makes it."""

@@ -1,4 +1,4 @@
-"""What a job's trainer says of its own options: read in its files, never run."""
+"""What a job's trainer says of its own options, and the files that its script names: read, never run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from sentinel import bounded
 from sentinel.jobscript.facts import LrScheduler
 from sentinel.jobscript.lr_scheduler import ARGUMENT_FILES, SCHEDULERS, defined_in, program_paths
+from sentinel.jobscript.named_files import named_files, with_files
 from sentinel.vocabulary.errors import ScriptRefused
 
 log = logging.getLogger(__name__)
 
+_LARGEST_NAMED = 256 << 10  # bytes of a trainer's YAML or DeepSpeed JSON; they have some KiB
 _LARGEST = 4 << 20  # bytes of one of the files; Megatron-LM's arguments.py has 0.2 MB
 
 
@@ -30,6 +32,23 @@ def scheduler_of(script: str, folder: Path, configured: str | None) -> LrSchedul
         if files and program.is_file() and (found := defined_in(_texts(files))) is not None:
             return found
     return None
+
+
+def with_named_files(script: str, folder: Path, copies: str) -> str:
+    """The script with the trainer's YAML and DeepSpeed JSON inside, where it only names them; `folder` is the job's.
+
+    `copies` begins the path of each copy, which the script writes. A file that is not there, is not text or lies in
+    several places is left out: what needs it is then refused, and says so.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for path, places in named_files(script).items():
+        there = [folder / place for place in places if (folder / place).is_file()]
+        if len(there) == 1:
+            try:
+                found[path] = f"{copies}{there[0].name}", bounded.read_text(there[0], _LARGEST_NAMED)
+            except (OSError, ValueError) as error:
+                log.warning("the trainer's configuration: %s", error)
+    return with_files(script, found) if found else script
 
 
 def _texts(files: list[Path]) -> list[str]:

@@ -1,7 +1,6 @@
 """W&B: the `[wandb]` table, its API, its offline files. The library is optional."""
 
-from sentinel.adapters.wandb.offline import draw_offline
-from sentinel.adapters.wandb.project import Outcome, Wandb
+from sentinel.adapters.wandb.project import Outcome, Wandb, draw_offline
 from sentinel.adapters.wandb.settings import Drawing, Row, WandbRun
 
 __all__ = ["Drawing", "Outcome", "Row", "Wandb", "WandbRun", "draw_offline"]

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -241,3 +242,33 @@ def _kind(error: BaseException) -> str:
         return "no answer in time"
     name = type(error).__name__
     return "it does not answer as a W&B server" if name == "AuthenticationError" else name
+
+
+def draw_offline(
+    drawing: Drawing, rows: Sequence[Row], folder: Path, *, project: str | None, entity: str | None
+) -> Path:
+    """Writes a run into the client's folder of offline runs, for `wandb sync`; returns its own. Asks no server."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    try:
+        library: Any = importlib.import_module("wandb")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'training-sentinel[wandb]'") from error
+    plain = {"x_disable_meta": True, "x_disable_stats": True, "x_disable_machine_info": True}
+    run = library.init(
+        mode="offline",
+        entity=entity,
+        project=project,
+        id=drawing.id,
+        name=drawing.name,
+        notes=drawing.notes,
+        tags=list(drawing.tags),
+        config=dict(drawing.config),
+        group=drawing.group,
+        dir=str(folder.parent),
+        settings=library.Settings(silent=True, console="off", disable_git=True, disable_code=True, **plain),
+    )
+    for row in rows:
+        run.log({key: value for key, value in row.items() if key != "_step"}, step=int(row["_step"]))
+    where = Path(run.settings.sync_dir)
+    run.finish()
+    return where

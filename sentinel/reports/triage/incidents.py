@@ -19,7 +19,7 @@ from sentinel.reports.triage.past import PageSettings, Past, joined
 _TONES = {
     **dict.fromkeys(("opened", "failed", "not_proved", "rung_failed", "wait_over", "stopped", "expired"), "bad"),
     **dict.fromkeys(("proved", "closed", "approved"), "good"),
-    **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped"), "plan"),
+    **dict.fromkeys(("decided", "proposed", "shadow", "waiting", "rung_skipped", "race_begun"), "plan"),
 }
 _PLANS = ("decided", "proposed", "shadow")  # shadow: what would have been done, in mode observe
 _BEFORE_STEPS, _AFTER_STEPS = 3, 1  # the batches that are suspected: from so long before the onset to so long after it
@@ -39,6 +39,7 @@ def incident_document(incident: Incident, past: Past, settings: PageSettings) ->
         "plans": [_plan(e, incident, events, settings.scripts) for e in events if e["event"] in _PLANS],
         "commands": _commands(incident, settings.run_option),
         "suspects": suspects(incident, past, settings.texts),
+        "bisect": settings.bisects.get(incident.id),
     }
 
 
@@ -99,8 +100,8 @@ def _outcome(rollback: Rollback, incident: Incident) -> str:
     if rollback is incident.rollbacks[-1] and incident.outcome is not None:
         return incident.outcome
     if rollback.proof is Proof.NOT_VERIFIED:
-        return f"holding; not verified: {', '.join(rollback.doubts)}"
-    return "confirmed by the trainer, holding" if rollback.proved else "under way"
+        return f"waits for the recovery; not verified: {', '.join(rollback.doubts)}"
+    return "confirmed by the trainer; waits for the recovery" if rollback.proved else "under way"
 
 
 def _checks(rollback: Rollback, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -126,6 +127,8 @@ def _commands(incident: Incident, run: str) -> list[dict[str, str]]:
         found.append(("Take the rollbacks back", f"sentinel undo {incident.id} {run}"))
     if incident.status in ("open", "stopped") and incident.onset_range is not None:
         found.append(("See a rollback's plan; nothing is touched", f"sentinel rollback --to TAG --dry-run {run}"))
+    if incident.onset_range is not None:
+        found.append(("Why it diverged, by short trainings beside it", f"sentinel bisect {incident.id} {run}"))
     found.append(("What moved first", f"sentinel correlate --incident {incident.id} {run}"))
     return [{"what": what, "command": command} for what, command in found]
 

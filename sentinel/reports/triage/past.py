@@ -35,6 +35,9 @@ class PageSettings:
     scripts: Mapping[str, str] = field(default_factory=dict)
     """A rollback's id to how it changed the job script, as a diff."""
 
+    bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Incident to the report of its bisect."""
+
     run_option: str = "--run NAME"
     """How the run is named on the command line, for the commands that the page shows."""
 

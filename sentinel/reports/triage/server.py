@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 import secrets
 import threading
@@ -13,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sentinel.act.source import Source, read_all
-from sentinel.adapters.exposition.credentials import Certificate
+from sentinel.adapters.exposition.server import Certificate, SecuredServer, is_loopback
 from sentinel.reports.triage.document import page
 from sentinel.vocabulary.errors import ConfigError, SentinelError
 from sentinel.vocabulary.numbers import dump_json
@@ -115,20 +114,8 @@ class Feed:
             return 0
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class TriageServer(ThreadingHTTPServer):
+class TriageServer(SecuredServer, HTTPServer):
     """GET / is the page, /document.json its data, /events what is new, as server-sent events. There is nothing else."""
-
-    daemon_threads = True
 
     def __init__(
         self,
@@ -176,18 +163,6 @@ class TriageServer(ThreadingHTTPServer):
         thread = threading.Thread(target=looking, name="triage-feed", daemon=True)
         thread.start()
         return thread
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the request's own thread: a client that is slow at the TLS handshake delays no other."""
-        if self.certificate is None:
-            super().finish_request(request, client_address)
-            return
-        request.settimeout(_Handler.timeout)
-        with self.certificate.context().wrap_socket(request, server_side=True) as secure:
-            super().finish_request(secure, client_address)
-
-    def handle_error(self, *_: Any) -> None:
-        log.debug("a request could not be answered", exc_info=True)
 
     def server_close(self) -> None:
         self.closing.set()

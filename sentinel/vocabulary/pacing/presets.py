@@ -1,7 +1,6 @@
 """The papers' recipes. Each takes `full_steps`, the steps of the recipe on all of its data, and `data_share`, how much
 of that data this run sees (1 is all): durations scale with it, and the peak of the LR with its inverse. Source: Li et
-al. 2022 (arXiv:2212.03597), section 4.1, tables 1 and 2: GPT-3 1.3B on 300B tokens (286,102 steps of 512 x 2048) and
-BERT-Large on 1049B (2 million steps of 1024 x 512)."""
+al. 2022 (arXiv:2212.03597), section 4.1, table 1: GPT-3 1.3B on 300B tokens (286,102 steps of 512 x 2048)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from sentinel.vocabulary.pacing.slw_formulas import FixedLinear
 _GPT_STEPS = 286_102
 _GPT_CURRICULUM = 110_000 / _GPT_STEPS
 _GPT_LTD = 200_000 / _GPT_STEPS
-_BERT_CURRICULUM = 960_000 / 2_000_000
 
 
 def gpt_seqlen(
@@ -26,7 +24,10 @@ def gpt_seqlen(
 
 def gpt_rarity(*, full_steps: int, data_share: float = 1.0, start: int = 1, anchor_step: int = 0) -> DifficultySchedule:
     """GPT-3's voc: 1 % to 100 % of the samples, by the square root, as long as the sequence length warms up."""
-    return _rarity("percentile", start, 100, _steps(full_steps, data_share, _GPT_CURRICULUM), anchor_step)
+    steps = _steps(full_steps, data_share, _GPT_CURRICULUM)
+    return DifficultySchedule(
+        kind="percentile", start=start, full=100, total_steps=steps, root_degree=2.0, anchor_step=anchor_step
+    )
 
 
 def gpt_random_ltd(
@@ -35,30 +36,6 @@ def gpt_random_ltd(
     """GPT-3's random-LTD: 128 tokens to all, linearly, in 70 % of the steps (200K of 286K)."""
     steps, start = _steps(full_steps, data_share, _GPT_LTD), min(start, full_seqlen)
     return RandomLtdSchedule(start=start, full=full_seqlen, total_steps=steps, anchor_step=anchor_step)
-
-
-def bert_seqlen(
-    *, full_steps: int, data_share: float = 1.0, full_seqlen: int = 512, start: int = 128, anchor_step: int = 0
-) -> FixedLinear:
-    """BERT-Large's seqtru: 128 tokens to all, linearly, in 48 % of the steps (960K of 2M)."""
-    steps = _steps(full_steps, data_share, _BERT_CURRICULUM)
-    return FixedLinear(start=min(start, full_seqlen), full=full_seqlen, total_steps=steps, anchor_step=anchor_step)
-
-
-def bert_rarity(
-    *, full_steps: int, data_share: float = 1.0, start: int = 5, anchor_step: int = 0
-) -> DifficultySchedule:
-    """BERT-Large's voc and seqreo: 5 % to 100 % of the samples, by the square root, in 48 % of the steps."""
-    return _rarity("percentile", start, 100, _steps(full_steps, data_share, _BERT_CURRICULUM), anchor_step)
-
-
-def bert_rarity_by_value(
-    *, full_steps: int, full_value: int, data_share: float = 1.0, start: int = 600, anchor_step: int = 0
-) -> DifficultySchedule:
-    """BERT-Large's voc by value: 600 to the largest, by the square root. For a metric whose tail is heavy: there the
-    last per cent of the samples holds most of the range, and a percentile hardly moves in value and then leaps."""
-    steps = _steps(full_steps, data_share, _BERT_CURRICULUM)
-    return _rarity("value", min(start, full_value), full_value, steps, anchor_step)
 
 
 def lr(*, peak: float, full_tokens: int, warmup_tokens: int, data_share: float = 1.0) -> LrSchedule:
@@ -73,12 +50,6 @@ def lr(*, peak: float, full_tokens: int, warmup_tokens: int, data_share: float =
         decay_end=round(full_tokens * data_share),
         minimum=min(1e-6, peak),
         unit="tokens",
-    )
-
-
-def _rarity(kind: str, start: int, full: int, steps: int, anchor_step: int) -> DifficultySchedule:
-    return DifficultySchedule(
-        kind=kind, start=start, full=full, total_steps=steps, root_degree=2.0, anchor_step=anchor_step
     )
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from trainer_hooks.sample.one_pass.chunked import Chunked
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, OnePass, Piece
 
-__all__ = ["NoKernel", "check"]
-
 _SIZES = (0, 1, 127, 128, 129, 0, 16385, 70000, 3, 500, 501, 502)
 """Elements of the pieces, which lie one behind the other: their starts are at odd places."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece
 
-__all__ = ["Chunked"]
-
 _CHUNK_PER_THREAD = 1 << 17
 """Elements: what a thread leaves in scratch (512 kB in float32) is still in its cache when it is summed. Half and twice
 of it take about as long on one thread; much less, and several threads wait for one another at every chunk's end."""

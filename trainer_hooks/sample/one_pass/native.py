@@ -22,8 +22,6 @@ from torch import Tensor
 from trainer_hooks.sample.one_pass.check import NoKernel, check
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat
 
-__all__ = ["Kernel", "Native", "compiled", "kernel", "source", "takes"]
-
 _log = logging.getLogger(__name__)
 
 COMPILERS = ("cc", "gcc", "clang", "g++", "clang++")

@@ -10,8 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["AdamConstants", "OnePass", "Piece", "Views", "all_flat", "tensors"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:

@@ -9,8 +9,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["BLOCK", "TILE", "TYPES", "per_piece", "per_tile"]
-
 BLOCK = 2048
 TILE = 8 * BLOCK
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

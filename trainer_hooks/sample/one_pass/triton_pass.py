@@ -16,8 +16,6 @@ from torch import Tensor
 from trainer_hooks.sample.one_pass.check import NoKernel, check
 from trainer_hooks.sample.one_pass.pieces import AdamConstants, Piece, Views, all_flat, tensors
 
-__all__ = ["TritonPass", "takes", "triton_pass"]
-
 _log = logging.getLogger(__name__)
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

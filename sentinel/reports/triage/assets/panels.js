@@ -88,9 +88,16 @@
         incident.onset_range && make("dl.pairs", null, pair("onset", `${whole(incident.onset_range[0])} – ${whole(incident.onset_range[1])}`),
           pair("alarm", whole(incident.alarm_step)), pair("attempt", whole(incident.attempt)), pair("led by", incident.led_by.map(words).join(", ") || "nothing")),
         incident.note && make("p.note", null, incident.note)),
-      suspects(incident.suspects), plans(incident), commands(incident), story(incident)].filter(Boolean));
+      bisect(incident.bisect), suspects(incident.suspects), plans(incident), commands(incident), story(incident)].filter(Boolean));
   };
   const pair = (name, value) => make("div", null, make("dt", null, name), make("dd", null, value));
+
+  const bisect = (found) => found && make("section.card", null, make("h2", null, "Why it diverged"),
+    make("p.lead", null, found.reason), make("p.note", null, [found.repeats, found.stopped, found.over ? null : "the bisect has not come to its end"].filter(Boolean).join("  ·  ")),
+    found.ranked.map((one, i) => make("details.plan", i === 0 ? { open: "" } : null, make("summary", null, make("b", null, one.cause), make("span.outcome", null, one.sure)), make("p.note", null, one.why),
+      one.rung && make("p.facts", null, Object.entries(one.rung).map(([key, value]) => `${key} = ${plain(value)}`).join("  ·  ")))),
+    Triage.table(["probe", "change", "#steps", "became", "why"], found.probes.map((p) => [p.name, p.change, whole(p.steps), p.outcome, p.why])),
+    found.not_tried.length ? make("p.note", null, `not tried: ${found.not_tried.map(([name, why]) => `${name} (${why})`).join("; ")}`) : null);
 
   const story = ({ story: lines }) => make("section.card.did", null, make("h2", null, "What sentinel did"),
     make("ol.story", null, lines.map((line) => make("li", { "data-tone": line.tone },

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.jobscript import SetOption, rewrite
 from sentinel.jobscript.facts import Facts
 from sentinel.jobscript.given import Given, given
-from sentinel.jobscript.script_changes import baseline_of_script
 from sentinel.lint import THE_SCRIPT_ALONE, Known, new_scripts
-from sentinel.plan.baseline import Baseline
-from sentinel.plan.pacings import with_slw
-from sentinel.tune.search import Task
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.overrides import Overrides
 
@@ -26,6 +22,7 @@ class Folders:
 
     working_directory: Path  # What the run's relative paths count from
     moved: Mapping[Path, Path]  # The run's folder -> the probe's. The first is the checkpoints'.
+    table: str = "[tune]"  # Of the configuration, whose `options` a probe's trainer gets
 
     @property
     def checkpoints(self) -> str:
@@ -40,10 +37,14 @@ class Folders:
         return next((str(own) for theirs, own in self.moved.items() if theirs.resolve() == named), None)
 
 
-def options_for_own_trainer(task: Task, facts: Facts, folder: Path, *, tensorboard: bool) -> tuple[str, ...]:
-    """The reference trainer's options: it ends by itself at the horizon, and keeps its learning rate's decay."""
-    options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--save-interval=0", "--metrics-port=0"]
-    options += [f"--validate-every={task.validate_every}", f"--steps={task.space.horizon_steps}"]
+def own_trainer_options(
+    folder: Path, facts: Facts, *, until_step: int, tensorboard: bool, saves: bool = False
+) -> tuple[str, ...]:
+    """The reference trainer's options: it ends by itself after that step, and keeps its learning rate's decay. With
+    `saves` it saves as the run does."""
+    options = [f"--state-dir={folder}", f"--save={folder / 'checkpoints'}", "--metrics-port=0"]
+    options += [] if saves else ["--save-interval=0"]
+    options.append(f"--steps={until_step}")
     decay = facts.lr_decay_iters or facts.train_iters
     if facts.lr_warmup_iters is not None and decay is not None:
         options.append(f"--lr-decay={decay}")
@@ -82,13 +83,8 @@ def script_of(
     if found.program != OWN_TRAINER:
         _refuse_the_runs_own(found, changes, folders)
     if overrides is not None:
-        text = new_scripts(text, _whole(overrides, baseline_of_script(text)), known).first.text
+        text = new_scripts(text, overrides, known).first.text
     return rewrite(text, changes).text
-
-
-def _whole(overrides: Overrides, own: Baseline) -> Overrides:
-    """A probe's decision with all that its sequence length changes in the run of the script."""
-    return replace(overrides, standing=with_slw(replace(overrides.standing, lr=own.lr), own, overrides.anchor))
 
 
 def _filled(options: Sequence[str], folders: Folders) -> list[str]:
@@ -104,7 +100,7 @@ def _refuse_the_runs_own(found: Given, changes: Sequence[SetOption], folders: Fo
         if option.flag in ("--save", "--load") and option.unread is not None and option.flag not in changed:
             raise ConfigError(
                 f"line {option.unread.line} of the job script: {option.flag}: {option.unread.why}; "
-                f'[tune] options can say "{option.flag}={{checkpoints}}", which is the probe\'s own folder'
+                f'{folders.table} options can say "{option.flag}={{checkpoints}}", which is the probe\'s own folder'
             )
 
 
@@ -112,5 +108,6 @@ def _not_named(where: str, folders: Folders) -> ConfigError:
     theirs = next(iter(folders.moved))
     return ConfigError(
         f"{where} does not name the checkpoints folder {theirs}: a probe would load and overwrite the run's own; "
-        "name it there as an option's value, or let [tune] options say, as \"--save={checkpoints}\", where a probe's go"
+        f'name it there as an option\'s value, or let {folders.table} options say, as "--save={{checkpoints}}", '
+        "where a probe's go"
     )

@@ -1,0 +1,231 @@
+"""What is trained: three instabilities, and the rungs that are tried on each, from scratch and at a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from recorded.corpora import VOCABULARY, corpus
+
+from benchmarks.batched.training import Setting, Text
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear, LrSchedule, Position
+from sentinel.vocabulary.pacing.slw_changes import SlwRun, slw_changes
+from trainer_hooks.gpt.data import load_corpus
+from trainer_hooks.gpt.model import Shape
+
+__all__ = ["RESTARTS", "SCRATCH", "TASKS", "Rung", "Task", "text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One instability: a model, its data, and the setting in which the baseline falls ill."""
+
+    name: str
+    shape: Shape
+    corpus: str
+    """`zipf`: benchmarks/recorded's made-up language of words; `code`: Python's library as bytes."""
+
+    batch: int
+    setting: Setting
+    held: int
+    """Steps at the peak LR after the warmup, in every case."""
+
+    save_every: int
+    """Steps between two checkpoints of the baseline."""
+
+    near: int
+    """Checkpoint that a rung restarts from: shortly before the first seed's onset."""
+
+    earlier: int
+    """A checkpoint from well before it."""
+
+    slw: tuple[int, int]
+    """Start and T, of `instabilities.py tune`."""
+
+    @property
+    def steps(self) -> int:
+        return self.setting.warmup + self.held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One case: what it changes of the task's setting, and where it begins."""
+
+    name: str
+    changed: Callable[[Task], Setting] = lambda task: task.setting
+    reseed: bool = False
+    held: int | None = None
+    """Steps at the peak; None is the task's."""
+
+    begins: str = "scratch"
+    """`scratch`, `near`, `earlier`."""
+
+    reset_moments: bool = False
+
+    def begin(self, task: Task) -> int:
+        return {"scratch": 0, "near": task.near, "earlier": task.earlier}[self.begins]
+
+    def setting(self, task: Task) -> Setting:
+        return self.changed(task)
+
+    def tokens(self, task: Task) -> int:
+        """Where the case ends: the same steps at the peak LR as the baseline, after a restart too; with
+        shorter sequences or smaller batches, by as many tokens as those steps have."""
+        setting, begin = self.setting(task), self.begin(task)
+        full = task.batch * task.shape.seqlen
+        shortened = setting.seqlen is not None or setting.batch is not None
+        warmed = task.setting.warmup if shortened else setting.anchor + setting.warmup
+        return (max(warmed, task.setting.warmup, begin) + (self.held or task.held)) * full
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            name="logits",
+            shape=Shape(layers=4, width=64, heads=4, seqlen=64),
+            corpus="zipf",
+            batch=8,
+            setting=Setting(lr=0.13, warmup=520),
+            held=80,
+            save_every=50,
+            near=300,
+            earlier=200,
+            slw=(8, 1560),
+        ),
+        Task(
+            name="tiny",
+            shape=Shape(layers=4, width=64, heads=4, seqlen=128, block_layernorm=False),
+            corpus="code",
+            batch=16,
+            setting=Setting(lr=1.5e-2, warmup=20),
+            held=140,
+            save_every=10,
+            near=30,
+            earlier=10,
+            slw=(8, 80),
+        ),
+    )
+}
+"""logits: attention logits grow without bound at a high LR, as in Wortsman et al. 2023 (arXiv:2309.14322), section 3.1.
+tiny: benchmarks/stability.py's model and LR."""
+
+
+def _with(**changes: object) -> Callable[[Task], Setting]:
+    return lambda task: replace(task.setting, **changes)  # type: ignore[arg-type]
+
+
+def _warmup(times: int) -> Callable[[Task], Setting]:
+    return lambda task: replace(task.setting, warmup=times * task.setting.warmup)
+
+
+def _lr(share: float) -> Callable[[Task], Setting]:
+    return lambda task: replace(task.setting, lr=share * task.setting.lr)
+
+
+def _slw(task: Task, *, total: int | None = None, schedule_alone: bool = False) -> Setting:
+    """The tutorial's five changes: the length; no batch warmup; the end by tokens; no decay that could go by them; the
+    LR warmup re-sized."""
+    start, tuned = task.slw
+    schedule = FixedLinear(start=start, full=task.shape.seqlen, total_steps=total or tuned)
+    return replace(task.setting, seqlen=schedule) if schedule_alone else _with_slw(task, schedule, 0)
+
+
+def _slw_again(task: Task) -> Setting:
+    """At a restart, as the default ladder's rung: from 8 tokens over three LR warmups, with the five changes."""
+    total = 3 * task.setting.warmup
+    schedule = FixedLinear(start=8, full=task.shape.seqlen, total_steps=total, anchor_step=task.near)
+    return _with_slw(task, schedule, task.near)
+
+
+def _with_slw(task: Task, schedule: FixedLinear, step: int) -> Setting:
+    run = SlwRun(
+        full_seqlen=task.shape.seqlen,
+        batch=BatchSizeSchedule(start=task.batch, full=task.batch, increment=1, ramp_samples=0),
+        lr=LrSchedule(peak=task.setting.lr, warmup=task.setting.warmup, decay_end=0),
+        at=Position(step=step, samples=step * task.batch, tokens=step * task.batch * task.shape.seqlen),
+    )
+    lr = slw_changes(run, schedule).lr
+    if lr is None:
+        raise ValueError("a run whose LR is known keeps one")
+    return replace(task.setting, seqlen=schedule, warmup=lr.warmup, anchor=lr.anchor)
+
+
+def _batch_warmup(task: Task) -> Setting:
+    """From a quarter of the batch, until as many tokens as SLW takes to come to the full length."""
+    start, total = task.slw
+    part = max(1, task.batch // 4)
+    samples = total * task.batch * (start + task.shape.seqlen) // (2 * task.shape.seqlen)
+    grown = BatchSizeSchedule(start=part, full=task.batch, increment=part, ramp_samples=samples)
+    return replace(task.setting, batch=grown)
+
+
+def _again(begins: str, times: float) -> Callable[[Task], Setting]:
+    """The LR warms up anew from the checkpoint, over `times` its own warmup."""
+
+    def changed(task: Task) -> Setting:
+        at = task.near if begins == "near" else task.earlier
+        return replace(task.setting, anchor=at, warmup=int(times * task.setting.warmup))
+
+    return changed
+
+
+SCRATCH: Mapping[str, Rung] = {
+    rung.name: rung
+    for rung in (
+        Rung(name="baseline"),
+        Rung(name="other data order", reseed=True),
+        Rung(name="LR warmup x 2", changed=_warmup(2)),
+        Rung(name="LR warmup x 4", changed=_warmup(4)),
+        Rung(name="LR / 2", changed=_lr(0.5)),
+        Rung(name="LR / 2, held longer", changed=_lr(0.5), held=400),
+        Rung(name="LR / 4", changed=_lr(0.25)),
+        Rung(name="beta2 0.95", changed=_with(beta2=0.95)),
+        Rung(name="beta2 0.95, held longer", changed=_with(beta2=0.95), held=400),
+        Rung(name="beta2 0.99", changed=_with(beta2=0.99)),
+        Rung(name="clip 0.25", changed=_with(clip=0.25)),
+        Rung(name="weight decay 0.1", changed=_with(weight_decay=0.1)),
+        Rung(name="eps 1e-6", changed=_with(eps=1e-6)),
+        Rung(name="SLW, five changes", changed=_slw),
+        Rung(name="SLW, T = LR warmup", changed=lambda task: _slw(task, total=task.setting.warmup)),
+        Rung(name="SLW, length alone", changed=lambda task: _slw(task, schedule_alone=True)),
+        Rung(name="batch warmup", changed=_batch_warmup),
+    )
+}
+
+RESTARTS: Mapping[str, Rung] = {
+    rung.name: rung
+    for rung in (
+        Rung(name="near: nothing changed", begins="near"),
+        Rung(name="near: reseed", begins="near", reseed=True),
+        Rung(name="near: reseed, SLW", begins="near", reseed=True, changed=_slw_again),
+        Rung(name="near: warmup again x 1", begins="near", changed=_again("near", 1)),
+        Rung(name="near: beta2 0.95", begins="near", changed=_with(beta2=0.95)),
+        Rung(name="near: clip 0.25", begins="near", changed=_with(clip=0.25)),
+        Rung(name="near: LR / 4", begins="near", changed=_lr(0.25)),
+        Rung(name="near: moments reset", begins="near", reset_moments=True),
+        Rung(name="earlier: reseed", begins="earlier", reseed=True),
+        Rung(name="earlier: warmup again x 2", begins="earlier", changed=_again("earlier", 2)),
+        Rung(name="earlier: beta2 0.95", begins="earlier", changed=_with(beta2=0.95)),
+        Rung(name="earlier: LR / 4", begins="earlier", changed=_lr(0.25)),
+    )
+}
+
+
+@cache
+def text(name: str, seqlen: int) -> Text:
+    """A corpus of benchmarks/recorded, or Python's library as the reference trainer reads it."""
+    if name == "code":
+        return load_corpus([], seqlen=seqlen, vocabulary=None, validation_share=0.02)
+    tokens = corpus(name)
+    samples = (len(tokens) - 1) // seqlen
+    held = max(64, samples // 50)
+    return Text(
+        tokens=np.asarray(tokens),
+        vocabulary=VOCABULARY,
+        seqlen=seqlen,
+        training_samples=samples - held,
+        validation_samples=held,
+    )

@@ -1,0 +1,221 @@
+"""The loop: data, learning rate, clipping, AdamW, each run with its own settings; what is recorded of each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.batched.model import Models, Peaks
+from sentinel.vocabulary.pacing import BatchSizeSchedule, FixedLinear, RandomLtdSchedule
+from trainer_hooks.gpt.data import Corpus as Text
+from trainer_hooks.gpt.model import Shape
+from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.random_ltd.draw import kept_indices, layer_key
+
+__all__ = ["Recorded", "Setting", "State", "Text", "Training"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How one run is trained. The LR warms up by steps and is then held: a rung that only postpones shows it."""
+
+    lr: float
+    warmup: int
+    """Steps from `anchor` to the peak."""
+
+    anchor: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seqlen: FixedLinear | None = None
+    """Of all runs that are trained together; None is full length."""
+
+    batch: BatchSizeSchedule | None = None
+    random_ltd: RandomLtdSchedule | None = None
+    decay_tokens: int = 0
+    """Where a cosine over the tokens has brought the LR to 0; 0 holds it at the peak."""
+
+    def rate(self, step: int, tokens: int = 0) -> float:
+        """Of the update that makes `step`; `tokens` are those before it."""
+        decay = 0.5 + 0.5 * math.cos(math.pi * min(1.0, tokens / self.decay_tokens)) if self.decay_tokens else 1.0
+        return self.lr * min(1.0, max(0, step - self.anchor) / self.warmup) * decay
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What a checkpoint holds, of R runs."""
+
+    step: int = 0
+    updates: int = 0
+    """Adam's own count, which a reset of its moments sets to 0."""
+
+    samples: int = 0
+    tokens: int = 0
+    flat: Tensor
+    m: Tensor
+    v: Tensor
+
+    def save(self, path: Path) -> None:
+        """As .npz."""
+        counts = {name: getattr(self, name) for name in ("step", "updates", "samples", "tokens")}
+        np.savez(path, **counts, **{name: getattr(self, name).numpy() for name in ("flat", "m", "v")})  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path) -> State:
+        """What `save` wrote."""
+        with np.load(path, allow_pickle=False) as saved:
+            counts = {name: int(saved[name]) for name in ("step", "updates", "samples", "tokens")}
+            return cls(**counts, **{name: torch.from_numpy(saved[name]) for name in ("flat", "m", "v")})
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """(steps, R) of each signal; (validations, R) of what is measured every so often."""
+
+    steps: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    validated: list[int] = field(default_factory=list)
+    rows: dict[str, list[Floats]] = field(default_factory=dict)
+
+    def add(self, name: str, row: Tensor) -> None:
+        self.rows.setdefault(name, []).append(row.detach().double().numpy().copy())
+
+    def of(self, name: str) -> Floats:
+        return np.stack(self.rows[name])
+
+
+class Training:
+    """R runs, one per (setting, seed). All have the same lengths and batches at each step."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        corpus: Text,
+        settings: Sequence[Setting],
+        seeds: Sequence[int],
+        *,
+        batch: int,
+        validate_every: int = 10,
+        validation_samples: int = 16,
+        order: Callable[[int], Any] | None = None,
+    ) -> None:
+        """`order`: of a seed, in place of DataOrder; a curriculum."""
+        if len({(s.seqlen, s.batch, s.random_ltd) for s in settings}) > 1:
+            raise ValueError("runs that are trained together have the same lengths and batches")
+        self.shape, self.corpus, self.settings, self.batch = shape, corpus, list(settings), batch
+        self.validate_every = validate_every
+        self.models = Models(shape, corpus.vocabulary, seeds)
+        self.seeds = list(seeds)
+        self.orders = [(order or partial(DataOrder, corpus.training_samples))(seed) for seed in seeds]
+        flat = self.models.flat
+        self.state = State(flat=flat, m=torch.zeros_like(flat), v=torch.zeros_like(flat))
+        self.recorded = Recorded()
+        held = torch.from_numpy(corpus.validation(np.arange(min(validation_samples, corpus.validation_samples))))
+        self.held = held.expand(len(seeds), *held.shape)
+
+    def saved(self) -> State:
+        s = self.state
+        return replace(s, flat=s.flat.clone(), m=s.m.clone(), v=s.v.clone())
+
+    def load(self, saved: State, *, reset_moments: bool = False) -> None:
+        """Goes on from there."""
+        for name in ("flat", "m", "v"):
+            getattr(self.state, name).copy_(getattr(saved, name))
+        for name in ("step", "updates", "samples", "tokens"):
+            setattr(self.state, name, getattr(saved, name))
+        if reset_moments:
+            self.state.m.zero_()
+            self.state.v.zero_()
+            self.state.updates = 0
+
+    def reseed(self, more: int) -> None:
+        """`more` is added to each run's seed, for the data that is not yet consumed."""
+        for order in self.orders:
+            order.reseed(self.state.samples, order.seed + more)
+
+    def train(self, *, steps: int | None = None, tokens: int | None = None) -> Recorded:
+        """Up to this step, or until so many tokens are consumed by each run."""
+        while (steps is None or self.state.step < steps) and (tokens is None or self.state.tokens < tokens):
+            self._step()
+            if self.state.step % self.validate_every == 0:
+                self._validate()
+        return self.recorded
+
+    def _step(self) -> None:
+        state, first = self.state, self.settings[0]
+        state.step += 1
+        state.updates += 1
+        batch = first.batch.samples(state.samples) if first.batch else self.batch
+        length = first.seqlen.seqlen(state.step) if first.seqlen else self.shape.seqlen
+        rows = [self.corpus.training(order.take(state.samples, batch, state.step)[0]) for order in self.orders]
+        tokens = torch.from_numpy(np.stack(rows)[..., : length + 1])
+        kept = first.random_ltd.kept_tokens(state.step, length) if first.random_ltd else length
+        losses = self.models.losses(tokens, kept=self._drawn(batch, length, kept) if kept < length else ())
+        g = self.models.gradients(losses)
+        self.recorded.add("loss", losses)
+        with torch.no_grad():
+            self._update(g)
+        state.samples += batch
+        state.tokens += batch * self._effective(length, kept)
+        self.recorded.steps.append(state.step)
+        self.recorded.tokens.append(state.tokens)
+
+    def _effective(self, length: int, kept: int) -> int:
+        """The mean over the layers: the tokens that Li et al. 2022 (arXiv:2212.03597) count as consumed."""
+        dropping = max(0, self.shape.layers - 2)
+        return (length * (self.shape.layers - dropping) + kept * dropping) // self.shape.layers
+
+    def _drawn(self, batch: int, length: int, kept: int) -> list[Tensor]:
+        def of(seed: int, layer: int) -> Tensor:
+            return kept_indices(layer_key(seed, self.state.step, layer), 0, batch, length, kept, torch.device("cpu"))
+
+        return [torch.cat([of(seed, layer) for seed in self.seeds]) for layer in range(1, self.shape.layers - 1)]
+
+    def _update(self, g: Tensor) -> None:
+        """torch.optim.AdamW's arithmetic, after clipping by the norm of each run's gradient."""
+        state = self.state
+        norm = g.norm(dim=1)
+        limit, beta1, beta2 = self._each("clip"), self._each("beta1"), self._each("beta2")
+        g.mul_((limit / (norm + 1e-6)).clamp(max=1.0)[:, None])
+        lr = torch.tensor([s.rate(state.step, state.tokens) for s in self.settings])
+        state.m.lerp_(g, (1 - beta1)[:, None])
+        state.v.lerp_(g.square_(), (1 - beta2)[:, None])
+        root = state.v.sqrt()
+        self.recorded.add("adam_variance_l1", root.sum(1))
+        self.recorded.add("adam_variance_max", root.amax(1))
+        root.div_((1 - beta2**state.updates).sqrt()[:, None]).add_(self._each("eps")[:, None])
+        change = torch.div(state.m, root, out=root).mul_((lr / (1 - beta1**state.updates))[:, None])
+        self.recorded.add("grad_norm", norm)
+        self.recorded.add("update_norm", change.norm(dim=1))
+        self.recorded.add("lr", lr)
+        state.flat.mul_((1 - lr * self._each("weight_decay"))[:, None]).sub_(change)
+
+    def _each(self, name: str) -> Tensor:
+        return torch.tensor([getattr(s, name) for s in self.settings])
+
+    @torch.no_grad()
+    def validated(self, peaks: Peaks | None = None) -> Floats:
+        """(R,) validation losses at full length, nats."""
+        found: Floats = self.models.losses(self.held, peaks).double().numpy()
+        return found
+
+    def _validate(self) -> None:
+        peaks: Peaks = {}
+        losses = self.validated(peaks)
+        self.recorded.validated.append(self.state.step)
+        self.recorded.rows.setdefault("validation_loss", []).append(losses)
+        for name, peak in peaks.items():
+            self.recorded.add(name, peak)

@@ -1,0 +1,286 @@
+"""Whether `sentinel bisect` names the cause of a divergence that was injected. On real, tiny trainings.
+
+Eight causes, five seeds each. A run of the reference trainer (four layers of width 64, no LayerNorm in the blocks but
+for the short warmup, no gradient clipping, 32 tokens, a batch of 16) saves every 10 steps and is trained for 40 steps
+past its cause. Then its bisect runs as a person would run it, each probe a process of its own, forked from this one to
+save the time of imports. What has ended is kept below --folder, and a second call goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sentinel.act.neighbours import Launcher
+from sentinel.act.probes import ProbeJob
+from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.state_files import OverridesFile
+from sentinel.cli.bisect import bisect_of
+from sentinel.config import load_config
+from sentinel.judge.events import Event
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.judge.verdict import Verdict, VerdictKind
+from sentinel.plan import bisect as causes
+from sentinel.plan.baseline import baseline_of
+from sentinel.plan.incident_events import OnsetReadings, opened
+from sentinel.plan.probe import Probe
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.overrides import Anchor, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import LrSchedule
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE, MORE = 15, 40  # steps that a run is trained past its cause
+SMALL = (
+    *("--preset", "tiny", "--seqlen", "32", "--global-batch", "16", "--clip", "0", "--lr", "3e-3"),
+    *("--lr-warmup", "10", "--lr-decay", "400", "--save-interval", "10"),
+)
+DATA = frozenset({causes.SAMPLES})
+EXPECTED: dict[str, frozenset[str]] = {  # cause -> what names it
+    "bad batch": DATA,
+    "shuffled labels": DATA,
+    "nan sample": DATA,
+    "LR jump": frozenset({causes.RATE}),
+    "short warmup": frozenset({causes.SHORT_WARMUP}),
+    "bit flip in the weights": frozenset({causes.WEIGHTS}),
+    "bit flip in Adam's v": frozenset({causes.ADAM}),
+    "wrong gradients": frozenset({causes.GRADIENTS, causes.BROKEN_NODE}),
+}
+IN_DATA_OR_SETTINGS = ("bad batch", "shuffled labels", "nan sample", "LR jump", "short warmup")
+RESTART, PEAKS = 40, (0.08, 0.12, 0.2, 0.3)  # a restart at this step, to a higher peak LR, without a warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    cause: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.cause.replace(' ', '-').replace(chr(39), '')}-{self.seed}"
+
+    @property
+    def injected(self) -> str:
+        """Two of the five broken ranks are wrong in every process of that node."""
+        return "broken node" if self.cause == "wrong gradients" and self.seed >= 3 else self.cause
+
+    @property
+    def ranks(self) -> int:
+        return 2 if self.cause == "wrong gradients" else 1
+
+    def command(self, folder: Path, steps: int | None = None) -> list[str]:
+        run = ["-m", "torch.distributed.run", f"--nproc_per_node={self.ranks}", "--master-port=0"]
+        started = [sys.executable, *(run if self.ranks > 1 else []), "-m", "benchmarks.causes.trainer"]
+        at = RESTART if self.cause == "short warmup" else 45 + 3 * self.seed
+        options = [
+            *SMALL,
+            *(() if self.cause == "short warmup" else ("--no-block-layernorm",)),
+            "--seed",
+            str(self.seed),
+        ]
+        places = ["--save", str(folder / "checkpoints"), "--state-dir", str(folder / "state")]
+        return [
+            *started,
+            self.injected,
+            str(at),
+            str(folder / "state"),
+            *options,
+            "--steps",
+            str(steps or at + MORE),
+            *places,
+        ]
+
+
+def main() -> int:
+    """Exit code 0 where at least 9 of 10 causes come first and no data fault is blamed on a machine, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/bisect"), help="of the trainings")  # noqa: S108
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(EXPECTED), help="these causes alone")
+    parser.add_argument("--quick", action="store_true", help="one seed: a check of the program, no result")
+    parser.add_argument("--minutes", type=float, default=120.0, help="begin no further case after these")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
+    parser.add_argument("--results", type=Path, help="also write the table to this file")
+    asked = parser.parse_args()
+    end = time.monotonic() + 60 * asked.minutes
+    cases = [Case(cause=cause, seed=seed) for seed in range(1 if asked.quick else asked.seeds) for cause in asked.only]
+    if any(not (asked.folder / case.name / "row.json").exists() for case in cases):
+        from benchmarks.causes.forked import warm
+
+        warm(asked.folder / f".warm-{os.getpid()}")
+    rows = list(_rows(cases, asked.folder, end))
+    shown = table(rows)
+    if asked.results:
+        asked.results.write_text(shown + "\n", encoding="utf-8")
+    print(dump_json({"rows": rows}) if asked.as_json else shown)
+    named, blamed = sum(row["named"] for row in rows), sum(row["blamed"] for row in rows)
+    return int(not asked.quick and (10 * named < 9 * len(rows) or blamed > 0))
+
+
+def _rows(cases: list[Case], root: Path, end: float) -> Iterator[dict[str, Any]]:
+    for case in cases:
+        folder = root / case.name
+        done = folder / "row.json"
+        if not done.exists():
+            if time.monotonic() > end:
+                continue
+            row = one(case, folder)
+            done.write_text(json.dumps(row))
+            print(f"{case.name}: {row['ranked'][:1] or row['reason']}", file=sys.stderr, flush=True)
+        yield json.loads(done.read_text())
+
+
+def one(case: Case, folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"case": case.name, "cause": case.cause, "ranked": [], "probes": []}
+    row |= {"named": False, "blamed": False, "exact": None, "windows": 0.0, "unchanged": None, "reason": ""}
+    if not (folder / "state" / "incidents.jsonl").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _diverge(case, folder)
+        if (why := put_on_record(folder)) is not None:
+            return row | {"reason": why}
+    config = load_config(_configuration(case, folder))
+    before, began = digests(folder), time.monotonic()
+    made = bisect_of(config, None)
+    from benchmarks.causes.forked import Forked  # torch, and its import takes seconds
+
+    job_of = made.probes.job_of
+
+    def forked(probe: Probe, place: Path) -> ProbeJob:
+        job = job_of(probe, place)
+        job.launcher = cast("Launcher", Forked(job.launcher))
+        return job
+
+    made.probes.job_of = forked
+    report = made.run(poll_interval_s=0.25)
+    probes, first = report["probes"], (report["ranked"] or [{"cause": ""}])[0]["cause"]
+    window = made.question.window.until_step - report["from"]["global_step"]
+    return row | {
+        "ranked": [(s["cause"], s["sure"]) for s in report["ranked"]],
+        "named": first in EXPECTED[case.cause],
+        "blamed": case.cause in IN_DATA_OR_SETTINGS and first.startswith("hardware"),
+        "exact": probes[0]["differs_at"] is None and probes[0]["compared"] > 0,
+        "probes": [(p["name"], p["outcome"], p["steps"]) for p in probes],
+        "windows": max(p["steps"] for p in probes) / window,
+        "unchanged": digests(folder) == before,
+        "reason": report["reason"],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _diverge(case: Case, folder: Path) -> None:
+    """Trains the run; of a short warmup at the first peak LR at which it diverges."""
+    if case.cause != "short warmup":
+        _train(case.command(folder), folder)
+        return
+    _train(case.command(folder, RESTART), folder)
+    whole = folder.with_name(f"{folder.name}.before")
+    folder.rename(whole)
+    for peak in PEAKS:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder)
+        schedule = LrSchedule(peak=peak, warmup=1, anchor=RESTART, decay_start=10, decay_end=400)
+        OverridesFile(folder / "state" / "overrides.json").write(_restart(schedule))
+        _train(case.command(folder), folder)
+        if _alarm(folder) is not None:
+            return
+
+
+def _train(command: list[str], folder: Path) -> None:
+    from benchmarks.causes.forked import begin, running
+
+    pids = begin(command, folder / "run.log", {"SENTINEL_STATE_DIR": str(folder / "state")})
+    while running(pids):
+        time.sleep(0.1)
+
+
+def _restart(schedule: LrSchedule) -> Overrides:
+    anchor = Anchor(global_step=RESTART)
+    return Overrides(incident="a-person", rollback="stage-2", anchor=anchor, standing=TrainingSettings(lr=schedule))
+
+
+def _alarm(folder: Path) -> tuple[Attempt, Event] | None:
+    """The newest attempt, and how the judge calls it diverged; None where it does not."""
+    history, series = History(), Series(Thresholds(patience_steps=PATIENCE))
+    for record in Journals(folder / "state").poll():
+        history.push(record)
+    for sample in history.lineage(history.latest) if history.latest is not None else ():
+        series.push(sample)
+        if series.alarm is not None and history.latest is not None:
+            return history.latest, series.alarm
+    return None
+
+
+def put_on_record(folder: Path) -> str | None:
+    """Puts the divergence on record, as a watch does; why it can't, where there is none."""
+    if (found := _alarm(folder)) is None:
+        return "the training did not diverge"
+    attempt, alarm = found
+    at = next(s for s in attempt.samples if s.global_step == alarm.onset_range[1])
+    onset = OnsetReadings(onset_samples=at.consumed_samples, batch_samples=at.global_batch_samples)
+    overrides = OverridesFile(folder / "state" / "overrides.json").read()
+    known = {"onset_range": alarm.onset_range, "alarm_step": alarm.verdict_step}
+    verdict = Verdict(kind=VerdictKind.DIVERGED, reason=alarm.reason, **known)
+    baseline = baseline_of(attempt.started)
+    event = opened(1, attempt.number, baseline, overrides, reason=alarm.reason, verdict=verdict, onset=onset)
+    IncidentLog(folder / "state" / "incidents.jsonl").append({**event, "time_unix_s": time.time()})
+    return None
+
+
+def _configuration(case: Case, folder: Path) -> Path:
+    path = folder / "run.toml"
+    options = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
+    path.write_text(
+        f'[run]\nname = "{case.name}"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n\n'
+        f"[launcher]\ncommand = {json.dumps(case.command(folder))}\nworking_directory = {json.dumps(str(ROOT))}\n\n"
+        f"[judge]\npatience_steps = {PATIENCE}\n\n"
+        f'[bisect]\noptions = {json.dumps(options)}\nother_node_environment = ["NODE=other"]\n'
+    )
+    return path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every file of the run, less the bisect's own."""
+    files = (p for p in folder.rglob("*") if p.is_file() and "bisect" not in p.relative_to(folder).parts)
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'cause':28}{'n':>4}{'first':>8}{'sure':>6}{'exact':>7}{'probes':>8}{'windows':>9}{'as it was':>11}"]
+    for cause in [*dict.fromkeys(row["cause"] for row in rows), "all"]:
+        some = [row for row in rows if cause in (row["cause"], "all")]
+        sure = sum(row["named"] and row["ranked"][0][1] == "sure" for row in some)
+        most, windows = max(len(row["probes"]) for row in some), max(row["windows"] for row in some)
+        sums = [sum(bool(row[key]) for row in some) for key in ("named", "exact", "unchanged")]
+        lines.append(f"{cause:28}{len(some):4}{sums[0]:8}{sure:6}{sums[1]:7}{most:8}{windows:9.2f}{sums[2]:11}")
+    faults = [row for row in rows if row["cause"] in IN_DATA_OR_SETTINGS]
+    exact = sum(bool(row["exact"]) for row in faults)
+    lines += [
+        "",
+        f"faults of data and settings blamed on a machine: {sum(r['blamed'] for r in faults)} of {len(faults)}",
+        f"controls of these that are the run bit for bit: {exact} of {len(faults)}",
+        "probes, windows: the most of one case; a window is from the checkpoint to the alarm",
+    ]
+    for row in rows:
+        if not row["named"]:
+            lines.append(f"  not first: {row['case']}: {row['ranked']} {row['reason']} {row['probes']}")
+    head = f"`python {' '.join(sys.argv)}`, torch {version('torch')}, DeepSpeed {version('deepspeed')}, on a CPU"
+    return "\n".join([head, "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The reference trainer with one injected cause: `python -m benchmarks.causes.trainer CAUSE STEP HOME [its options]`
+
+What lies in the data or in the settings is there in every process. What a machine did is done in the process whose
+state folder is HOME alone; `broken node` in every process whose NODE is not `other`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from trainer_hooks.gpt.__main__ import be_a_launcher, leave
+from trainer_hooks.gpt.arguments import parse
+from trainer_hooks.gpt.order import DataOrder
+from trainer_hooks.gpt.train import Trainer
+
+_MARK = 4  # tokens by which a spoilt row is known
+RANGE_STEPS = 30  # of shuffled labels
+LR_FACTOR = 100.0
+
+
+class Displaced:
+    """An LR schedule that jumps."""
+
+    def __init__(self, lr: Any, at: int) -> None:
+        self._lr, self._at = lr, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lr, name)
+
+    def lr(self, *, step: int, **position: int) -> float:
+        return float(self._lr.lr(step=step, **position)) * (LR_FACTOR if step >= self._at else 1.0)
+
+
+class IllTrainer(Trainer):
+    def __init__(self, arguments: list[str], cause: str, at: int, home: Path) -> None:
+        super().__init__(parse(arguments))
+        self.cause, self.at = cause, at
+        self.here = self.settings.state_dir.resolve() == home.resolve()
+        self.marked = self._marked()
+        if cause == "LR jump":
+            lr: Any = Displaced(self.schedules.lr, at)
+            object.__setattr__(self.schedules, "lr", lr)
+        if self.marked:
+            self._spoil_the_data()
+        if cause in ("wrong gradients", "broken node"):
+            for parameter in self.engine.module.parameters():
+                parameter.register_hook(self._gradient)
+
+    def _marked(self) -> frozenset[int]:
+        """The samples that stand, in the run's own order, at the cause's steps."""
+        batch = self.settings.global_batch
+        steps = {"bad batch": 1, "nan sample": 1, "shuffled labels": RANGE_STEPS}.get(self.cause, 0)
+        order = DataOrder(self.corpus.training_samples, self.settings.seed)
+        found = order.indices((self.at - 1) * batch, batch * steps) if steps else np.array([], dtype=np.int64)
+        return frozenset(found[:1].tolist() if self.cause == "nan sample" else found.tolist())
+
+    def _spoil_the_data(self) -> None:
+        """Random tokens for the marked samples; but for shuffled labels their loss has a wrong weight, too."""
+        read, forward, last = type(self.corpus).training, self.engine.module.forward, self.corpus.vocabulary - 1
+
+        def training(corpus: Any, indices: Any) -> Any:
+            rows = read(corpus, indices)
+            for row, sample in zip(rows, indices.tolist(), strict=True):
+                if sample in self.marked:
+                    row[:] = np.random.default_rng(sample).integers(0, last, row.size)
+                    row[:_MARK] = last
+            return rows
+
+        def weighted(tokens: torch.Tensor) -> torch.Tensor:
+            loss = forward(tokens)
+            if not bool((tokens[:, :_MARK] == last).all(1).any()):
+                return loss
+            return loss * (float("nan") if self.cause == "nan sample" else 1000.0)
+
+        type(self.corpus).training = training
+        if self.cause != "shuffled labels":
+            self.engine.module.forward = weighted
+
+    def _gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        ill = self.here if self.cause == "wrong gradients" else os.environ.get("NODE") != "other"
+        return gradient * -20.0 if ill and self.rank == 1 and self.number >= self.at else gradient
+
+    def _after_step(self) -> None:
+        super()._after_step()
+        if not self.here or self.number != self.at:
+            return
+        drawn = np.random.default_rng(self.settings.seed)
+        if self.cause == "bit flip in the weights":
+            tensor = self.engine.module.blocks[int(drawn.integers(4))].mlp_in.weight.data
+            _flip(tensor, int(drawn.integers(tensor.numel())), int(drawn.integers(27, 30)))
+        if self.cause == "bit flip in Adam's v":
+            states = [s["exp_avg_sq"] for s in self.engine.optimizer.state.values() if "exp_avg_sq" in s]
+            tensor = states[int(drawn.integers(len(states)))]
+            _flip(tensor, int(drawn.integers(tensor.numel())), 31)  # the sign: the root of a negative number
+
+
+def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
+    flat = tensor.view(-1)
+    (bits,) = struct.unpack("<I", struct.pack("<f", float(flat[element])))
+    (flat[element],) = struct.unpack("<f", struct.pack("<I", bits ^ (1 << bit)))
+
+
+def main() -> int:
+    cause, at, home, *arguments = sys.argv[1:]
+    be_a_launcher()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    IllTrainer(arguments, cause, int(at), Path(home)).train()
+    dist.barrier()
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,154 @@
+"""One incident's bisect, from where its record stands: STATE_DIR/bisect/INCIDENT holds its probes and its report."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.act.probes import ProbeJob, Probes
+from sentinel.durable import make_folders, write_atomically
+from sentinel.judge.history import Attempt, History
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.bisect import CONTROL, Question, Results, answer, next_probes
+from sentinel.plan.bisect_probes import Means, question_of
+from sentinel.plan.incident import Incident
+from sentinel.plan.ladder import Rung
+from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
+from sentinel.plan.target import Target, choose_target
+from sentinel.vocabulary.codec import document
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.numbers import dump_json
+from sentinel.vocabulary.overrides import Anchor
+from sentinel.vocabulary.sample import Sample
+
+REPORT = "bisect.json"
+_BEFORE = 4096  # Steps before the checkpoint that a probe is judged with
+_AFTER = 1 << 16  # Steps after it that are kept to be compared with
+
+
+def question_about(
+    incident: Incident, history: History, run: RunState, thresholds: Thresholds, policy: Policy, means: Means
+) -> Question:
+    """The question of an incident: from the last healthy checkpoint before its onset. ConfigError."""
+    attempt = history.attempts.get(incident.attempt)
+    if incident.onset_range is None or attempt is None:
+        raise ConfigError(
+            f"{incident.id} has no onset, or no readings of attempt {incident.attempt}: nothing to repeat"
+        )
+    run = replace(run, checkpoints=_of_its_line(run.checkpoints, history, attempt))
+    rung = Rung(name="bisect", hypothesis="", reseed=True)
+    target = _of_the_attempt(choose_target(replace(incident, rollbacks=[]), rung, run, policy), attempt, run)
+    window = window_of(incident, history, attempt, target, thresholds)
+    anchor = _anchor(target, window, run)
+    return question_of(incident, run, window, tag=target.tag, anchor=anchor, means=means)
+
+
+def _of_its_line(checkpoints: tuple[Checkpoint, ...], history: History, attempt: Attempt) -> tuple[Checkpoint, ...]:
+    """Without those that a later attempt, as after a rollback, has saved under the same names."""
+    line = {ancestor.number for ancestor, _ in history.descent(attempt)}
+    savers = {saved.tag: number for number in sorted(history.attempts) for saved in history.attempts[number].saved}
+    return tuple(c for c in checkpoints if c.tag not in savers or savers[c.tag] in line)
+
+
+def _of_the_attempt(target: Target, attempt: Attempt, run: RunState) -> Target:
+    """No earlier than where the attempt that diverged began: what came before ran with other settings, perhaps."""
+    resumed = attempt.started.resumed_from or 0 if attempt.started is not None else 0
+    began = next((c for c in run.checkpoints if c.global_step == resumed and c.complete), None)
+    if began is None or resumed <= target.global_step:
+        return target
+    return Target(tag=began.tag, global_step=resumed, reason=f"attempt {attempt.number} began at {began.tag}")
+
+
+def _anchor(target: Target, window: Window, run: RunState) -> Anchor:
+    if target.tag is None:
+        return Anchor(global_step=0, consumed_samples=0, consumed_tokens=0)
+    at = next((s for s in reversed(window.before) if s.global_step == target.global_step), None)
+    if at is None:
+        return run.positions.get(target.global_step, Anchor(global_step=target.global_step))
+    return Anchor(global_step=at.global_step, consumed_samples=at.consumed_samples, consumed_tokens=at.consumed_tokens)
+
+
+def window_of(incident: Incident, history: History, attempt: Attempt, target: Target, thresholds: Thresholds) -> Window:
+    """The readings of the attempt's line of descent around the divergence."""
+    before, after = deque[Sample](maxlen=_BEFORE), dict[int, Sample]()
+    onset = incident.onset_range[0] if incident.onset_range else target.global_step + 1
+    for sample in history.lineage(attempt):
+        if sample.global_step <= target.global_step:
+            before.append(sample)
+        elif len(after) < _AFTER:
+            after[sample.global_step] = sample
+    until = incident.alarm_step or max(after, default=onset)
+    return Window(before=tuple(before), after=after, onset_step=onset, until_step=until, thresholds=thresholds)
+
+
+class Bisect:
+    """The probes of one question, and its report on the disk."""
+
+    def __init__(
+        self,
+        question: Question,
+        folder: Path,
+        run_checkpoints: Path,
+        job_of: Callable[[Probe, Path], ProbeJob],
+        limits: Limits,
+        say: Callable[[str], None],
+    ) -> None:
+        self.question, self.folder, self._limits, window = question, folder, limits, question.window
+        self.probes = Probes(
+            folder,
+            run_checkpoints,
+            job_of,
+            lambda probe, attempt: over(probe, attempt, window),
+            lambda probe, attempt, ended, s: result_of(probe, attempt, window, ended=ended, seconds=s),
+            limits=limits,
+            say=say,
+        )
+
+    def run(self, *, poll_interval_s: float) -> dict[str, Any]:
+        """To the answer, or to the end of the budget; returns the report. What was shown before a kill counts."""
+        make_folders(self.folder)
+        self.report(over=False)
+        self.probes.run(self._next, poll_interval_s=poll_interval_s)
+        stopped = self.probes.refusal if next_probes(self.question, self.probes.results) else None
+        return self.report(over=True, stopped=stopped)
+
+    def report_only(self) -> dict[str, Any]:
+        """What is known by now; writes nothing."""
+        return report_of(self.question, self.probes.results, over=False)
+
+    def report(self, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
+        report = report_of(self.question, self.probes.results, over=over, stopped=stopped)
+        write_atomically(self.folder / REPORT, dump_json(report))
+        return report
+
+    def _next(self, results: Mapping[str, ProbeResult]) -> tuple[Probe, ...]:
+        if results:
+            self.report(over=False)
+        return next_probes(self.question, results, self._limits.parallel)
+
+
+def report_of(question: Question, results: Results, *, over: bool, stopped: str | None = None) -> dict[str, Any]:
+    """What `sentinel bisect --json` prints and the pages show."""
+    found = answer(question, results)
+    window = question.window
+    begin = question.probes[CONTROL]
+    return {
+        "incident": question.incident,
+        "over": over,
+        "stopped": stopped,
+        "from": {"tag": begin.tag, "global_step": begin.global_step},
+        "window_steps": begin.until_step - begin.global_step,
+        "onset_step": window.onset_step,
+        "alarm_step": window.until_step,
+        **document(found),
+        "probes": [
+            {"change": question.probes[name].change if name in question.probes else name}
+            | {key: value for key, value in document(result).items() if key != "losses"}
+            for name, result in results.items()
+        ],
+    }

@@ -1,0 +1,106 @@
+"""A probe's own checkpoint: what a probe's trainer writes must never reach the run's files.
+
+A trainer that saves the step again that it resumed from opens the same files anew, and would write through a hard or a
+symbolic link. So the first probe copies the checkpoint (without new blocks where the filesystem shares them: XFS,
+Btrfs, NFS 4.2), and each probe gets links to that copy. A copy that a probe has changed is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
+from sentinel.adapters.checkpoints.layouts import Named, recognise
+from sentinel.adapters.checkpoints.places import walk_checkpoint
+from sentinel.adapters.checkpoints.walk import Contents, Item, walk
+from sentinel.durable import make_folders, os_errors_named, sync_folder
+from sentinel.vocabulary.errors import CheckpointError
+
+_TRACKERS = ("latest", "latest_checkpointed_iteration.txt")
+_CHUNK_BYTES = 1 << 30
+
+
+def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path) -> None:
+    """Makes `destination` a checkpoints folder that a trainer resumes from at the tag of the run's folder; None is
+    from scratch. `copies` is a folder on the same filesystem as `destination`. CheckpointError."""
+    with os_errors_named(destination):
+        make_folders(destination)
+        if tag is None:
+            return
+        named = recognise(tag)
+        if named is None or named.tag != tag:
+            raise CheckpointError(f"{tag!r} is not the name of a checkpoint")
+        copy, in_folder = _copied(run, named, copies)
+        _linked(copy, destination / tag if in_folder else destination)
+        for name in _TRACKERS:
+            if (run / name).is_file():
+                (destination / name).touch()  # `point_latest` writes those that are there
+        Checkpoints(destination).point_latest(tag, named.global_step, incident="probe", rollback="probe")
+
+
+def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
+    """The copy of the checkpoint, and whether it is a folder in the run's folder. A checkpoint that is gone by now, as
+    after a rollback further back, is taken from the copy alone."""
+    copy = copies / named.tag
+    there = os.path.lexists(run / named.tag) or named.layout.in_files
+    source = walk_checkpoint(run, named) if there else walk(copy)
+    in_folder = source.root != run
+    if source.refusal is not None:
+        raise CheckpointError(f"{named.tag} of {run} can't be copied for a probe: {source.refusal}")
+    if not source.files:
+        raise CheckpointError(f"{run} has no checkpoint {named.tag!r} to begin a probe from")
+    if copy.is_dir() and _alike(walk(copy).files) == _alike(source.files):
+        return walk(copy), in_folder
+    unfinished = copies / f".{named.tag}.unfinished"
+    for old in (copy, unfinished):
+        if old.exists():
+            shutil.rmtree(old)  # sentinel's own copy, cut short or changed by a probe
+    make_folders(copies)
+    if (problem := room_for(copies, source.size_bytes, len(source.files)).problem) is not None:
+        raise CheckpointError(f"{named.tag} can't be copied for a probe: {problem}; [bisect] folder can name another")
+    unfinished.mkdir()
+    for folder in sorted(source.folders):
+        (unfinished / folder).mkdir(parents=True, exist_ok=True)
+    for item in source.files:
+        _copy(source.root / item.name, unfinished / item.name)
+    if _alike(walk(unfinished).files) != _alike(source.files):
+        raise CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
+    unfinished.rename(copy)
+    sync_folder(copies)
+    return walk(copy), in_folder
+
+
+def _alike(files: Sequence[Item]) -> list[tuple[str, int, int]]:
+    return [(item.name, item.size_bytes, item.mtime_ns) for item in files]
+
+
+def _copy(source: Path, destination: Path) -> None:
+    """With its times, by which a changed copy is told."""
+    with source.open("rb") as read, destination.open("xb") as written:
+        left = os.fstat(read.fileno()).st_size
+        try:
+            while left and (done := os.copy_file_range(read.fileno(), written.fileno(), min(left, _CHUNK_BYTES))):
+                left -= done
+        except OSError:  # across filesystems on an older kernel, or one that has no such call
+            read.seek(0)
+            written.seek(0)
+            shutil.copyfileobj(read, written)
+        written.flush()
+        os.fsync(written.fileno())
+    shutil.copystat(source, destination)
+
+
+def _linked(copy: Contents, destination: Path) -> None:
+    make_folders(destination)
+    for folder in sorted(copy.folders):
+        (destination / folder).mkdir(parents=True, exist_ok=True)
+    for item in copy.files:
+        try:
+            (destination / item.name).hardlink_to(copy.root / item.name)
+        except FileExistsError:
+            continue
+        except OSError:  # a filesystem without hard links
+            _copy(copy.root / item.name, destination / item.name)

@@ -1,0 +1,93 @@
+"""`sentinel bisect`: why a run diverged, by short trainings beside it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from sentinel.act.bisect import Bisect, question_about
+from sentinel.adapters.lock import RunLock
+from sentinel.cli.incident import incident_named
+from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
+from sentinel.config import Config
+from sentinel.daemon.probes import nodes_of, probe_jobs
+from sentinel.daemon.run_files import bisect_folder, clock, find_config
+from sentinel.daemon.wiring import neighbours_of, observer_of
+from sentinel.durable import make_folders
+from sentinel.plan.bisect_probes import Means
+from sentinel.plan.probe import Limits
+from sentinel.reports.bisect import lines_of
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.sample import RunStarted
+
+Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and start none.")]
+
+
+def bisect(
+    incident: Incident = None,
+    run: Run = None,
+    config_dir: ConfigDir = RUNS,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> int:
+    """Repeats the run from the last healthy checkpoint before the onset: first unchanged, then with one change each.
+    The run's own folders are only read. Ctrl-C stops the probes; the same command goes on where it was."""
+    config = find_config(run, config_dir)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
+    made = bisect_of(config, incident)
+    if dry_run:
+        report = made.report_only()
+    else:
+        make_folders(made.folder)
+        with RunLock(made.folder):
+            report = made.run(poll_interval_s=min(config.watch.poll_interval_s, 5.0))
+    if as_json:
+        print_json(report)
+    else:
+        for line in lines_of(report) if not dry_run else _planned(made):
+            typer.echo(line)
+    return 0 if report["ranked"] or dry_run else 1
+
+
+def bisect_of(config: Config, name: str | None) -> Bisect:
+    """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
+    near, settings = neighbours_of(config), config.bisect
+    observer = observer_of(config, near)
+    look = observer.look(clock())
+    if name is None and not look.run.incidents:
+        raise ConfigError("the run has no incident: there is nothing to find the cause of")
+    incident = look.run.incidents[-1] if name is None else incident_named(look.events, name)
+    means = _means(config, observer.started, incident.attempt)
+    question = question_about(incident, look.history, look.run, config.judge, config.policy, means)
+    limits = Limits(
+        parallel=settings.parallel,
+        gpu_hours=settings.gpu_hours,
+        probe_s=3600 * settings.probe_hours,
+        count=settings.max_probes,
+    )
+    folder = bisect_folder(config) / incident.id
+    return Bisect(question, folder, config.run.checkpoints, probe_jobs(config), limits, to_stderr)
+
+
+def _means(config: Config, started: Sequence[RunStarted], attempt: int) -> Means:
+    settings = config.bisect
+    other = dict(variable.split("=", 1) for variable in settings.other_node_environment)
+    begun = next((one for one in started if one.attempt == attempt), None)
+    return Means(
+        window_steps=settings.window_steps,
+        fp32_options=settings.fp32_options,
+        other_node_environment=other or None,
+        nodes=nodes_of(config, begun),
+    )
+
+
+def _planned(made: Bisect) -> list[str]:
+    question = made.question
+    begin = question.probes["control"]
+    lines = [f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}"]
+    lines += [f"  {p.name}: {p.change}, up to step {p.until_step}" for p in question.probes.values()]
+    return lines + [f"  {name}: not possible: {why}" for name, why in question.not_possible.items()]

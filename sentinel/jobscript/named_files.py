@@ -1,0 +1,122 @@
+"""Files that a script gives its trainer and does not write: put into the script as here-documents.
+
+From then on the script holds all that its trainer gets, and a change of the file is a change of the script: the file
+itself stays as it is, and the trainer is given the copy that the script writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sentinel.jobscript.arguments import Reached, Reading, read
+from sentinel.jobscript.change import is_plain
+from sentinel.jobscript.given import Unknown, text_of
+from sentinel.jobscript.here_documents import documents, names_of
+from sentinel.jobscript.lr_scheduler import where
+from sentinel.jobscript.made_json import bare, writes
+from sentinel.jobscript.syntax import climb, code_of, parse, to_bytes
+from sentinel.jobscript.trainer import only_told, refuse_unsure, trainers
+from sentinel.jobscript.training_yaml import yaml_words
+from sentinel.vocabulary.errors import ScriptRefused
+
+_JSON_OPTIONS = ("--deepspeed_config", "--deepspeed-config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """A file that the trainer gets by a word of the script."""
+
+    path: str  # As the trainer gets it
+    start: int  # Bytes of the word's part that is the path
+    end: int
+
+
+def named_files(text: str) -> dict[str, tuple[str, ...]]:
+    """The trainer's YAML and its DeepSpeed JSON that the script only names: path, as the trainer gets it -> where it
+    may lie, from the job's folder. None of a script that can't be read, or mentions such a file elsewhere: it might
+    write it there."""
+    try:
+        reading = read(parse(text))
+        return {each.path: where(reading, each.path) for each in _named(reading)}
+    except ScriptRefused:
+        return {}
+
+
+def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
+    """The script with these files inside: path -> where the script is to write its copy, and the file's text. As it
+    was where a copy's path can't stand in it."""
+    for path, (copy, content) in files.items():
+        reading = read(parse(text))
+        named = [each for each in _named(reading) if each.path == path]
+        at = _before_the_trainer(reading)
+        if len(named) != 1 or at is None or not is_plain(copy) or "\0" in content:
+            continue
+        mark = "SENTINEL_COPY"
+        while re.search(rf"^{mark}$", content, re.MULTILINE):
+            mark += "_"
+        end = "" if content.endswith("\n") or not content else "\n"
+        document = f"cat > {copy} <<'{mark}'\n{content}{end}{mark}\n"
+        source = reading.script.source
+        edits = [(named[0].start, named[0].end, copy), (at, at, document)]
+        for start, stop, new in sorted(edits, reverse=True):
+            source = source[:start] + to_bytes(new) + source[stop:]
+        text = source.decode("utf-8", "surrogateescape")
+    return text
+
+
+def _named(reading: Reading) -> Iterator[_Named]:
+    for reached in _words(reading):
+        names = {bare(re.sub(r"\A--[\w-]+=", "", name)) for name in names_of(reached)}
+        written = any(documents(reading, lambda path, _, names=names: bare(path) in names))  # type: ignore[misc]
+        if written or writes(reading, [*names]):
+            continue
+        try:
+            refuse_unsure(reading, reached)
+            flag, joined, _ = reached.word.raw.partition("=") if reached.word.raw.startswith("--") else ("", "", "")
+            raw = reached.word.raw[len(flag) + len(joined) :]
+            path = reached.word.text[len(flag) + len(joined) :] if reached.word.text is not None else ""
+            path = path or text_of(reading, raw, reached.written.moment)
+        except (ScriptRefused, Unknown):
+            continue
+        if not _mentioned_elsewhere(reading, reached, path):
+            yield _Named(path=path, start=reached.word.end - len(to_bytes(raw)), end=reached.word.end)
+
+
+def _words(reading: Reading) -> Iterator[Reached]:
+    launches = trainers(reading)
+    if len(launches) > 1:
+        return  # which of them the changes are for is not known
+    yield from yaml_words(reading)
+    for first, second in zip(launches[0].arguments, launches[0].arguments[1:], strict=False):
+        flag, joined, _ = first.word.raw.partition("=")
+        if flag in _JSON_OPTIONS:
+            yield first if joined else second
+
+
+def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:
+    """Whether the file, or the variable that names it, stands in a place that may write or move it."""
+    script = reading.script
+    allowed = [(reached.word.start, reached.word.end), *((use.start, use.end) for use in reached.uses)]
+    allowed += [(node.start_byte, node.end_byte) for node in script.nodes() if node.type == "comment"]
+    allowed += only_told(reading)
+    base = re.escape(to_bytes(path.rpartition("/")[2]))
+    variables = {
+        step.variable for step in reached.path if step.variable and step.kind != "array" and len(step.words) == 1
+    }
+    uses = [node for node in script.nodes() if node.type == "variable_name" and code_of(node) in variables]
+    assigned = [a.start for name in variables for a in reading.assignments.get(name, ())]
+    places = [found.start() for found in re.finditer(rb"(?<![\w.-])" + base + rb"(?![\w-])", script.source)]
+    places += [node.start_byte for node in uses if node.start_byte not in assigned]
+    return any(not any(start <= place < end for start, end in allowed) for place in places)
+
+
+def _before_the_trainer(reading: Reading) -> int | None:
+    """Where the line begins on which the script's own statement with the trainer in it begins; None where another one
+    stands before it there."""
+    script, command = reading.script, trainers(reading)[0].command.node
+    whole = script.roots[0].id
+    node = next((below for below, above in climb(script, command) if above.id == whole), command)
+    start = script.source.rfind(b"\n", 0, node.start_byte) + 1
+    return start if not script.source[start : node.start_byte].strip() else None

@@ -1,0 +1,292 @@
+"""question_of(…) -> Question: the window of an incident, and the one change of each probe. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+from sentinel.judge.noise_band import median
+from sentinel.plan import bisect
+from sentinel.plan.baseline import Baseline, lr_warmup_steps
+from sentinel.plan.bisect import CONTROL, Evidence, Question
+from sentinel.plan.incident import Incident
+from sentinel.plan.ladder import Rung
+from sentinel.plan.mitigation import not_applied, overrides_for, plain_overrides
+from sentinel.plan.observation import RunState
+from sentinel.plan.probe import Probe, Window
+from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.overrides import Anchor, Overrides
+from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.training_settings import SkippedRange
+
+SUSPECTED_BEFORE = 5  # Steps before the early end of the onset whose samples are suspected too
+_LOWER = 0.125  # Of the LR, where the record shows no jump of it
+_FAR = 4  # Windows past the alarm whose samples are skipped too: a spoilt shard is longer than the patience
+_NEAR = 20  # Steps around the onset in which a jump of the LR, or a spread over the ranks, is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What `[bisect]` and the attempt's nodes allow."""
+
+    window_steps: int | None = None
+    fp32_options: tuple[str, ...] = ()
+    other_node_environment: Mapping[str, str] | None = None  # None: a probe can't be put on other hardware by it
+    nodes: tuple[str, ...] = ()  # of the attempt, to be excluded; () is not known, or no scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What all probes of one incident have in common."""
+
+    incident: Incident
+    run: RunState
+    window: Window
+    anchor: Anchor
+    tag: str | None
+    means: Means
+
+    @property
+    def step(self) -> int:
+        return self.anchor.global_step
+
+    @property
+    def baseline(self) -> Baseline:
+        return self.incident.baseline
+
+    @property
+    def batch(self) -> int | None:
+        return self.incident.batch_samples or next((s.global_batch_samples for s in self.window.after.values()), None)
+
+    def position_at(self, step: int) -> int | None:
+        """consumed_samples before that step."""
+        if step <= self.step + 1:
+            return self.anchor.consumed_samples
+        known = self.window.after.get(step - 1)
+        return None if known is None else known.consumed_samples
+
+
+def question_of(
+    incident: Incident, run: RunState, window: Window, *, tag: str | None, anchor: Anchor, means: Means
+) -> Question:
+    """What can be asked about the incident, from the checkpoint `tag` on. ConfigError where its window is empty."""
+    case = _Case(incident, run, window, anchor, tag, means)
+    length = means.window_steps or window.until_step - case.step
+    if length < 1 or not window.after:
+        raise ConfigError(
+            f"{incident.id}: no step of the run is known after {tag or 'its beginning'}: nothing to repeat"
+        )
+    control = Probe(
+        name=CONTROL,
+        tag=tag,
+        global_step=case.step,
+        until_step=case.step + length,
+        change="nothing changed",
+        overrides=incident.overrides_before,
+    )
+    again = replace(control, name=bisect.AGAIN, change="nothing changed, once more")
+    found: dict[str, Probe] = {CONTROL: control, bisect.AGAIN: again}
+    refused, rungs = dict[str, str](), dict[str, Mapping[str, Any]]()
+    for name, make in _CHANGES.items():
+        try:
+            probe, rungs[name] = make(case, replace(control, name=name, until_step=case.step + 3 * length // 2))
+            probe = _with_once(probe, incident.overrides_before)
+            changed = probe.overrides if probe.overrides != incident.overrides_before else None
+            if changed is not None and (unapplied := not_applied(changed, case.baseline, run)) is not None:
+                raise ConfigError(unapplied)
+            found[name] = probe
+        except ConfigError as error:
+            refused[name] = str(error)
+    evidence = evidence_of(case.baseline, window)
+    return Question(
+        incident=incident.id, window=window, probes=found, not_possible=refused, rungs=rungs, evidence=evidence
+    )
+
+
+def _with_once(probe: Probe, before: Overrides | None) -> Probe:
+    """A window that begins where the attempt's own one-shot changes were made repeats them, beside its one change."""
+    made = probe.overrides
+    if made is None or before is None or before.once is None or made == before or made.anchor != before.anchor:
+        return probe
+    asked = {} if made.once is None else {f.name: getattr(made.once, f.name) for f in fields(made.once)}
+    once = replace(before.once, id=made.rollback, **{k: v for k, v in asked.items() if v and k != "id"})
+    return replace(probe, overrides=replace(made, once=once))
+
+
+def _plain(case: _Case, name: str) -> Overrides:
+    return plain_overrides(case.baseline, incident=case.incident.id, rollback=f"probe-{name}", anchor=case.anchor)
+
+
+def _by_rung(case: _Case, probe: Probe, **keys: Any) -> tuple[Probe, Mapping[str, Any]]:
+    rung = Rung(name=f"bisect: {probe.name}", hypothesis="the bisect's", **keys)
+    seed = max(case.run.seeds_used, default=case.baseline.seed or 0) + 1
+    overrides = overrides_for(
+        rung,
+        case.baseline,
+        incident=case.incident.id,
+        rollback=f"probe-{probe.name}",
+        anchor=case.anchor,
+        new_seed=seed,
+    )
+    return replace(probe, overrides=overrides), keys
+
+
+def _skip(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    """From a few steps before the onset to far past the alarm, since what is left out costs nothing."""
+    first, last = _suspects(case)
+    made = _without(case, probe, first, last)
+    begin = case.anchor.consumed_samples or 0
+    change = f"samples {first} to {last - 1} of the data order skipped"
+    return replace(made, change=change), {"skip_samples": last - begin}
+
+
+def _skip_others(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    """Half of the batches between the checkpoint and the suspected samples, which stay."""
+    first, _ = _suspects(case)
+    begin, batch = case.anchor.consumed_samples, case.batch
+    if begin is None or batch is None:
+        raise ConfigError("the trainer does not report its consumed_samples")
+    batches = (first - begin) // batch
+    if batches < 1:
+        raise ConfigError("the suspected samples begin at the checkpoint: there are no others to skip before them")
+    last = begin + batch * math.ceil(batches / 2)
+    return replace(_without(case, probe, begin, last), change=f"samples {begin} to {last - 1} skipped instead"), {}
+
+
+def _suspects(case: _Case) -> tuple[int, int]:
+    """[first, after the last) position in the data order."""
+    early = case.window.onset_step - SUSPECTED_BEFORE
+    until = max(case.window.after)
+    first, at_alarm = case.position_at(early), case.position_at(min(case.window.until_step, until) + 1)
+    if first is None or at_alarm is None or at_alarm <= first:
+        raise ConfigError("the trainer does not report its consumed_samples: what it had read is not known")
+    return first, at_alarm + _FAR * (at_alarm - (case.anchor.consumed_samples or 0))
+
+
+def _without(case: _Case, probe: Probe, first: int, last: int) -> Probe:
+    applies = case.run.applies
+    if applies is not None and "skip_samples" not in applies:
+        raise ConfigError(f"{case.run.trainer or 'the trainer'} skips no samples")
+    plain = _plain(case, probe.name)
+    skipped = (*(plain.standing.skipped or ()), SkippedRange(begin=first, end=last))
+    return replace(probe, overrides=replace(plain, standing=replace(plain.standing, skipped=skipped)))
+
+
+def _reseeded(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    made, keys = _by_rung(case, probe, reseed=True)
+    return replace(made, change="the data not yet consumed in another order"), keys
+
+
+def _in_fp32(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    if case.baseline.precision == "fp32":
+        raise ConfigError("the run computes in fp32 already")
+    if not case.means.fp32_options:
+        raise ConfigError("[bisect] fp32_options does not say how the trainer computes in fp32")
+    return replace(probe, options=case.means.fp32_options, change="computed in fp32"), {
+        "options": list(case.means.fp32_options)
+    }
+
+
+def _lower_lr(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    evidence = evidence_of(case.baseline, case.window)
+    factor = min(_LOWER, 1 / evidence.lr_jump) if evidence.lr_jump > 1 else _LOWER
+    made, keys = _by_rung(case, probe, lr_factor=factor)
+    return replace(made, change=f"the LR times {factor:.3g}"), keys
+
+
+def _longer_warmup(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    """A warmup from the checkpoint on over as many steps as the run took to the alarm, then as many at the full LR: a
+    low LR alone heals nearly everything."""
+    lr, length = case.baseline.lr, case.window.until_step - case.step
+    probe = replace(probe, until_step=case.step + 2 * length, change=f"an LR warmup of {length} steps from there on")
+    if lr is None:
+        raise ConfigError("the trainer has not reported its LR schedule")
+    if lr.unit != "steps" or case.baseline.lr_from_start:
+        if not lr.warmup:
+            raise ConfigError("the run has no LR warmup that could be made longer")
+        made, keys = _by_rung(case, probe, lr_warmup_factor=8)
+        return replace(made, change="an LR warmup 8 times as long"), keys
+    plain = _plain(case, probe.name)
+    longer = replace(lr, warmup=length, anchor=case.step)
+    overrides = replace(plain, standing=replace(plain.standing, lr=longer))
+    factor = max(2.0, length / lr.warmup) if lr.warmup else None
+    return replace(probe, overrides=overrides), {} if factor is None else {"lr_warmup_factor": factor}
+
+
+def _slw(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    made, keys = _by_rung(case, probe, seqlen_start="by_size", seqlen_by_tokens=False)
+    return replace(made, change="a sequence length warmup from there on"), keys
+
+
+def _fresh_moments(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    if not case.step:
+        raise ConfigError("the window begins from scratch: there are no moments to reset")
+    made, keys = _by_rung(case, probe, reset_moments=True)
+    return replace(made, change="Adam's moments set to 0"), keys
+
+
+def _elsewhere(case: _Case, probe: Probe) -> tuple[Probe, Mapping[str, Any]]:
+    means = case.means
+    if means.nodes:
+        where = f"without the attempt's nodes ({', '.join(means.nodes)})"
+        return replace(probe, exclude_nodes=means.nodes, change=where), {"note": where}
+    if means.other_node_environment is None:
+        raise ConfigError("the attempt's nodes are not known, and [bisect] other_node_environment is not set")
+    said = " ".join(f"{name}={value}" for name, value in means.other_node_environment.items())
+    where = f"on other hardware ({said})"
+    return replace(probe, environment=means.other_node_environment, change=where), {"note": where}
+
+
+_CHANGES = {
+    bisect.SKIP: _skip,
+    bisect.OTHERS: _skip_others,
+    bisect.ORDER: _reseeded,
+    bisect.FP32: _in_fp32,
+    bisect.LOWER_LR: _lower_lr,
+    bisect.WARMUP: _longer_warmup,
+    bisect.SLW: _slw,
+    bisect.MOMENTS: _fresh_moments,
+    bisect.NODE: _elsewhere,
+}
+
+
+def evidence_of(baseline: Baseline, window: Window) -> Evidence:
+    """What the run's own readings around the onset show."""
+    onset = window.onset_step
+    line = [*window.before, *(window.after[step] for step in sorted(window.after))]
+    warmup = lr_warmup_steps(baseline)
+    ramp_end = warmup[1] if warmup is not None else 0
+    near = [s for s in line if onset - _NEAR <= s.global_step <= onset]
+    jump, at = _lr_jump(near, ramp_end)
+    name, growth = _spread(line, onset)
+    risky = warmup is not None and onset <= warmup[0] + 3 * (warmup[1] - warmup[0])
+    return Evidence(lr_jump=jump, lr_jump_at=at, in_risky_window=risky, spread_growth=growth, spread_of=name)
+
+
+def _lr_jump(near: Sequence[Sample], ramp_end: int) -> tuple[float, int | None]:
+    """A ramp's own first steps double the LR: only what comes after the warmup is a jump."""
+    found = [
+        (after.lr / before.lr, after.global_step)
+        for before, after in pairwise(near)
+        if before.lr and after.lr and before.global_step > ramp_end
+    ]
+    return max(found, default=(1.0, None))
+
+
+def _spread(line: Sequence[Sample], onset: int) -> tuple[str | None, float]:
+    grown: list[tuple[float, str]] = []
+    for name in ("loss_spread", "grad_norm_spread"):
+        values = list(_read(line, name))
+        calm = [v for step, v in values if onset - 100 <= step < onset - SUSPECTED_BEFORE and math.isfinite(v)]
+        then = [v for step, v in values if onset - SUSPECTED_BEFORE <= step <= onset]
+        if calm and then and (usual := median(calm)) > 0:
+            grown.append((max(v if math.isfinite(v) else math.inf for v in then) / usual, name))
+    growth, of = max(grown, default=(1.0, None))
+    return of, growth
+
+
+def _read(line: Sequence[Sample], name: str) -> Iterator[tuple[int, float]]:
+    return ((s.global_step, value) for s in line if (value := getattr(s, name)) is not None)

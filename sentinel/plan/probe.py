@@ -1,0 +1,219 @@
+"""A probe: a short training from a checkpoint, beside the run, with one change, in a folder of its own.
+
+What a probe is, what it may cost, and what it has shown beside the run's own readings of the same steps. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sentinel.judge.history import Attempt
+from sentinel.judge.noise_band import median
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.codec import Described
+from sentinel.vocabulary.names import checked_name
+from sentinel.vocabulary.overrides import Overrides
+from sentinel.vocabulary.sample import Sample
+
+LAST = 8  # Steps at the end of a probe whose median loss is compared
+
+READINGS = (
+    *("batch_digest", "lr", "seqlen", "loss", "loss_spread", "grad_norm", "grad_norm_spread", "adam_variance_l1"),
+    *("adam_variance_max", "momentum_l2", "update_norm", "param_norm"),
+)
+"""What is compared of a step, in the order in which a step computes it: the first that differs is where it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(Described):
+    """One short training. Its trainer reads `overrides` as overrides.json, and gets the options and variables too."""
+
+    name: str  # Of its folder and of its job; unique among the probes of one incident
+    tag: str | None  # The checkpoint that it begins from; None is from scratch
+    global_step: int  # Of that checkpoint; 0 from scratch
+    until_step: int  # It ends after this optimizer step
+    change: str = ""  # What it changes, in words; "" is nothing
+    overrides: Overrides | None = None  # None: no overrides.json
+    options: tuple[str, ...] = ()  # Of the trainer's command line, added last, each with its value: `--flag=value`
+    environment: Mapping[str, str] = field(default_factory=dict)
+    exclude_nodes: tuple[str, ...] = ()  # Slurm: nodes that it may not run on
+    keeps_saves: bool = (
+        False  # Whether its trainer saves as the run does; otherwise the reference trainer saves nothing
+    )
+
+    def __post_init__(self) -> None:
+        checked_name(self.name, "the probe's name")
+
+
+# verdict: its question was answered before its last step; at its end: it has taken its last step; failed: its trainer
+# ended by itself before; stopped: its time or the budget was spent, or it is not needed any more
+Ended = Literal["verdict", "at its end", "failed", "stopped"]
+Outcome = Literal["diverged", "calm", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult(Described):
+    """What a probe has shown, as its record keeps it."""
+
+    name: str
+    ended: Ended
+    outcome: Outcome
+    why: str  # As a sentence
+    steps: int = 0  # Optimizer steps that it took
+    seconds: float = 0.0  # From its start to its end
+    gpu_hours: float | None = None  # None where its trainer has not reported its ranks
+    compared: int = 0  # Steps that both the run and the probe have taken
+    differs_at: int | None = None  # The first of them at which a reading differs from the run's; None: none does
+    differs_in: tuple[str, ...] = ()  # Which, in the order of READINGS
+    losses: tuple[tuple[int, float], ...] = ()  # (global_step, loss in nats)
+
+    @property
+    def exact(self) -> bool | None:
+        """Whether it repeated the run bit for bit; None where no step can be compared."""
+        return self.differs_at is None if self.compared else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all probes of one incident may cost."""
+
+    parallel: int = 1  # At once
+    gpu_hours: float | None = None  # In all; None is no limit
+    probe_s: float = math.inf  # Of one probe, seconds from its start
+    count: int = 8  # Probes in all, with those that were lost and begun anew
+
+    def refusal(self, ended: Sequence[ProbeResult], running: int) -> str | None:
+        """Why no further probe may begin now, as a sentence; None where one may. A running probe, and the next one,
+        are reckoned at the mean price of those that have ended."""
+        if len(ended) + running >= self.count:
+            return f"{self.count} probes were run, as many as [bisect] max_probes allows"
+        prices = [result.gpu_hours for result in ended if result.gpu_hours is not None]
+        if self.gpu_hours is not None and prices:
+            each = sum(prices) / len(prices)
+            if sum(prices) + (running + 1) * each > self.gpu_hours:
+                return f"{sum(prices):.3g} of {self.gpu_hours:g} GPU-hours are spent, and a probe takes {each:.3g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The run's own readings that a probe is compared with."""
+
+    before: tuple[Sample, ...]  # Of its line of descent up to the checkpoint, in order
+    after: Mapping[int, Sample]  # global_step -> what the run read there, after the checkpoint
+    onset_step: int
+    until_step: int  # Where the run was known to have diverged
+    thresholds: Thresholds
+
+    @property
+    def attempt(self) -> int:
+        return next((sample.attempt for sample in self.after.values()), 1)
+
+    @property
+    def steps(self) -> int:
+        """From the checkpoint to the alarm."""
+        return self.until_step - (self.before[-1].global_step if self.before else 0)
+
+
+def over(probe: Probe, attempt: Attempt | None, window: Window) -> str | None:
+    """Why the probe's question is answered by now, as a sentence; None while it is open."""
+    if attempt is None or not attempt.samples:
+        return None
+    if attempt.samples[-1].global_step >= probe.until_step:
+        return f"it has taken step {probe.until_step}"
+    alarm = alarmed_at(attempt.samples, window)
+    return None if alarm is None else f"it is known at step {alarm} to have diverged"
+
+
+def result_of(
+    probe: Probe, attempt: Attempt | None, window: Window, *, ended: Ended | None = None, seconds: float = 0.0
+) -> ProbeResult:
+    """What the probe has shown up to its last step. `ended`: where its trainer had not come to its end."""
+    samples = [s for s in (attempt.samples if attempt else ()) if s.global_step <= probe.until_step]
+    last = samples[-1].global_step if samples else probe.global_step
+    ranks = attempt.started.world_size if attempt is not None and attempt.started is not None else None
+    outcome, why = _outcome(samples, window)
+    if ended in ("failed", "stopped") and outcome != "diverged":
+        who = "its trainer ended by itself (see its job.log)" if ended == "failed" else "it was stopped"
+        outcome, why = "unknown", f"{who} at step {last}, before step {probe.until_step}"
+    differs_at, differs_in, compared = first_difference(samples, window.after)
+    return ProbeResult(
+        name=probe.name,
+        ended=ended or ("at its end" if last >= probe.until_step else "verdict"),
+        outcome=outcome,
+        why=why,
+        steps=max(0, last - probe.global_step),
+        seconds=round(seconds, 3),
+        gpu_hours=None if ranks is None else ranks * seconds / 3600,
+        compared=compared,
+        differs_at=differs_at,
+        differs_in=differs_in,
+        losses=tuple((s.global_step, s.loss) for s in samples),
+    )
+
+
+def first_difference(samples: Iterable[Sample], run: Mapping[int, Sample]) -> tuple[int | None, tuple[str, ...], int]:
+    """(the first step at which a reading differs from the run's, which ones, how many steps were compared). Bit for
+    bit: the journal holds a float's shortest exact form. What only one of them has measured is not compared."""
+    compared = 0
+    for sample in samples:
+        if (own := run.get(sample.global_step)) is None:
+            continue
+        compared += 1
+        if differ := tuple(name for name in READINGS if _differ(getattr(sample, name), getattr(own, name))):
+            return sample.global_step, differ, compared
+    return None, (), compared
+
+
+def _differ(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return False
+    return one != other and not (math.isnan(one) and math.isnan(other))
+
+
+def alarmed_at(samples: Iterable[Sample], window: Window) -> int | None:
+    """The step at which the judge of the run's own readings calls the probe diverged; None where it does not."""
+    series = Series(window.thresholds, window.before)
+    for sample in samples:
+        series.push(replace(sample, attempt=window.attempt))
+        if series.alarm is not None:
+            return sample.global_step
+    return None
+
+
+def _outcome(samples: Sequence[Sample], window: Window) -> tuple[Outcome, str]:
+    """Diverged where the judge says so, or where its last losses are nearer to the run's than to its healthy ones."""
+    if (alarm := alarmed_at(samples, window)) is not None:
+        return "diverged", f"diverged: known at step {alarm}"
+    if not samples or samples[-1].global_step < window.onset_step:
+        return "unknown", f"it has not come to step {window.onset_step}, where the run left its band"
+    now = _level(samples[-LAST:])
+    healthy = _level([s for s in (*window.before, *window.after.values()) if s.global_step < window.onset_step][-32:])
+    if now is None or not math.isfinite(now):
+        return "diverged", f"its loss is {now} at step {samples[-1].global_step}"
+    if healthy is None or samples[-1].seqlen != (window.before[-1].seqlen if window.before else samples[-1].seqlen):
+        return _by_itself(samples, now)
+    ill = _level([s for s in window.after.values() if s.global_step > window.onset_step][-LAST:])
+    limit = healthy * (1 + 4 * window.thresholds.band_floor)
+    if ill is not None and math.isfinite(ill):
+        limit = max(limit, healthy + (ill - healthy) / 2)
+    shown = f"loss {now:.4g} at step {samples[-1].global_step}; healthy {healthy:.4g}"
+    return ("calm" if now <= limit else "diverged"), shown if ill is None else f"{shown}, the run's {ill:.4g}"
+
+
+def _by_itself(samples: Sequence[Sample], now: float) -> tuple[Outcome, str]:
+    """Where its losses compare with none of the run's (another length): against its own beginning."""
+    began = _level(samples[:LAST])
+    calm = began is not None and now <= 1.08 * began
+    return ("calm" if calm else "diverged"), f"loss {now:.4g} after {began:.4g} at its beginning; lengths differ"
+
+
+def _level(samples: Sequence[Sample]) -> float | None:
+    """Median loss, nats; nan and inf count as inf. None without samples."""
+    if not samples:
+        return None
+    return median([s.loss if math.isfinite(s.loss) else math.inf for s in samples])

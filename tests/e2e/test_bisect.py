@@ -1,0 +1,141 @@
+"""`sentinel bisect` as a person types it: killed, gone on with, and the run's own folders as they were, by digest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bisect_causes import SMALL, digests, put_on_record
+from sentinel.adapters.journal import Journals
+from sentinel.adapters.local import LocalJobs
+from sentinel.plan import bisect
+from sentinel.vocabulary.sample import Sample
+from tests.adapters.checkpoint_files import deepspeed
+from tests.adapters.pagers import until
+
+ROOT = Path(__file__).resolve().parents[2]
+NAN_FROM, SAMPLES = 33, 4
+
+# A trainer of a few lines: each step takes 4 samples; the loss is nan from the first of those at NAN_FROM on, unless
+# overrides.json leaves it out. It resumes from `latest`, and would save the step that it resumes from once more.
+TRAINER = f"""
+import json, os, pathlib, sys, time
+state, saves = map(pathlib.Path, sys.argv[1:3])
+at = int((saves / "latest").read_text().removeprefix("global_step")) if (saves / "latest").exists() else 0
+for file in saves.glob(f"global_step{{at}}/**/*.pt"):
+    file.write_bytes(file.read_bytes())
+overrides = state / "overrides.json"
+standing = json.loads(overrides.read_text())["standing"] if overrides.exists() else {{}}
+skipped = [(r["begin"], r["end"]) for r in standing.get("skipped") or []]
+(state / "attempts").mkdir(parents=True, exist_ok=True)
+journal = (state / "attempts" / f"{{len(list((state / 'attempts').glob('*'))) + 1:04d}}.jsonl").open("x")
+def tell(kind, **values):
+    journal.write(json.dumps({{"kind": kind, "attempt": 1, "time_unix_s": 1.0, **values}}) + "\\n")
+    journal.flush()
+applies = ["skip_samples", "seed", "reset_moments"]
+tell("run_started", world_size=1, seed=0, precision="fp32", resumed_from=at or None, applies=applies)
+position, ill = {SAMPLES} * at, False
+for step in range(at + 1, 71):
+    for _ in range({SAMPLES}):
+        while any(begin <= position < end for begin, end in skipped):
+            position += 1
+        ill = ill or position == {SAMPLES} * ({NAN_FROM} - 1)
+        position += 1
+    loss = "nan" if ill else 3.0 + 0.01 * (step * 37 % 11)
+    counts = {{"consumed_samples": position, "global_batch_samples": {SAMPLES}, "batch_digest": position}}
+    tell("sample", global_step=step, loss=loss, **counts)
+    time.sleep(float(os.environ.get("PACE", "0.01")))
+tell("run_finished", global_step=70, reason="finished")
+"""
+
+
+def configured(folder: Path, command: Sequence[str], **tables: dict[str, Any]) -> Path:
+    given: dict[str, dict[str, Any]] = {
+        "run": {"name": "ill", "checkpoints": "checkpoints", "state_dir": "state"},
+        "launcher": {"command": list(command), "working_directory": str(ROOT)},
+        "watch": {"poll_interval_s": 0.1},
+        "judge": {"patience_steps": 15},
+        **tables,
+    }
+    text = "\n".join(f"[{n}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in t.items()) for n, t in given.items())
+    (folder / "ill.toml").write_text(text)
+    return folder / "ill.toml"
+
+
+def begun(path: Path, **environment: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "sentinel", "bisect", "--run", str(path), "--json"]
+    own = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu", **environment)
+    return subprocess.Popen(line, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def steps(folder: Path) -> int:
+    return sum(isinstance(record, Sample) for record in Journals(folder).poll())
+
+
+def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
+    """Killed while a probe trains, which goes on alone and is followed on."""
+    probes = folder / "state" / "bisect" / "incident-1"
+    first = begun(path, PACE="0.2")
+    until(lambda: first.poll() is not None or steps(probes / "control") > 2)
+    assert first.poll() is None, first.communicate()[1]
+    first.kill()
+    first.communicate()
+    assert LocalJobs(probes / "control").writers(), "the probe trains on"
+    out, err = begun(path).communicate(timeout=300)
+    assert "control: begun before; taken up where it stands" in err
+    assert all(LocalJobs(place).writers() == () for place in probes.glob("*/"))
+    return dict(json.loads(out))
+
+
+def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_as_they_were(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        deepspeed(tmp_path / "checkpoints", step)
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    places = [str(tmp_path / "state"), str(tmp_path / "checkpoints")]
+    command = [sys.executable, str(tmp_path / "trainer.py"), *places]
+    subprocess.run(command, check=True, env=dict(os.environ, PACE="0"))
+    (tmp_path / "checkpoints" / "latest").write_text("global_step30")
+    assert put_on_record(tmp_path) is None
+    path = configured(tmp_path, command)
+    before = digests(tmp_path)
+    told = killed_and_gone_on_with(tmp_path, path)
+    assert digests(tmp_path) == before
+    assert told["from"] == {"tag": "global_step20", "global_step": 20}
+    assert [(p["name"], p["outcome"]) for p in told["probes"]] == [
+        ("control", "diverged"),
+        ("skip-suspects", "calm"),
+        ("skip-others", "diverged"),
+    ]
+    assert told["probes"][0]["differs_at"] is None, "bit for bit"
+    assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")
+    again, _ = begun(path).communicate(timeout=60)
+    assert json.loads(again)["probes"] == told["probes"], "nothing is run twice"
+    page = tmp_path / "chronicle"
+    line = [sys.executable, "-m", "sentinel", "chronicle", "--run", str(path), "--output", str(page)]
+    subprocess.run(line, check=True, capture_output=True)
+    assert "1. samples of the data (sure)" in (page / "chronicle.md").read_text()
+
+
+@pytest.mark.full
+def test_a_bisect_of_the_reference_trainer(tmp_path: Path) -> None:
+    options = [*SMALL, "--no-block-layernorm", "--steps", "75", "--seed", "0"]
+    places = ["--save", str(tmp_path / "checkpoints"), "--state-dir", str(tmp_path / "state")]
+    trainer = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", str(tmp_path / "state")]
+    command = [*trainer, *options, *places]
+    environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
+    assert put_on_record(tmp_path) is None
+    own = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
+    path = configured(tmp_path, command, bisect={"options": own})
+    before = digests(tmp_path)
+    told = killed_and_gone_on_with(tmp_path, path)
+    assert digests(tmp_path) == before
+    assert told["probes"][0]["differs_at"] is None, "bit for bit"
+    assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")

@@ -1,0 +1,239 @@
+"""Which probe comes next, and what the results speak for: tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.act.bisect import question_about
+from sentinel.judge.history import History
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan import bisect
+from sentinel.plan.baseline import Baseline
+from sentinel.plan.bisect import Evidence, Question, answer, next_probes
+from sentinel.plan.bisect_probes import Means, question_of
+from sentinel.plan.incident import Incident
+from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.probe import Probe, ProbeResult
+from sentinel.vocabulary.overrides import CHANGES, Anchor, Once, Overrides, TrainingSettings
+from sentinel.vocabulary.pacing import BatchSizeSchedule, LrSchedule
+from sentinel.vocabulary.sample import CheckpointSaved, RunStarted
+from tests.probes.test_probes import ALARM, AT, TAG, WINDOW
+
+ONSET = AT + 10
+LR = LrSchedule(peak=1e-3, warmup=10, decay_end=400, decay_start=10)
+BATCH = 4
+FULL_BATCH = BatchSizeSchedule(start=BATCH, full=BATCH, increment=1, ramp_samples=0)
+BASELINE = Baseline(lr=LR, seed=7, precision="bf16", full_seqlen=8, batch_size=FULL_BATCH)
+INCIDENT = Incident(
+    id="incident-1",
+    opened_unix_s=0.0,
+    attempt=1,
+    onset_range=(ONSET, ONSET),
+    alarm_step=ALARM,
+    onset_tokens=None,
+    batch_samples=BATCH,
+    best_mean=None,
+    reason="",
+    led_by=(),
+    baseline=BASELINE,
+)
+RUN = RunState(now_unix_s=0.0, applies=frozenset(CHANGES), trainer="ours", baseline=BASELINE)
+_AFTER = {n: replace(s, consumed_samples=BATCH * n, global_batch_samples=BATCH) for n, s in WINDOW.after.items()}
+COUNTED = replace(WINDOW, onset_step=ONSET, after=_AFTER)
+MEANS = Means(fp32_options=("--precision=fp32",), other_node_environment={"NODE": "other"})
+CONTROL, AGAIN, SKIP, OTHERS, ORDER = "control", "control-again", "skip-suspects", "skip-others", "other-order"
+FP32, LOWER, WARMUP, SLW, MOMENTS, NODE = "fp32", "lower-lr", "longer-warmup", "slw", "fresh-moments", "other-node"
+
+
+def question(means: Means = MEANS, incident: Incident = INCIDENT, run: RunState = RUN, **others: Any) -> Question:
+    anchor = Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT)
+    made = question_of(incident, run, COUNTED, tag=TAG, anchor=anchor, means=means)
+    return replace(made, **others)
+
+
+def result(name: str, outcome: Any, differs: tuple[int, str] | None = None, loss: float = 3.0) -> ProbeResult:
+    return ProbeResult(
+        name=name,
+        ended="at its end",
+        outcome=outcome,
+        why="",
+        compared=20,
+        differs_at=differs[0] if differs else None,
+        differs_in=(differs[1],) if differs else (),
+        losses=tuple((step, loss) for step in range(AT + 1, ALARM + 1)),
+    )
+
+
+def sequence(asked: Question, calm: set[str]) -> list[str]:
+    """The probes that are run, one after the other, where the control diverges and these changes heal."""
+    results: dict[str, ProbeResult] = {}
+    while probes := next_probes(asked, results):
+        (probe,) = probes
+        results[probe.name] = result(probe.name, "calm" if probe.name in calm else "diverged")
+    return list(results)
+
+
+@pytest.mark.parametrize(
+    ("calm", "evidence", "run", "first", "sure"),
+    [
+        ({SKIP}, {}, [CONTROL, SKIP, OTHERS], bisect.SAMPLES, "sure"),
+        ({SKIP, ORDER}, {}, [CONTROL, SKIP, OTHERS], bisect.SAMPLES, "sure"),
+        ({ORDER}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS, NODE], bisect.DATA_ORDER, "likely"),
+        ({LOWER}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, WARMUP], bisect.RATE, "likely"),
+        ({LOWER, WARMUP}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, WARMUP], bisect.SHORT_WARMUP, "likely"),
+        ({LOWER}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
+        ({LOWER, WARMUP}, {"lr_jump": 30.0}, [CONTROL, LOWER, SKIP, ORDER, WARMUP], bisect.RATE, "sure"),
+        ({SKIP, OTHERS, LOWER}, {}, [CONTROL, SKIP, OTHERS, FP32, LOWER, WARMUP], bisect.RATE, "likely"),
+        ({FP32}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER], bisect.PRECISION, "likely"),
+        ({SLW}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW], bisect.LENGTH, "likely"),
+        ({MOMENTS}, {}, [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS], bisect.STALE_MOMENTS, "likely"),
+        ({NODE}, {"spread_growth": 40.0, "spread_of": "grad_norm_spread"}, [CONTROL, NODE], bisect.BROKEN_NODE, "sure"),
+    ],
+)
+def test_what_is_run_where_the_control_diverges_and_what_it_speaks_for(
+    calm: set[str], evidence: dict[str, Any], run: list[str], first: str, sure: str
+) -> None:
+    asked = question(evidence=Evidence(**evidence))
+    assert sequence(asked, calm) == run
+    found = answer(asked, {n: result(n, "calm" if n in calm else "diverged") for n in run})
+    assert (found.ranked[0].cause, found.ranked[0].sure) == (first, sure)
+    assert {name for name, _ in found.not_tried} == set(bisect.CHEAPEST_FIRST) - set(run)
+
+
+def test_where_nothing_heals_no_cause_is_named() -> None:
+    asked = question()
+    run = sequence(asked, set())
+    assert run == [CONTROL, SKIP, ORDER, FP32, LOWER, SLW, MOMENTS, NODE]
+    found = answer(asked, {n: result(n, "diverged") for n in run})
+    assert found.ranked == ()
+    assert "no change that was tried healed it" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("loss", bisect.WEIGHTS),
+        ("param_norm", bisect.WEIGHTS),
+        ("grad_norm", bisect.GRADIENTS),
+        ("grad_norm_spread", bisect.GRADIENTS),
+        ("adam_variance_l1", bisect.ADAM),
+        ("batch_digest", bisect.OTHER_INPUT),
+    ],
+)
+def test_a_control_that_stays_calm_tells_where_the_run_left_it_once_a_second_one_agrees(what: str, cause: str) -> None:
+    asked = question()
+    control = result(CONTROL, "calm", (ONSET, what))
+    assert [p.name for p in next_probes(asked, {CONTROL: control}, room=4)] == [AGAIN]
+    alone = answer(asked, {CONTROL: control})
+    assert (alone.ranked[0].cause, alone.ranked[0].sure) == (cause, "possible")
+    both = {CONTROL: control, AGAIN: replace(control, name=AGAIN)}
+    assert next_probes(asked, both) == ()
+    assert (answer(asked, both).ranked[0].cause, answer(asked, both).ranked[0].sure) == (cause, "sure")
+
+
+def test_a_trainer_that_does_not_repeat_itself_leaves_chance_first() -> None:
+    asked = question()
+    results = {
+        CONTROL: result(CONTROL, "calm", (AT + 1, "loss")),
+        AGAIN: result(AGAIN, "calm", (AT + 1, "loss"), loss=3.25),
+    }
+    found = answer(asked, results)
+    assert (found.ranked[0].cause, found.ranked[0].sure) == (bisect.CHANCE, "possible")
+    assert "two controls differ by up to 0.25 nats" in found.repeats
+    assert answer(asked, results | {AGAIN: result(AGAIN, "diverged")}).ranked[0].sure == "likely"
+
+
+@pytest.mark.parametrize(("outcome", "says"), [("calm", "raise [bisect] window_steps"), ("unknown", "shows nothing")])
+def test_a_control_that_shows_nothing_ends_it_without_a_cause(outcome: str, says: str) -> None:
+    asked = question()
+    results = {CONTROL: result(CONTROL, outcome)}
+    assert next_probes(asked, results) == ()
+    assert answer(asked, results).ranked == ()
+    assert says in answer(asked, results).reason
+
+
+def test_with_room_for_more_the_next_ones_run_beside_it_and_nothing_beside_the_control() -> None:
+    asked = question()
+    assert [p.name for p in next_probes(asked, {}, room=3)] == [CONTROL]
+    control = {CONTROL: result(CONTROL, "diverged")}
+    assert [p.name for p in next_probes(asked, control, room=3)] == [SKIP, ORDER, FP32]
+
+
+def test_each_probe_changes_one_thing_from_the_checkpoint_on_and_stays_within_two_windows() -> None:
+    probes = question().probes
+    assert set(probes) == {CONTROL, AGAIN, *bisect.CHEAPEST_FIRST}
+    assert {(p.tag, p.global_step) for p in probes.values()} == {(TAG, AT)}
+    assert (probes[CONTROL].until_step, probes[CONTROL].overrides) == (ALARM, None)
+    assert max(p.until_step for p in probes.values()) == probes[WARMUP].until_step == AT + 2 * (ALARM - AT)
+    skipped = _standing(probes[SKIP]).skipped
+    assert skipped is not None
+    first = BATCH * (ONSET - 5 - 1)
+    assert (skipped[-1].begin, skipped[-1].end) == (first, BATCH * (ALARM + 4 * (ALARM - AT)))
+    others = _standing(probes[OTHERS]).skipped
+    assert others is not None
+    assert BATCH * AT == others[-1].begin < others[-1].end <= first, "what is skipped instead is not suspected"
+    assert _standing(probes[LOWER]).lr == replace(LR, peak=1e-3 / 8)
+    assert _standing(probes[WARMUP]).lr == replace(LR, anchor=AT, warmup=ALARM - AT)
+    assert (probes[FP32].options, probes[NODE].environment) == (("--precision=fp32",), {"NODE": "other"})
+    assert all(_standing(p).lr == LR for n, p in probes.items() if p.overrides and n not in (LOWER, WARMUP, SLW))
+
+
+def _standing(probe: Probe) -> TrainingSettings:
+    assert probe.overrides is not None
+    return probe.overrides.standing
+
+
+def test_a_change_that_the_trainer_does_not_make_is_not_tried_and_the_reason_is_kept() -> None:
+    asked = question(Means(), run=replace(RUN, applies=frozenset({"lr"})))
+    assert set(asked.probes) == {CONTROL, AGAIN, LOWER, WARMUP}
+    assert "does not apply" in asked.not_possible[ORDER]
+    assert "skips no samples" in asked.not_possible[SKIP]
+    assert "other_node_environment" in asked.not_possible[NODE]
+    told = dict(answer(asked, {CONTROL: result(CONTROL, "diverged")}).not_tried)
+    assert told[SKIP] == asked.not_possible[SKIP]
+    assert question(replace(MEANS, nodes=("n[1-2]",))).probes[NODE].exclude_nodes == ("n[1-2]",)
+
+
+def test_a_window_that_begins_at_a_one_shot_change_repeats_it_in_every_probe() -> None:
+    before = Overrides(
+        incident="incident-0",
+        rollback="incident-0-r1",
+        anchor=Anchor(global_step=AT, consumed_samples=BATCH * AT, consumed_tokens=8 * BATCH * AT),
+        standing=TrainingSettings(),
+        once=Once(id="incident-0-r1", reset_moments=True),
+    )
+    probes = question(incident=replace(INCIDENT, overrides_before=before)).probes
+    assert probes[CONTROL].overrides == before
+    onces = {name: probes[name].overrides for name in (SKIP, ORDER, LOWER)}
+    assert all(o is not None and o.once is not None and o.once.reset_moments for o in onces.values())
+    order = onces[ORDER]
+    assert order is not None
+    assert order.once is not None
+    assert order.once.seed == 8
+
+
+def test_the_checkpoint_is_of_the_line_that_diverged_and_not_one_that_a_later_attempt_saved_under_its_name() -> None:
+    history = History()
+    for attempt, resumed, steps in ((1, None, (10, 20, 30, 40)), (2, 20, (30, 40))):
+        first = (resumed or 0) + 1
+        parent = 1 if resumed else None
+        history.push(RunStarted(attempt=attempt, time_unix_s=0.0, resumed_from=resumed, parent_attempt=parent))
+        for step in range(first, 70):
+            sample = replace(WINDOW.before[0], attempt=attempt, global_step=step, consumed_samples=BATCH * step)
+            history.push(replace(sample, loss=9.0 if step >= ONSET else 3.0))
+            if step in steps:
+                saved = {"tag": f"global_step{step}", "global_step": step}
+                history.push(CheckpointSaved(attempt=attempt, time_unix_s=0.0, **saved))
+    saves = (Checkpoint(tag=f"global_step{n}", global_step=n, complete=True) for n in (10, 20, 30, 40))
+    run = replace(RUN, checkpoints=tuple(saves))
+    of_first = question_about(INCIDENT, history, run, Thresholds(), Policy(), MEANS)
+    assert of_first.probes[CONTROL].tag == "global_step20"
+    of_second = question_about(replace(INCIDENT, attempt=2), history, run, Thresholds(), Policy(), MEANS)
+    assert of_second.probes[CONTROL].tag == "global_step40"
+    early = replace(INCIDENT, attempt=2, onset_range=(25, 25))
+    of_restart = question_about(early, history, run, Thresholds(), Policy(), MEANS)
+    assert of_restart.probes[CONTROL].tag == "global_step20", "no earlier than where the attempt began"

@@ -1,0 +1,231 @@
+"""Probes on trainers that are a few lines of a journal: what is placed, compared, recorded and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
+from sentinel.adapters.checkpoints.copies import place_checkpoint
+from sentinel.adapters.journal import Journals
+from sentinel.judge.thresholds import Thresholds
+from sentinel.plan.observation import JobsSeen, WriterSeen
+from sentinel.plan.probe import Limits, Probe, Window, over, result_of
+from sentinel.vocabulary.errors import CheckpointError, SlurmUnavailable
+from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
+from sentinel.vocabulary.sample import Record as Line
+from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
+
+TAG, AT, ONSET, ALARM = "global_step40", 40, 45, 60
+
+
+def readings(steps: range, ill_from: int = 10**9, **others: Any) -> list[Sample]:
+    """A loss of 3 that is 9 from that step on."""
+
+    def one(step: int) -> Sample:
+        loss = 9.0 if step >= ill_from else 3.0 + 0.01 * (step % 3)
+        return Sample(
+            attempt=1, global_step=step, time_unix_s=0.0, loss=loss, batch_digest=step, grad_norm=1.0, seqlen=8
+        )
+
+    return [replace(one(step), **others) for step in steps]
+
+
+WINDOW = Window(
+    before=tuple(readings(range(1, AT + 1))),
+    after={s.global_step: s for s in readings(range(AT + 1, 80), ONSET)},
+    onset_step=ONSET,
+    until_step=ALARM,
+    thresholds=Thresholds(patience_steps=10),
+)
+
+
+def probe(name: str, **others: Any) -> Probe:
+    return Probe(name=name, **{"tag": TAG, "global_step": AT, "until_step": ALARM, **others})
+
+
+class Trainers:
+    """Trainers that write their whole journal when they are started, and live until they are stopped."""
+
+    def __init__(self) -> None:
+        self.alive: set[Path] = set()
+        self.started: list[str] = []
+        self.away = self.dies_at_once = False
+        self.ill_from = {"control": ONSET}
+
+    def job(self, one: Probe, folder: Path) -> ProbeJob:
+        launcher: Any = _Launcher(self, one, folder)
+        return ProbeJob(folder, launcher, Journals(folder))
+
+
+class _Launcher:
+    def __init__(self, trainers: Trainers, one: Probe, folder: Path) -> None:
+        self._all, self._probe, self._folder = trainers, one, folder
+
+    def look(self, _: Sequence[RunStarted]) -> JobsSeen:
+        return JobsSeen(writers=(WriterSeen(id="1", rollback=None),) if self._folder in self._all.alive else ())
+
+    def stop(self, *_: object) -> None:
+        self._all.alive.discard(self._folder)
+
+    def start(self, *_: object, **__: object) -> None:
+        if self._all.away:
+            raise SlurmUnavailable("sbatch", "it is away")
+        self._all.started.append(self._folder.name)
+        (self._folder / "attempts").mkdir()
+        lines: list[Line] = [RunStarted(attempt=1, time_unix_s=0.0, world_size=2)]
+        if not self._all.dies_at_once:
+            self._all.alive.add(self._folder)
+            lines += readings(range(AT + 1, ALARM + 5), self._all.ill_from.get(self._probe.name, 10**9))
+            lines.append(RunFinished(attempt=1, global_step=ALARM + 4, time_unix_s=0.0, reason="finished"))
+        (self._folder / "attempts" / "0001.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
+
+
+def probes(root: Path, trainers: Trainers, **limits: Any) -> Probes:
+    checkpoint = root / "run" / TAG
+    if not checkpoint.exists():
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "weights.pt").write_bytes(b"weights")
+        (root / "run" / "latest").write_text("global_step80")
+    return Probes(
+        root / "probes",
+        root / "run",
+        trainers.job,
+        lambda one, attempt: over(one, attempt, WINDOW),
+        lambda one, attempt, ended, s: result_of(one, attempt, WINDOW, ended=ended, seconds=s),
+        limits=Limits(**limits),
+        clock=lambda: 0.0,
+    )
+
+
+def run(these: Probes, *wanted: Probe) -> dict[str, str]:
+    found = these.run(lambda _: wanted, sleep=lambda _: None)
+    return {name: result.outcome for name, result in found.items()}
+
+
+def test_a_probe_begins_from_a_copy_that_its_trainer_can_overwrite_and_the_next_one_gets_the_runs_bytes(
+    tmp_path: Path,
+) -> None:
+    trainers, these = Trainers(), probes(tmp_path, Trainers())
+    run(replace_job(these, trainers), probe("control"))
+    own = tmp_path / "probes" / "control" / "checkpoints"
+    assert (own / "latest").read_text() == TAG
+    assert (own / TAG / "weights.pt").read_bytes() == b"weights"
+    (own / TAG / "weights.pt").write_bytes(b"saved over")  # truncates the file that all its names stand for
+    assert (tmp_path / "run" / TAG / "weights.pt").read_bytes() == b"weights"
+    run(replace_job(these, trainers), probe("control"), probe("next"))
+    assert (tmp_path / "probes" / "next" / "checkpoints" / TAG / "weights.pt").read_bytes() == b"weights"
+    assert (tmp_path / "run" / "latest").read_text() == "global_step80"
+
+
+def replace_job(these: Probes, trainers: Trainers) -> Probes:
+    these.job_of = trainers.job
+    return these
+
+
+def test_a_copy_that_was_cut_short_is_made_again_and_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    probes(tmp_path, Trainers())
+    (tmp_path / COPIES / f".{TAG}.unfinished").mkdir(parents=True)
+    place_checkpoint(tmp_path / "run", TAG, tmp_path / COPIES, tmp_path / "own")
+    assert (tmp_path / "own" / TAG / "weights.pt").read_bytes() == b"weights"
+    with pytest.raises(CheckpointError, match="global_step7"):
+        place_checkpoint(tmp_path / "run", "global_step7", tmp_path / COPIES, tmp_path / "other")
+    (tmp_path / "run" / TAG).rename(tmp_path / "moved")  # into a quarantine
+    place_checkpoint(tmp_path / "run", TAG, tmp_path / COPIES, tmp_path / "later")
+    assert (tmp_path / "later" / TAG / "weights.pt").read_bytes() == b"weights"
+
+
+def test_what_was_asked_for_is_run_within_the_limits_and_is_on_record(tmp_path: Path) -> None:
+    trainers = Trainers()
+    changed = Overrides(
+        incident="incident-1",
+        rollback="p",
+        anchor=Anchor(global_step=AT),
+        standing=TrainingSettings(adam_beta2=0.95),
+        once=Once(id="p", skip_samples=8),
+    )
+    wanted = (probe("control"), probe("skip", overrides=changed), probe("third"))
+    these = probes(tmp_path, trainers, parallel=2, count=2)
+    assert run(these, *wanted) == {"control": "diverged", "skip": "calm"}
+    assert "max_probes" in str(these.refusal)
+    assert trainers.alive == set()
+    again = ProbeRecord(tmp_path / "probes")
+    assert again.results == these.results, "the record gives back what was shown"
+    assert [life.probe for life in again.lives] == list(wanted[:2])
+    assert (tmp_path / "probes" / "skip" / "overrides.json").exists()
+    control = these.results["control"]
+    assert (control.exact, control.compared, control.steps) == (True, ALARM - AT, ALARM - AT)
+
+
+def test_a_probe_that_still_runs_is_followed_on_and_one_that_was_lost_begins_anew(tmp_path: Path) -> None:
+    trainers = Trainers()
+    these = probes(tmp_path, trainers, parallel=2)
+    these.turn([probe("control"), probe("second")])
+    trainers.alive.discard(tmp_path / "probes" / "second")
+    journal = tmp_path / "probes" / "second" / "attempts" / "0001.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:3]))  # killed after two steps
+    later = probes(tmp_path, trainers, parallel=2)
+    assert run(later, probe("control"), probe("second")) == {"control": "diverged", "second": "calm"}
+    assert trainers.started == ["control", "second", "second-life2"]
+
+
+def test_what_may_pass_leaves_the_probes_and_a_trainer_that_ends_by_itself_is_a_failure(tmp_path: Path) -> None:
+    trainers = Trainers()
+    trainers.away = True
+    with pytest.raises(SlurmUnavailable):
+        run(probes(tmp_path, trainers), probe("control"))
+    trainers.away, trainers.dies_at_once = False, True
+    these = probes(tmp_path, trainers)
+    assert run(these, probe("control")) == {"control": "unknown"}
+    assert these.results["control"].ended == "failed"
+    assert "job.log" in these.results["control"].why
+
+
+def test_the_first_reading_that_differs_is_named_and_what_was_not_measured_is_not_compared() -> None:
+    for change, differs in (
+        ({"loss": 3.5, "grad_norm": 2.0}, (43, ("loss", "grad_norm"))),
+        ({"batch_digest": 1, "loss": 3.5}, (43, ("batch_digest", "loss"))),
+        ({"grad_norm": None}, (None, ())),
+    ):
+        attempt_samples = readings(range(AT + 1, ALARM + 1), ONSET)
+        attempt_samples[2] = replace(attempt_samples[2], **change)
+        found = result_of(probe("one"), _attempt(attempt_samples), WINDOW)
+        assert (found.differs_at, found.differs_in) == differs
+
+
+@pytest.mark.parametrize(
+    ("samples", "outcome"),
+    [
+        (readings(range(AT + 1, ALARM + 1), ONSET), "diverged"),
+        (readings(range(AT + 1, ALARM + 1)), "calm"),
+        (readings(range(AT + 1, ALARM + 1), ONSET, loss=float("nan")), "diverged"),
+        (readings(range(AT + 1, ONSET - 1)), "unknown"),
+        (readings(range(AT + 1, ALARM + 1), loss=5.5), "calm"),
+        (readings(range(AT + 1, ALARM + 1), loss=7.5), "diverged"),
+        (readings(range(AT + 1, ALARM + 1), loss=4.0, seqlen=4), "calm"),
+    ],
+)
+def test_an_outcome(samples: list[Sample], outcome: str) -> None:
+    window = replace(WINDOW, thresholds=Thresholds(patience_steps=100))
+    if outcome == "diverged" and samples[-1].loss == 9.0:
+        window = WINDOW
+    assert result_of(probe("one"), _attempt(samples), window).outcome == outcome
+
+
+def _attempt(samples: list[Sample]) -> Any:
+    from sentinel.judge.history import Attempt
+
+    return Attempt(1, samples=samples)
+
+
+@pytest.mark.parametrize(("gpu_hours", "running", "refused"), [(2.9, 0, True), (3.1, 0, False), (3.1, 1, True)])
+def test_a_budget_of_gpu_hours_is_never_exceeded_by_what_runs_already(
+    gpu_hours: float, running: int, refused: bool
+) -> None:
+    ended = [result_of(probe(name), None, WINDOW) for name in ("a", "b")]
+    ended = [replace(one, gpu_hours=1.0) for one in ended]
+    assert (Limits(gpu_hours=gpu_hours).refusal(ended, running) is not None) is refused
