@@ -126,9 +126,10 @@ def _causes(part: str, found: Tally) -> list[str]:
     for family in sorted({one.run.curve.family for one, _, _ in found.leads}):
         leads = [lead for lead in found.leads if lead[0].run.curve.family == family]
         warned = [lead for lead in leads if lead[1] is not None]
-        medians = ", ".join(f"{statistics.median(lead[k] or 0 for lead in warned):.0f}" for k in (1, 2))
+        leads_of = [[lead[k] or 0 for lead in warned] for k in (1, 2)]
+        medians = ", ".join(f"{statistics.median(of):.0f}" for of in leads_of if of) or "-"
         onset, verdict = (found.ahead(of, [family])[0] for of in ("onset", "verdict"))
-        lines.append(f"{family:33}{len(leads):>4}{onset:>8}{verdict:>9}{len(warned):>6}  {medians if warned else '-'}")
+        lines.append(f"{family:33}{len(leads):>4}{onset:>8}{verdict:>9}{len(warned):>6}  {medians}")
     said = ", ".join(f"{name} at {step}" for name, step in found.false)
     return [*lines, f"False: {said or 'none'}"]
 

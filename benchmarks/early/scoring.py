@@ -16,15 +16,16 @@ from recorded.well import WELL
 
 from early.runs import GROWING, recipes
 from sentinel.judge.detectors.early_warning import _RISES, EarlyWarnings
-from sentinel.judge.readings import BANDED
+from sentinel.judge.readings import BANDED, Readings, stretches_of
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
+from sentinel.vocabulary.sample import Sample
 
 __all__ = ["AHEAD_STEPS", "Run", "Tally", "read_runs", "seen", "tally"]
 
 AHEAD_STEPS = 50
 _APART_STEPS = 256  # Steps after a warning of a simple rule in which it does not warn again, as the detector
-_CHUNK = 16
+_CHUNK = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,28 +109,40 @@ def _curve(recipe: Recipe, path: Path) -> Curve:
 
 
 def seen(run: Run) -> Seen:
-    """The judge on the run, eight samples at a time, as a watch that polls often."""
+    """The judge on the run, `_CHUNK` samples at a time, as a watch that polls."""
     series = Series(Thresholds(), planned=run.curve.planned)
     early = next(d for d in series.known.baseline.detectors if isinstance(d, EarlyWarnings))
     verdict, warned, steps = None, dict[int, None](), list[int]()
     scores: dict[str, list[float]] = {}
     samples = samples_of(run.curve)
-    for at in range(0, len(samples), _CHUNK):
-        for sample in samples[at : at + _CHUNK]:
-            series.push(sample)
+    for part in _parts(samples):
+        series.push_readings(part)
         warned |= dict.fromkeys(w.step for w in series.warnings)
         if verdict is None and series.alarm is not None:
             verdict = series.alarm.verdict_step
-        steps.append(samples[min(at + _CHUNK, len(samples)) - 1].global_step)
+        steps.append(int(part.steps[-1]))
         for name, value in _rules(series, early):
             scores.setdefault(name, []).append(value)
     kept = {name: tuple(values) for name, values in scores.items()}
     return Seen(run=run, verdict_step=verdict, warned=tuple(warned), steps=tuple(steps), scores=kept)
 
 
+def _parts(samples: Sequence[Sample]) -> Iterator[Readings]:
+    for whole in stretches_of(samples):
+        for at in range(0, len(whole), _CHUNK):
+            end = at + _CHUNK
+            yield Readings(
+                attempt=whole.attempt,
+                steps=whole.steps[at:end],
+                columns={name: column[at:end] for name, column in whole.columns.items()},
+                measured={name: there[at:end] for name, there in whole.measured.items()},
+                skipped=None if whole.skipped is None else whole.skipped[at:end],
+            )
+
+
 def _rules(series: Series, early: EarlyWarnings) -> Iterator[tuple[str, float]]:
     for name in _RISES:
-        yield f"{name} alone", early._trends[name].z
+        yield f"{name} alone", early._trends[name].height
     departed = series.known.leading._departed
     outside = [departed[name][2] for name in BANDED if name in departed]
     yield "any signal outside its band", float(sum(outside))

@@ -83,9 +83,17 @@ from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *more: None if name == "deepspeed" else find(name, *more)
 
+from pathlib import Path
+
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from trainer_hooks.huggingface import StabilityCallback
+
+
+class Asks(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == 1:
+            Path("state/SAVE").write_text("{}")
 
 
 class Line(torch.nn.Module):
@@ -97,12 +105,14 @@ class Line(torch.nn.Module):
         return {"loss": (self.w(x) - labels).square().mean()}
 
 data = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 8
-arguments = TrainingArguments("out", use_cpu=True, max_steps=3, report_to="none", disable_tqdm=True, save_steps=2)
+arguments = TrainingArguments("out", use_cpu=True, max_steps=3, report_to="none", disable_tqdm=True, save_strategy="no")
 trainer = Trainer(model=Line(), args=arguments, train_dataset=data)
 callback = StabilityCallback(trainer, state_dir="state")
 trainer.add_callback(callback)
+trainer.add_callback(Asks())
 trainer.train()
 assert trainer.state.global_step == 3
+assert [path.name for path in Path("out").glob("checkpoint-*")] == ["checkpoint-2"]
 assert callback.errors == 0, callback.errors
 """
 

@@ -31,6 +31,7 @@ _WARNS = 4.0
 _LR_ABOVE, _LOSS_STOPS, _LR_SCORES = 0.1, -2.0, 4.0
 _SCALE_SCORES = 2.0  # The loss scale has collapsed: see LeadingSignals
 _MEMORY = 48  # Blocks that a trend reaches back
+_SHARE = 1 / _MEMORY
 _LASTS = 3  # Blocks in a row in which a signal has to stand above its trend
 _LEAST_BLOCKS = 12  # Before them a trend is not known
 _CLIP = 4.0
@@ -61,31 +62,35 @@ class _Trend:
     """Where a signal has been, robustly, and how far it is above that now."""
 
     def __init__(self, least: float, rises: float) -> None:
-        self._least, self._rises = least, rises
+        self._variance, self._size, self._rises = least * least, 2 * least, rises
         self.begin()
 
     def begin(self) -> None:
-        self._blocks, self._centre, self._size, self._last = 0, 0.0, 2 * self._least, 0.0
-        self._one = self._two = self.height = -math.inf  # z / _RISES of the last block, the one before, the least of 3
+        # One tuple: this is the judge's busiest code. Blocks, centre, size, the last x, and the heights of the last
+        # block and of the one before
+        self._state = (0, 0.0, self._size, 0.0, -math.inf, -math.inf)
+        self.height = -math.inf  # z / _RISES, the least of the last three blocks
 
     def take(self, value: float) -> float:
         """Takes a block's median; returns the height."""
         x = math.log(value) if value > _SMALLEST else _LOG_SMALLEST
-        n = self._blocks = self._blocks + 1
-        if n == 1:
-            self._centre = self._last = x
-            return self.height
-        above, size, moved = x - self._centre, self._size, abs(x - self._last)
-        spread = math.sqrt(size * size + self._least * self._least)
-        if n > _LEAST_BLOCKS + 1:
-            now = above / spread / self._rises
-            self.height, self._two, self._one = min(now, self._one, self._two), self._one, now
-        share = 1 / n if n < _MEMORY else 1 / _MEMORY
+        n, centre, size, last, one, two = self._state
+        if n == 0:
+            self._state = (1, x, size, x, one, two)
+            return -math.inf
+        above, moved = x - centre, x - last if x > last else last - x
+        spread = math.sqrt(size * size + self._variance)
+        now = above / (spread * self._rises) if n > _LEAST_BLOCKS else -math.inf
+        height = min(one, now)
+        self.height = height = min(two, height)
         most = _CLIP * spread
-        self._centre += share * (above if -most < above < most else math.copysign(most, above))
-        self._size = size + share * (1.05 * min(moved, 3 * spread) - size)
-        self._last = x
-        return self.height
+        if not -most < above < most:
+            above = math.copysign(most, above)
+        if moved > 3 * spread:
+            moved = 3 * spread
+        share = _SHARE if n >= _MEMORY else 1 / (n + 1)
+        self._state = (n + 1, centre + share * above, size + share * (1.05 * moved - size), x, now, one)
+        return height
 
 
 class EarlyWarnings(Detector):
@@ -102,7 +107,7 @@ class EarlyWarnings(Detector):
         self._starts: deque[int] = deque(maxlen=_LASTS)  # First steps of the last blocks
         self._settings: tuple[float | None, float | None] = (None, None)
         self._lr_centre = self._lr_before = self._lr_peak = self._lr_above = 0.0
-        self._lr_blocks = self._silent = 0
+        self._lr_blocks = self._lr_still = self._silent = 0
         self._resumed_step: int | None = None
 
     @property
@@ -122,7 +127,9 @@ class EarlyWarnings(Detector):
     def check(self, block: Block, known: Known) -> Finding | None:
         self._starts.append(block.first_step)
         lr = known.regime.lr
-        if lr and lr > 0 and self._rewarms(lr):
+        if lr == self._lr_before or not lr or lr < 0:
+            self._lr_still, self._lr_above = self._lr_still + 1, 0.0
+        elif self._rewarms(lr):
             self._begin()
         bands, values = known.leading.bands, self._values
         height = self._loss.take(block.median)
@@ -135,7 +142,7 @@ class EarlyWarnings(Detector):
         if values:
             self._values = {}
         self._silent += BLOCK
-        if self._lr_above > _LR_ABOVE or score >= _WARNS - _SCALE_SCORES or (self.warnings and self.now):
+        if score >= _WARNS - _SCALE_SCORES or self._lr_above > _LR_ABOVE or self._silent == _PASSES_SAMPLES:
             self._weigh(score, block.last_step, known)
         return None
 
