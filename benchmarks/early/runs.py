@@ -44,11 +44,9 @@ def recipes() -> Iterator[Recipe]:
     """Each new run: a recipe of the recorded curves under a new name, with a new seed."""
     known = {recipe.name: recipe for recipe in (*ILL, *WELL)}
     yield from (_long_warmup(known[name]) for name in _LONG_WARMUP)
-    for seed in range(1, 6):
-        yield from (_again(known[name], seed) for name in _SLOW)
-        if seed == 1:
-            yield from (_again(known[name], seed) for name in _SUDDEN)
-            yield from (_again(r, seed) for r in WELL if r.log_interval == 1 and r.steps <= _WELL_STEPS)
+    yield from (_again(known[name], seed) for seed in range(1, 6) for name in _SLOW)
+    yield from (_again(known[name], 1) for name in _SUDDEN)
+    yield from (_again(recipe, 1) for recipe in WELL if recipe.log_interval == 1 and recipe.steps <= _WELL_STEPS)
 
 
 def _again(recipe: Recipe, seed: int) -> Recipe:

@@ -93,7 +93,7 @@ class Pinning:
             why = self._change_over(tags)
         except (SentinelError, OSError) as error:
             why = str(error)
-        if why is not None and (line := f"{' and '.join(tags)} not pinned: {why}") != self._last_warning:
+        if why is not None and (line := f"{' and '.join(tags)} is not pinned: {why}") != self._last_warning:
             self._last_warning = line
             log.warning("%s", line)
         self._pinned = tags

@@ -96,6 +96,7 @@ class NoiseBand:
         self._sigmas, self._floor, self._cold_floor = sigmas, floor, _COLD_FLOOR
         self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
         self._learnt = 0
+        self.newest = math.nan  # The median of the newest block that was learned; nan before the first, and taken once
         self.clear()
 
     def clear(self) -> None:
@@ -124,7 +125,8 @@ class NoiseBand:
         """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
         if len(values) <= BLOCK // 2:
             return False
-        self._levels.append(median(values))
+        self.newest = median(values)
+        self._levels.append(self.newest)
         self._values.append(values)
         self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
         self.lowest = self.level if math.isnan(self.lowest) else min(self.lowest, self.level)
@@ -147,11 +149,6 @@ class NoiseBand:
         sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
-
-    @property
-    def newest(self) -> float | None:
-        """The median of the newest block that was learned; None before the first."""
-        return self._levels[-1] if self._levels else None
 
     @property
     def falling(self) -> float:

@@ -125,6 +125,11 @@ class Regime:
         self._largest[setting.column] = max(largest, after) if compares else after
         return compares
 
+    @property
+    def lr(self) -> float | None:
+        """The learning rate at the end of the newest block."""
+        return self._lr
+
     def is_quiet(self, step: int) -> bool:
         return not self._planned or step < self._planned[-1]
 

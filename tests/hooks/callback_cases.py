@@ -16,6 +16,8 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
@@ -43,6 +45,17 @@ class Uneven(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
+def whole(model: Any) -> dict[str, torch.Tensor]:
+    """The weights, put together where ZeRO 3 or FSDP 2 has cut them up."""
+    parts = [parameter for parameter in model.parameters() if hasattr(parameter, "ds_id")]
+    with deepspeed.zero.GatheredParameters(parts):
+        if parts:
+            return {name: value.detach().clone() for name, value in model.named_parameters()}
+    if any(isinstance(value, DTensor) for value in model.parameters()):
+        return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
 class TrueLoss(TrainerCallback):  # type: ignore[misc]
     """The loss of every step's batch in float64, over all ranks' tokens that count, with the weights from before it."""
 
@@ -57,7 +70,7 @@ class TrueLoss(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = training_step
 
     def on_step_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
-        self.weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self.weights = whole(model)
         self.batches.clear()
 
     def on_step_end(self, _: Any, state: Any, *__: Any, model: Any = None, **___: Any) -> None:

@@ -1,6 +1,6 @@
 """What overrides.json decides, under Hugging Face's Trainer: one JSON line per case, by rank 0.
 
-    torchrun --nproc_per_node 2 callback_decisions.py 1     # or 2, ZeRO's stage; or ddp, without DeepSpeed
+    torchrun --nproc_per_node 2 callback_decisions.py 1     # or 2, 3: ZeRO; or ddp, fsdp2
 
 All cases resume from the same checkpoint, step 6 of 15, the first step of the second of three epochs.
 """
@@ -8,6 +8,7 @@ All cases resume from the same checkpoint, step 6 of 15, the first step of the s
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -15,9 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import accelerate.state
 import deepspeed
 import torch
 import torch.distributed as dist
+from accelerate.utils import DistributedType
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -42,6 +45,21 @@ DECIDED: dict[str, tuple[TrainingSettings, Once | None]] = {
     "lengths": (TrainingSettings(seqlen=LENGTHS, shorten="truncate"), None),
     "refused": (TrainingSettings(random_ltd=RandomLtdSchedule(start=8, full=SEQLEN, total_steps=4)), None),
 }
+
+
+def shard_on_cpus() -> None:
+    """accelerate shards on accelerators alone; here it is told that its CPUs are some."""
+    state = accelerate.state.AcceleratorState
+    made = state.__init__
+
+    def init(self: Any, *given: Any, fsdp_plugin: Any = None, **named: Any) -> None:
+        made(self, *given, fsdp_plugin=fsdp_plugin, **named)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            accelerate.state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    state.__init__ = init
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
 
 
 class Numbered(Dataset[dict[str, torch.Tensor]]):
@@ -97,11 +115,24 @@ def deepspeed_of(kind: str) -> dict[str, Any] | None:
     }
 
 
+def sharding(kind: str) -> dict[str, Any]:
+    if kind != "fsdp2":
+        return {}
+    return {
+        "fsdp": "full_shard auto_wrap",
+        "fsdp_config": {
+            "version": 2,
+            "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+        },
+    }
+
+
 def train(folder: Path, kind: str, *, steps: int, hooked: bool = True) -> dict[str, Any]:
     """One life; what it was and what the checkpoint of its last step holds."""
     arguments = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
         deepspeed=deepspeed_of(kind),
+        **sharding(kind),
         use_cpu=True,
         max_steps=STEPS,
         per_device_train_batch_size=2,
@@ -152,7 +183,7 @@ def train(folder: Path, kind: str, *, steps: int, hooked: bool = True) -> dict[s
     if hooked and journals and dist.get_rank() == 0:
         records = [decode(line) for line in journals[-1].read_text().splitlines()]
         found["journal"] = [{"is": type(r).__name__} | asdict(r) for r in records if r]
-    if deepspeed_of(kind) is None and trainer.optimizer is not None:
+    if kind == "ddp" and trainer.optimizer is not None:
         roots = [state["exp_avg_sq"].double().sqrt() for state in trainer.optimizer.state.values()]
         if roots:
             found["variance"] = [float(sum(v.sum() for v in roots)), float(max(v.max() for v in roots))]
@@ -194,6 +225,8 @@ def main() -> None:
         deepspeed.init_distributed("gloo", verbose=False)
     else:
         dist.init_process_group("gloo")
+    if sharding(kind):
+        shard_on_cpus()
     shared: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(shared)
     root = Path(shared[0])
@@ -205,7 +238,7 @@ def main() -> None:
     say("bare", train(root / "bare", kind, steps=STEPS, hooked=False))
     say("own", train(root / "own", kind, steps=STEPS))
     for case, (standing, once) in DECIDED.items():
-        if kind not in ("1", "ddp") and case not in ("adam", "data", "straight"):
+        if kind == "2" and case not in ("adam", "data", "straight"):
             continue
         folder = decided(root / case, standing, once)
         say(case, train(folder, kind, steps=10 if case == "data" else STEPS))

@@ -1,42 +1,22 @@
-"""Hugging Face's Trainer with FSDP 2 on CPUs: two lives, the second under overrides.json. One JSON line, by rank 0.
-
-accelerate shards on accelerators alone; here it is told that its CPUs are some.
-"""
+"""Hugging Face's Trainer with FSDP 2 on CPUs: two lives, the second under overrides.json. One JSON line, by rank 0."""
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import accelerate.state
 import torch
 import torch.distributed as dist
-from accelerate.utils import DistributedType
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, encode_overrides
 from sentinel.vocabulary.sample import decode
-from tests.hooks.callback_decisions import ADAM, ANCHOR, SEQLEN, Numbered, _StopAfter
+from tests.hooks.callback_decisions import ADAM, ANCHOR, SEQLEN, Numbered, _StopAfter, shard_on_cpus
 from tests.hooks.patient import patient
 from trainer_hooks.huggingface import StabilityCallback
-
-
-def shard_on_cpus() -> None:
-    state = accelerate.state.AcceleratorState
-    made = state.__init__
-
-    def init(self: Any, *given: Any, fsdp_plugin: Any = None, **named: Any) -> None:
-        made(self, *given, fsdp_plugin=fsdp_plugin, **named)
-        if fsdp_plugin is not None:
-            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
-            accelerate.state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-
-    state.__init__ = init
-    os.environ["ACCELERATE_USE_FSDP"] = "true"
 
 
 def train(folder: Path, *, resume: bool) -> dict[str, Any]:

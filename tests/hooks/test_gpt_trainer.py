@@ -156,14 +156,23 @@ def under_way(folder: Path, *more: str, ranks: int = 1) -> Iterator[subprocess.P
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.full), 2])
-def test_the_kill_file_ends_all_ranks_after_the_same_step(tmp_path: Path, ranks: int) -> None:
+def test_all_ranks_save_where_the_save_file_is_written_and_end_where_the_kill_file_is(
+    tmp_path: Path, ranks: int
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "SAVE").touch()  # an earlier attempt's
     with under_way(tmp_path, "--stop-exit-code", "0", ranks=ranks) as trainer:
-        (tmp_path / "state" / "KILL").touch()
+        assert not (tmp_path / "checkpoints").exists()
+        (state / "SAVE").write_text("{}")
+        until((tmp_path / "checkpoints" / "latest").exists)
+        (state / "KILL").touch()
         assert trainer.wait(120) == 0
-    last = records(tmp_path)[-1]
-    assert isinstance(last, RunFinished)
-    assert last.reason == "kill_file"
-    assert not (tmp_path / "checkpoints").exists()
+    told = records(tmp_path)
+    assert isinstance(told[-1], RunFinished)
+    assert told[-1].reason == "kill_file"
+    saved = [r.tag for r in told if isinstance(r, CheckpointSaved)]
+    assert saved == [(tmp_path / "checkpoints" / "latest").read_text()]  # once
 
 
 @pytest.mark.full

@@ -26,12 +26,12 @@ AFTER = [str(step) for step in range(ANCHOR + 1, STEPS + 1)]
 Lives = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["1", "2", "ddp"], ids=["zero1", "zero2", "ddp"])
+@pytest.fixture(scope="module", params=["1", "2", "3", "ddp", "fsdp2"], ids=["zero1", "zero2", "zero3", "ddp", "fsdp2"])
 def either(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 
 
-@pytest.fixture(scope="module", params=["1", "ddp"], ids=["zero1", "ddp"])
+@pytest.fixture(scope="module", params=["1", "3", "ddp", "fsdp2"], ids=["zero1", "zero3", "ddp", "fsdp2"])
 def lives(request: pytest.FixtureRequest) -> Lives:
     return _lives(request.param)
 

@@ -30,6 +30,7 @@ from trainer_hooks.gpt.schedules import Schedules
 from trainer_hooks.hook import Position, attach
 from trainer_hooks.random_ltd import DataRank
 from trainer_hooks.sample.adam_settings import AdamSettings, moments_are_zero, reset_moments, set_loss_scale
+from trainer_hooks.save_request import SaveRequest
 
 FORESEEN = 8  # steps whose batches a save foresees: they are read once more for it
 
@@ -47,6 +48,7 @@ class Trainer:
     def __init__(self, settings: argparse.Namespace) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stop_asked = False
+        self.save_request = SaveRequest(settings.state_dir)
         self.overrides = read_overrides(settings.state_dir)
         self.standing = self.overrides.standing if self.overrides else TrainingSettings()
         self.settings = settings = with_free_options(settings, self.standing.free)
@@ -81,6 +83,7 @@ class Trainer:
         adam = AdamSettings.of(self.engine)
         self.progress, rng = checkpoint.load(self.engine, settings.save)
         self.resumed_from = self.progress.step or None
+        self.saved_step = self.progress.step
         self._set_adam(adam)
         self.data = DataPath(
             self.engine,
@@ -106,7 +109,10 @@ class Trainer:
         try:
             while not self._at_end():
                 self.step()
-                if (asked := self._asked_to_stop()) is not None:
+                asked, save = self._asked()
+                if save:
+                    self.save()
+                if asked is not None:
                     reason = asked
                     break
             if reason != "finished" and self.settings.save_on_stop:
@@ -179,6 +185,7 @@ class Trainer:
         progress.loss_minimum = self.hook.loss_minimum.state()
         progress.attempt = self.hook.attempt
         tag = checkpoint.save(self.engine, self.settings.save, progress)
+        self.saved_step = progress.step
         self.hook.checkpoint_saved(
             tag,
             consumed_samples=progress.consumed_samples,
@@ -279,10 +286,14 @@ class Trainer:
     def _ask_to_stop(self, *_: object) -> None:
         self.stop_asked = True
 
-    def _asked_to_stop(self) -> str | None:
-        """Whether any rank was asked to stop; all ranks get the same answer after the same step."""
-        asked = 2 * self.stop_asked or int(self.rank == 0 and (self.settings.state_dir / "KILL").exists())
-        flag = torch.tensor([asked], device=self.engine.device)
+    def _asked(self) -> tuple[str | None, bool]:
+        """Whether any rank was asked to stop, and whether a save is asked for that this step has not made; all ranks
+        get the same answer after the same step."""
+        first, settings = self.rank == 0, self.settings
+        asked = 2 * self.stop_asked or int(first and (settings.state_dir / "KILL").exists())
+        save = int(first and self.save_request.is_new() and self.saved_step != self.number)
+        flags = torch.tensor([asked, save], device=self.engine.device)
         if self.world > 1:
-            dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return {0: None, 1: "kill_file", 2: "sigterm"}[int(flag)]
+            dist.all_reduce(flags, dist.ReduceOp.MAX)
+        stop, save = flags.tolist()
+        return {0: None, 1: "kill_file", 2: "sigterm"}[stop], bool(save)

@@ -28,6 +28,7 @@ from trainer_hooks.integrations.accelerate_engine import AccelerateEngine, why_n
 from trainer_hooks.integrations.huggingface_applied import Applied
 from trainer_hooks.integrations.huggingface_changes import agreed_overrides, largest_of_ranks
 from trainer_hooks.integrations.huggingface_progress import Progress
+from trainer_hooks.save_request import SaveRequest
 
 _KEY = "sentinel"
 """The callback's state among the `stateful_callbacks` of trainer_state.json. Not by ExportableState: Trainer's next
@@ -73,7 +74,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self._applied: Applied | None = None
         self._lr_warmup_steps: int | None = None
         self._watching: Any = None  # the handle of the engine's forward hook
-        self._agree_on_kill = self._killed = False
+        self._agree_on_files = self._killed = False
+        self._save_request: SaveRequest | None = None
 
     @property
     def errors(self) -> int:
@@ -94,7 +96,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if self._applied is not None:
                 self._begin(self._engine, args, state, self._applied)
         with self._guard("agree with the other ranks"):  # one that does not ask for the file would be waited for
-            self._agree_on_kill = not largest_of_ranks(int(self.hook is None), args.device)
+            self._save_request = SaveRequest(self._folder)
+            self._agree_on_files = not largest_of_ranks(int(self.hook is None), args.device)
 
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Before a step's first micro-batch."""
@@ -119,7 +122,8 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After the update and before a save: leaves word for a restart in what becomes trainer_state.json; ends the
-        training where a person asks for it by the file KILL in the state folder."""
+        training where a person asks for it by the file KILL in the state folder, and saves where SAVE is written there.
+        """
         with self._guard("leave word for a restart"):
             if self._applied is not None:
                 progress = self._applied.progress
@@ -128,11 +132,17 @@ class StabilityCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                     progress.loss_minimum = tuple(self.hook.loss_minimum.state())
                 self._applied.note(int(state.global_step))
                 state.stateful_callbacks[_KEY] = progress.to_json()
-        with self._guard("look for the file KILL"):
-            if self._agree_on_kill:
-                there = int(state.is_world_process_zero and (self._folder / "KILL").exists())
-                self._killed = bool(largest_of_ranks(there, args.device))
+        with self._guard("look for the files KILL and SAVE"):
+            if self._agree_on_files:
+                asked = largest_of_ranks(self._asked() if state.is_world_process_zero else 0, args.device)
+                self._killed, save = bool(asked & 2), bool(asked & 1)
                 control.should_training_stop = control.should_training_stop or self._killed
+                control.should_save = control.should_save or save
+
+    def _asked(self) -> int:
+        """2 for a stop, 1 for a save, on the rank that looks; the others have 0, and the largest is its answer."""
+        save = self._save_request is not None and self._save_request.is_new()
+        return 2 * (self._folder / "KILL").exists() + save
 
     def on_evaluate(
         self, _args: Any, state: Any, _control: Any, metrics: Mapping[str, Any] | None = None, **_: Any

@@ -1,0 +1,85 @@
+"""Early warnings: signals that rise together against their own trends, before a verdict and without one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sentinel.judge.readings import Readings
+from sentinel.judge.series import Series
+from sentinel.judge.thresholds import Thresholds
+
+STEPS = 1200
+RISE = np.clip((np.arange(STEPS) - 600) / 300, 0, 1)  # from step 601 on, over 300 steps
+
+
+def noisy(level: NDArray[np.float64] | float, noise: float, seed: int) -> NDArray[np.float64]:
+    return level * (1 + noise * np.random.default_rng(seed).standard_normal(STEPS))
+
+
+def judged(planned: tuple[int, ...] = (), **columns: NDArray[np.float64]) -> Series:
+    healthy = {
+        "loss": noisy(2.0, 0.01, 1),
+        "grad_norm": noisy(1.0, 0.1, 2),
+        "adam_variance_max": noisy(0.1, 0.02, 3),
+        "update_norm": noisy(0.2, 0.02, 4),
+        "lr": np.full(STEPS, 1e-3),
+    }
+    series = Series(Thresholds(), planned=planned)
+    series.push_readings(Readings(attempt=1, steps=np.arange(1, STEPS + 1), columns=healthy | columns))
+    return series
+
+
+def test_signals_that_rise_together_are_warned_of_and_are_no_event() -> None:
+    series = judged(
+        grad_norm=noisy(1 + 1.5 * RISE, 0.1, 2),
+        adam_variance_max=noisy(0.1 * (1 + RISE), 0.02, 3),
+    )
+    (warning,) = series.warnings
+    assert set(warning.signals) == {"grad_norm", "adam_variance_max"}
+    assert 600 - 32 < warning.since_step < warning.step < 900
+    assert (series.alarm, series.events) == (None, ())
+    assert "rise above their own trend" in warning.reason
+
+
+def test_a_warning_passes_once_nothing_rises_any_more() -> None:
+    back = np.where(np.arange(STEPS) < 760, RISE, 0.0)
+    series = judged(grad_norm=noisy(1 + 3 * back, 0.1, 2), adam_variance_max=noisy(0.1 * (1 + 2 * back), 0.02, 3))
+    (warning,) = series.warnings
+    assert series.warning is None
+    assert warning.end_step is not None
+    assert 760 + 200 < warning.end_step < STEPS
+
+
+@pytest.mark.parametrize(
+    ("planned", "columns"),
+    [
+        ((), {}),
+        ((), {"grad_norm": np.where(np.arange(STEPS) % 200 == 7, 30.0, noisy(1.0, 0.1, 2))}),  # outliers
+        ((601,), {"grad_norm": noisy(np.where(RISE > 0, 3.0, 1.0), 0.1, 2), "loss": noisy(2 + (RISE > 0), 0.01, 1)}),
+        ((), {"lr": np.linspace(1e-6, 1e-3, STEPS), "loss": noisy(np.geomspace(9, 2, STEPS), 0.01, 1)}),  # a warmup
+        ((), {"grad_norm": np.where((np.arange(STEPS) > 600) & (np.arange(STEPS) % 16 == 5), 9.0, noisy(1, 0.1, 2))}),
+        ((), {"grad_norm": noisy(np.where(abs(np.arange(STEPS) - 600) < 6, 9.0, 1.0), 0.1, 2)}),  # a burst
+        ((), {"lr": 1e-3 * (0.6 + 0.4 * np.cos(np.arange(STEPS) / 100))}),  # it rises to what it was before
+        ((), {"grad_norm": noisy(np.geomspace(1, 1.3, STEPS), 0.1, 2)}),  # a slow drift of one
+    ],
+)
+def test_what_is_healthy_is_not_warned_of(planned: tuple[int, ...], columns: dict[str, NDArray[np.float64]]) -> None:
+    assert judged(planned, **columns).warnings == ()
+
+
+def test_a_learning_rate_that_rises_without_effect_is_warned_of() -> None:
+    lr = 1e-3 * 2 ** (np.arange(STEPS) / 200)
+    assert judged(lr=lr).warnings[0].signals == ("lr",)
+
+
+def test_a_divergence_that_is_known_is_no_warning() -> None:
+    late = np.clip((np.arange(STEPS) - 1000) / 100, 0, 1)
+    series = judged(loss=noisy(2 + 3 * RISE, 0.01, 1), grad_norm=noisy(1 + 5 * RISE + 90 * late, 0.1, 2))
+    assert series.alarm is not None
+    assert series.warnings[0].step < series.alarm.verdict_step
+    jumped = judged(loss=noisy(2.0 + (RISE > 0), 0.01, 1), grad_norm=noisy(1 + 9 * late, 0.1, 2))
+    assert jumped.alarm is not None
+    assert all(warning.step < jumped.alarm.verdict_step for warning in jumped.warnings)
+    assert (series.warning, jumped.warning) == (None, None)

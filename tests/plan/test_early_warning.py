@@ -1,0 +1,74 @@
+"""What follows from an early warning: a pin, a request for a save, a page; never a rollback."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sentinel.judge.detectors.early_warning import EarlyWarning
+from sentinel.plan.actions import AskForSave, to_json
+from sentinel.plan.alerts import alerts_of
+from sentinel.plan.policy import Policy
+from sentinel.plan.turn import Look, next_turn
+from sentinel.vocabulary.sample import Sample
+from tests.plan.looks import look
+from tests.plan.test_recovery_plan import checkpoint
+
+WARNING = EarlyWarning(since_step=1000, step=1031, signals=("loss", "grad_norm"))
+SAVES = Policy(mode="act", warn="save")
+THERE = tuple(checkpoint(step) for step in (800, 900, 995))
+ASKED = {"event": "intent", "action": to_json(AskForSave(500, "")), "time_unix_s": 1.0}
+
+
+def warned(warning: EarlyWarning | None = WARNING, **seen: Any) -> Look:
+    sample = Sample(attempt=1, global_step=1040, time_unix_s=1.0, loss=3.0)
+    series = SimpleNamespace(events=(), last=sample, warning=warning, last_step=1040, alarm=None)
+    return look(**({"checkpoints": THERE, "series": series} | seen))
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "pins"),
+    [
+        (Policy(mode="act"), {}, ("global_step995", "global_step900")),  # 995 is the last healthy one
+        (Policy(mode="approve", pin_last_healthy=False), {}, ("global_step900",)),
+        (Policy(mode="act", warn="tell"), {}, ("global_step995",)),
+        (Policy(mode="act"), {"warning": None}, ("global_step995",)),  # it has passed: its pin is let go
+        (Policy(mode="act", pin_last_healthy=False), {"warning": None}, ()),
+        (Policy(mode="observe"), {}, None),
+        (Policy(mode="act", pin_last_healthy=False), {"checkpoints": (checkpoint(900, complete=False),)}, ()),
+    ],
+)
+def test_a_warning_pins_the_newest_whole_checkpoint_from_before_it(
+    policy: Policy, seen: dict[str, Any], pins: tuple[str, ...] | None
+) -> None:
+    assert next_turn(warned(**seen), policy).pins == pins
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "asks"),
+    [
+        (SAVES, {}, True),
+        (Policy(mode="act"), {}, False),  # the default pins and asks for nothing
+        (Policy(mode="observe", warn="save"), {}, False),
+        (SAVES, {"warning": None}, False),
+        (SAVES, {"paused": True}, False),
+        (SAVES, {"checkpoints": (*THERE, checkpoint(990), checkpoint(1010))}, False),  # new enough
+        (SAVES, {"events": (ASKED,)}, False),  # not long ago
+        (SAVES, {"events": (ASKED | {"action": to_json(AskForSave(20, ""))},)}, True),
+    ],
+)
+def test_a_save_is_asked_for_once_and_where_the_policy_says_so(
+    policy: Policy, seen: dict[str, Any], asks: bool
+) -> None:
+    checkpoints = {"checkpoints": tuple(checkpoint(step) for step in (800, 900))}
+    turn = next_turn(warned(**(checkpoints | seen)), policy)
+    assert turn.actions == ((AskForSave(1031, WARNING.reason),) if asks else ())
+    assert (turn.records, turn.outcome) == ((), None)
+
+
+@pytest.mark.parametrize(("warn", "told"), [("off", None), ("tell", WARNING.reason), ("save", WARNING.reason)])
+def test_a_warning_is_a_page_of_low_severity_also_where_sentinel_only_observes(warn: Any, told: str | None) -> None:
+    (alert,) = [a for a in alerts_of(warned(), Policy(warn=warn), None) if a.topic == "early_warning"]
+    assert (alert.reason, alert.severity) == (told, "warning")
