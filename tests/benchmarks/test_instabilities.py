@@ -209,7 +209,6 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
     assert made.tokens == [4 * (16 * 2 + 4 * 2) // 4]
 
 
-@pytest.mark.full
 def test_the_data_efficiency_cases_end_by_the_same_effective_tokens() -> None:
     program = [sys.executable, "benchmarks/data_efficiency.py", "--seeds", "2", "--steps", "16"]
     ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True)
