@@ -136,10 +136,14 @@ def _rows(name: str, found: Mapping[str, Sequence[tuple[int, float, float]]]) ->
 def main() -> None:
     """Computes and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    table = parser.add_subparsers(dest="table", required=True)
-    table.add_parser("chance").add_argument("--pairs", type=int, default=1000, help="of each kind of series")
-    table.add_parser("pooled").add_argument("files", type=Path, nargs="+", help="of benchmarks/instabilities.py")
-    table.add_parser("printed").add_argument("file", type=Path, help="a result of benchmarks/stability.py")
+    parser.set_defaults(table="chance", pairs=1000)
+    table = parser.add_subparsers()
+    by_chance, of_runs, of_text = (table.add_parser(name) for name in ("chance", "pooled", "printed"))
+    by_chance.add_argument("--pairs", type=int, default=1000, help="of each kind of series")
+    of_runs.add_argument("files", type=Path, nargs="+", help="of benchmarks/instabilities.py")
+    of_runs.set_defaults(table="pooled")
+    of_text.add_argument("file", type=Path, help="a result of benchmarks/stability.py")
+    of_text.set_defaults(table="printed")
     asked = parser.parse_args()
     lines = {
         "chance": lambda: chance(asked.pairs),

@@ -208,7 +208,7 @@ def fluctuation(validated: Sequence[int], losses: Sequence[float], over: float =
 def main() -> None:
     """Runs, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("sweep", "tune", "run", "table"))
+    parser.add_argument("what", nargs="?", default="table", choices=("sweep", "tune", "run", "table"))
     parser.add_argument("--task", choices=list(TASKS), default=next(iter(TASKS)))
     parser.add_argument("--rungs", nargs="+", choices=[*SCRATCH, *RESTARTS], metavar="RUNG", help="default: all")
     parser.add_argument("--rates", nargs="+", type=float, help="peak LRs of the sweep")

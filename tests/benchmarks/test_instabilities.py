@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from trainer_hooks.gpt.model import GPT, Block, Shape
 from trainer_hooks.gpt.order import DataOrder
 from trainer_hooks.random_ltd import RandomLtd
 
+ROOT = Path(__file__).parents[2]
 SHAPE = Shape(layers=2, width=16, heads=2, seqlen=16)
 CORPUS = Corpus(
     tokens=np.random.default_rng(0).integers(0, 32, 4001),
@@ -204,3 +207,13 @@ def test_layers_see_the_tokens_that_random_ltd_keeps_in_the_reference_model() ->
     dropping.remove()
     assert abs(made.of("loss")[0, 1] - model(torch.from_numpy(batch)).item()) > 1e-2
     assert made.tokens == [4 * (16 * 2 + 4 * 2) // 4]
+
+
+def test_the_data_efficiency_cases_end_by_the_same_effective_tokens() -> None:
+    program = [sys.executable, "benchmarks/data_efficiency.py", "--seeds", "2", "--steps", "16"]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True)
+    tokens = [int(line[39:48]) for line in ran.stdout.splitlines()[2:]]
+    step = 8 * 64
+    assert len(tokens) == 8
+    assert all(16 * step <= found < 17 * step for found in tokens[:4])
+    assert all(8 * step <= found < 9 * step for found in tokens[4:])
