@@ -105,13 +105,26 @@ def _schedule(start: Start, ancestor: Ancestor) -> Curve | None:
     """The LR by step, where a schedule in steps is decided, or one that is reported gives the run's last rates."""
     decided = start.rollback.overrides.standing.lr if start.rollback else None
     reported = start.started.lr_schedule if ancestor.started is None else ancestor.started.lr_schedule
-    lr = decided or (read(LrSchedule, reported, "lr_schedule", AS_REPORTED) if reported else None)
-    if lr is None or {lr.unit, lr.decay_unit or lr.unit} != {"steps"}:
+    own = read(LrSchedule, reported, "lr_schedule", AS_REPORTED) if reported else None
+    lr = decided or own
+    if lr is None or not _in_steps(lr):
         return None
+    late = 1 if own is not None and _in_steps(own) and _goes_by(own, ancestor, late=1) else 0
+    if decided is None and not _goes_by(lr, ancestor, late=0):
+        return None
+    return lambda step: lr.lr(step=step - late) if step > late else None
+
+
+def _in_steps(lr: LrSchedule) -> bool:
+    return {lr.unit, lr.decay_unit or lr.unit} == {"steps"}
+
+
+def _goes_by(lr: LrSchedule, ancestor: Ancestor, *, late: int) -> bool:
+    """Whether the run's last rates are the schedule's of so many steps before: Megatron's first step has the rate of
+    step 0."""
     last = [s for s in ancestor.recent[-FIRST_STEPS:] if s.lr is not None]
-    if decided is None and not all(_same(s.lr or 0.0, lr.lr(step=s.global_step)) for s in last):
-        return None
-    return lambda step: lr.lr(step=step) if step > 0 else None
+    told = all(_same(s.lr or 0.0, lr.lr(step=s.global_step - late)) for s in last if s.global_step > late)
+    return told and (not late or (bool(last) and not _goes_by(lr, ancestor, late=0)))
 
 
 def _same(one: float, other: float) -> bool:

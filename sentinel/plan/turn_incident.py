@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.recovery_check import Answer
 from sentinel.judge.verdict import VerdictKind
-from sentinel.plan.actions import StartProbe, StopJob, StopProbe, VerifyCheckpoint
+from sentinel.plan.actions import QuarantineCheckpoints, StartProbe, StopJob, StopProbe, VerifyCheckpoint
 from sentinel.plan.baseline import filled
 from sentinel.plan.decision import decide, has_not_healed, plan_recovery
 from sentinel.plan.evidence import FIRST_STEPS
@@ -168,6 +168,8 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
     if plan.refusal is not None:
         return _refused(plan, incident)
     if plan.actions:
+        if (why := _may_be_its_own(incident, rollback, plan, look)) is not None:
+            return _stop(incident, why)
         return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
     records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
     if not rollback.restart:
@@ -177,6 +179,17 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
     else:
         turn = _not_yet_reported(incident, rollback, look, policy)
     return replace(turn, records=(*records, *turn.records))
+
+
+def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Look) -> str | None:
+    """Why checkpoints that came after a rollback was carried out are left where they are: a trainer whose log does not
+    tell one life from the next reports no start, and saves them all the same."""
+    first = plan.actions[0]
+    reported = rollback.id in look.run.started_rollbacks
+    if incident.status != "applied" or reported or not isinstance(first, QuarantineCheckpoints):
+        return None
+    saved = f"{first.tags[0]} … {first.tags[-1]}" if len(first.tags) > 1 else first.tags[0]
+    return f"{rollback.id} was carried out, and no start of it is reported: {saved} came since, and may be its own"
 
 
 def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:

@@ -10,9 +10,11 @@ import pytest
 
 from sentinel.act.starts import left_by_others
 from sentinel.judge.history import History
+from sentinel.plan.incident import Proof
 from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.start import Ancestor, Start, Trail
 from sentinel.plan.start_audit import Continued, audit
+from sentinel.plan.start_curves import learning_rate
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.pacing import LrSchedule
 from sentinel.vocabulary.sample import CheckpointSaved, LayerVariance, RunFinished, RunStarted, Sample, StateLoaded
@@ -179,6 +181,8 @@ RESET = decided(reset_moments=True)
 RESET["told"] |= at_anchor(moments_reset_steps=(AT,))
 LATER = decided(seed=5, step=AT - 40)  # reseeded earlier, by the ancestor: nothing is new at this start
 LATER["told"] |= {"seed": 5}
+LATE = [replace(s, lr=LR.lr(step=s.global_step - 1)) for s in LINE]  # Megatron: the first step has step 0's rate
+BEHIND = replace(ANCESTOR, recent=tuple(LATE[AT - 64 : AT]), later=tuple(LATE[AT : AT + 20]), trail=Trail(LATE))
 CLEAN_STARTS = {
     "as it was": CLEAN,
     "no step made before is made again": start(ancestor=STOPPED),
@@ -204,6 +208,13 @@ CLEAN_STARTS = {
 def test_what_goes_on_or_was_decided_is_no_fault(case: str) -> None:
     found = audit(CLEAN_STARTS[case])
     assert (found.verdict, found.fault) == (Continued.YES, None), found.reason
+
+
+def test_a_decided_lr_is_as_late_as_the_runs_own_was() -> None:
+    halved = start(samples=steps(lr=lambda s: HALF.lr(step=s - 1)), ancestor=BEHIND, **HALVED)
+    assert [check.answer for check in learning_rate(halved, BEHIND)] == [Proof.CONFIRMED]
+    early = start(samples=steps(lr=lambda s: HALF.lr(step=s)), ancestor=BEHIND, **HALVED)
+    assert [check.answer for check in learning_rate(early, BEHIND)] == [Proof.CONTRADICTED]
 
 
 def test_epochs_in_one_order_are_no_replay() -> None:

@@ -198,6 +198,8 @@ OPEN: list[Any] = [
     (rolled("applied"), DIVERGED, {**OUR_JOB, "history": history({1: 9, 2: 99})}, ACT, [], None, None),
     (rolled("applied"), DIVERGED, {**OUR_JOB, "history": history({1: 9, 2: 100})}, ACT, ["stopped"], None, PERSON),
     (rolled("applied", last_start_attempt=None), DIVERGED, {**OUR_JOB, "history": MADE_100}, ACT, [], None, None),
+    # what came since may be of the very attempt that has not reported its start
+    (rolled("applied"), FINISHED, {"jobs": GONE}, ACT, ["stopped"], None, PERSON),
 ]  # fmt: skip
 
 

@@ -234,3 +234,40 @@ def _says_nothing_of_its_schedules(journal: Path) -> None:
         for key in ("seed", "lr_schedule", "seqlen_schedule", "full_seqlen"):
             line.pop(key, None)
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_yaml_that_the_script_names_reaches_the_trainer_changed_and_stays_as_it_was(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for folder in ("bin", "seen", "state", "conf"):
+        (tmp_path / folder).mkdir()
+    program = tmp_path / "bin" / "llamafactory-cli"
+    program.write_text(RECORD)
+    program.chmod(0o755)
+    content = "output_dir: out  # kept\nlearning_rate: 1.0e-4\nlr_scheduler_type: cosine\nmax_steps: 900\nseed: 7\n"
+    (tmp_path / "conf" / "run.yaml").write_text(content)
+    exports = f"export PATH={tmp_path}/bin:$PATH RECORDED={tmp_path}/seen\n"
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/bash\n{exports}llamafactory-cli train conf/run.yaml\n")
+    settings = SlurmSettings(run="tuned", state_dir=tmp_path / "state", changes_in_script=True, query_interval_s=0.0)
+    launcher = SlurmLauncher(SlurmClient(), settings)
+
+    def given(job: str) -> str:
+        seen = tmp_path / "seen" / f"_{job}.json"
+        until(seen.exists)
+        return (tmp_path / json.loads(seen.read_text())[1]).read_text()
+
+    job = cluster.slurm("sbatch", "--parsable", str(script), cwd=tmp_path)
+    assert given(job) == content
+    known = started(job)
+    for number, clip in ((1, 0.25), (2, 0.125)):  # the second changes the run's own file, too
+        name = f"incident-1-r{number}"
+        once, standing = Once(id=name, seed=40 + number), TrainingSettings(clip_grad=clip)
+        made = Overrides(incident="incident-1", rollback=name, anchor=ANCHOR, standing=standing, once=once)
+        launcher.prepare(name, known, made)
+        launcher.stop(known, name)
+        launcher.start("incident-1", name, known, follow_up=False)
+        (job,) = cluster.jobs("%A")
+        known += started(job)
+        assert given(job) == content.replace("seed: 7", f"seed: {40 + number}") + f"max_grad_norm: {clip}\n"
+    assert (tmp_path / "conf" / "run.yaml").read_text() == content
