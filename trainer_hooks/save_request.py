@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["SaveRequest"]
-
 
 class SaveRequest:
     """Sees the file once each time that it is written. One that was there before is an earlier attempt's."""
