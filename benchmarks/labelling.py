@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -36,6 +37,7 @@ KEPT = HERE / "public"
 RECORDED_OF_EACH = 8  # Recorded curves that diverge, and as many that do not
 LOG_SCALE_FROM = 4.0  # Largest over smallest loss of a panel
 _WIDTHS = (10, 8, 12, 15, 8, 13)
+WHO = ("a", "b")
 ANSWERS = ("yes", "no", "unsure")
 ASKED = """What to write down for each picture of png/, from it alone, as a line of a CSV file with this header:
 
@@ -146,7 +148,10 @@ def join(folder: Path) -> None:
     """What the labellers wrote, with the names of the curves, into benchmarks/public."""
     with (folder / "key.csv").open(encoding="utf-8") as file:
         names = {int(row["id"]): (row["folder"], row["name"]) for row in csv.DictReader(file)}
-    for who in ("a", "b"):
+    for who in WHO:
+        if not (folder / f"{who}.csv").is_file():
+            print(f"{folder / f'{who}.csv'} is not there: the labels of {who} stay as they are", file=sys.stderr)
+            continue
         with (
             (folder / f"{who}.csv").open(encoding="utf-8") as file,
             (KEPT / f"labels_{who}.csv").open("w", newline="", encoding="utf-8") as out,
@@ -203,7 +208,7 @@ def table() -> str:
     """Who agrees with whom: on all curves, the public and the recorded ones. `apart`: median distance of two onsets, in
     logging intervals; `onsets within`: in the benchmark's tolerance; `some spikes`: both see none, or both some."""
     curves = {(c.folder, c.name): c for folder in ("public", "recorded") for c in read_folder(HERE / folder)}
-    said = {who: read_labels(KEPT / f"labels_{who}.csv") for who in ("a", "b")}
+    said = {who: read_labels(kept) for who in WHO if (kept := KEPT / f"labels_{who}.csv").is_file()}
     said["index"] = {key: of_index(curve) for key, curve in curves.items()}
     heads = zip(("same", "kappa", "sure alone", "onsets within", "apart", "some spikes"), _WIDTHS, strict=True)
     lines = [f"{'who, on what':30}" + "".join(f"{head:>{width}}" for head, width in heads)]
@@ -213,14 +218,14 @@ def table() -> str:
         ("public, not short", lambda c: c.folder == "public" and not c.short),
         ("recorded", lambda c: c.folder == "recorded"),
     ]
-    for one, other in (("a", "b"), ("a", "index"), ("b", "index")):
+    for one, other in combinations(said, 2):
         for block, belongs in blocks:
             both = [k for k in said[one] if k in said[other] and belongs(curves[k])]
             lines.append(
                 f"{f'{one}, {other}: {block}':30}" + _row([(curves[k], said[one][k], said[other][k]) for k in both])
             )
     lines += ["", "Curves on which not all three say the same"]
-    for key in said["a"]:
+    for key in {key: None for who in WHO for key in said.get(who, {})}:
         words = {who: labels[key] for who, labels in said.items() if key in labels}
         if len({label.diverges for label in words.values()}) > 1:
             told = ", ".join(f"{who} {label.diverges}{f' from {label.onset}' if label.onset is not None else ''}"

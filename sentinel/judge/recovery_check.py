@@ -136,16 +136,19 @@ def recovery_of(
     """Whether the restart has recovered. `old` is the trend of the steps before the onset, `series` the judge's own
     view of the new attempt. Where the training loss does not show it, because a schedule goes on or went on before, the
     validations do: those before the onset and those since the restart."""
-    danger, past_step, last_step = restart.danger, restart.past_step, restart.last_step
+    danger, past_step, last_step, drop = restart.danger, restart.past_step, restart.last_step, series.resume_drop
     found = _waiting(restart, series)
     if found is None:
-        found = _level(old, restart)
+        dropped = drop is not None and drop.lasts
+        found = None if dropped else _level(old, restart, believed=drop is None)
         if found is None:
             late = [v.loss for v in validated if v.global_step > past_step]
             found = _validated([v.loss for v in validated_before], late)
         if found.answer is Answer.RECOVERED:
             return found
-        if last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
+        if drop is not None and dropped:  # unknown, and not failed, however long it lasts
+            found = _not_yet(f"{drop.sentence}; that is no recovery: {found.reason}")
+        elif last_step is not None and last_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
             return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {found.reason}")
     if finished:
         return Recovery(answer=Answer.FAILED, reason=f"the run has ended and has not recovered: {found.reason}")
@@ -181,14 +184,16 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
     return Recovery(answer=Answer.RECOVERED, reason=f"{stands}; the best before the onset was {best:.3f}")
 
 
-def _level(old: OldTrend | None, restart: Restart) -> Recovery | None:
-    """By the training loss; None where too few steps compare."""
+def _level(old: OldTrend | None, restart: Restart, *, believed: bool) -> Recovery | None:
+    """By the training loss; None where too few steps compare. Its best is not `believed` where it had dropped for a
+    while with the resume: then its present level counts."""
     before, best, losses = restart.danger.best_before, restart.best, list(restart.losses)
     if len(losses) < 4 * WINDOW or before is None or best is None:
         return None
     now = math.fsum(losses[-2 * WINDOW :]) / (2 * WINDOW)
     previous = math.fsum(losses[-4 * WINDOW : -2 * WINDOW]) / (2 * WINDOW)
     wanted = before * (1 - BETTER_BY)
+    best = best if believed else now
     expected = None if old is None or restart.last_step is None else old.loss(restart.last_step)
     on_trend = expected is not None and now <= expected * (1 + ON_TREND_WITHIN)
     if best > wanted and not on_trend:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sentinel.judge.detectors import DETECTORS
-from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset
+from sentinel.judge.detectors.detector import Baseline, Block, Detector, Finding, Known, Reset, ResumeDrop
 from sentinel.judge.detectors.early_warning import EarlyWarning, EarlyWarnings
 from sentinel.judge.detectors.episode import Episode
 from sentinel.judge.detectors.leading_signals import LeadingSignals
@@ -57,7 +57,6 @@ class Series:
             baseline=Baseline(band=NoiseBand(sigmas=t.band_sigmas, floor=t.band_floor), detectors=detectors),
         )
         self._block: list[tuple[int, float]] = []
-        self._lr: float | None = None
         self._attempt: int | None = None
         self.last: Sample | None = None  # The newest sample given to `push`; `push_readings` does not set it
         for sample in samples:
@@ -99,6 +98,10 @@ class Series:
     @property
     def skipped_run(self) -> int:
         return next(d.run for d in self.known.baseline.detectors if isinstance(d, SkippedUpdates))
+
+    @property
+    def resume_drop(self) -> ResumeDrop | None:
+        return self.known.resume_drop
 
     @property
     def healed(self) -> list[tuple[int, int]]:
@@ -143,7 +146,8 @@ class Series:
 
     def _begin(self, attempt: int, step: int) -> None:
         if self._attempt is not None and attempt != self._attempt:
-            self.known.resumed_step = step
+            self.known.resumed_step, self.known.lr_before_resume = step, self.known.lr
+            self.known.resume_drop = None
         self._attempt = attempt
 
     def end(self) -> None:
@@ -179,7 +183,7 @@ class Series:
             if detector.excludes:
                 return
         lr = samples.readings.get("lr")
-        self._lr = self._lr if lr is None else lr
+        known.lr = known.lr if lr is None else lr
         self._add(list(zip(samples.steps, samples.losses, strict=True)))
 
     def _take_unseen(self, sample: ScrapedSample) -> None:
@@ -208,7 +212,7 @@ class Series:
         past = known.baseline
         for detector in past.learning:
             detector.learn(block, known)
-        change = regime.end_block(step, BLOCK, self._lr)
+        change = regime.end_block(step, BLOCK, known.lr)
         if change is not None:
             self._note_change(change)
         if regime.settle(past.above_best):

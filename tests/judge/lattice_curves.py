@@ -11,7 +11,7 @@ import math
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from sentinel.judge.unhealthy_spans import UnhealthySpans
 from sentinel.judge.verdict import Context, judge
 from sentinel.vocabulary.sample import Sample, ScrapedSample
 
-__all__ = ["RECORD", "SEEDS", "curve", "recorded", "said"]
+__all__ = ["CLIMBS", "RECORD", "SEEDS", "Climbs", "climbs", "curve", "drawn", "recorded", "said", "thresholds_of"]
 
 RECORD = Path(__file__).parents[1] / "data" / "lattice_curves.txt"
 SEEDS = range(280)
@@ -36,7 +36,7 @@ _ALIVE = Context(now_unix_s=0.0, job_alive=True, attempt=1, last_sample_unix_s=0
 _FIGURE = re.compile(r"(?<![A-Za-z_])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
 
 
-def _thresholds(rng: random.Random) -> Thresholds:
+def thresholds_of(rng: random.Random) -> Thresholds:
     return Thresholds(
         band_sigmas=rng.choice((2.0, 4.0, 6.0)),
         band_floor=rng.choice((0.0, 0.0625, 0.125)),
@@ -63,6 +63,12 @@ def _noise(rng: random.Random, grain: float) -> float:
 
 def curve(rng: random.Random) -> list[Sample]:
     """Pieces that stand, climb, fall, jump and come back, with readings that change by powers of two."""
+    return drawn(rng)[0]
+
+
+def drawn(rng: random.Random) -> tuple[list[Sample], list[float]]:
+    """The curve, and how far above its level each loss was drawn, as a share of it."""
+    above: list[float] = []
     level, grain, step = rng.choice((2.0, 4.0, 8.0)), rng.choice((0.0, 0.0, 2.0**-6, 2.0**-4)), rng.choice((0, 992))
     interval, scraped = rng.choice((1, 1, 1, 2, 8)), rng.random() < 0.25
     lr, scale, norm, seqlen, batch, share, kept = 2.0**-10, 2.0**16, 1.0, 64, 256, 1.0, None
@@ -83,7 +89,8 @@ def curve(rng: random.Random) -> list[Sample]:
         for n in range(lasts):
             step += interval
             odd, skipped = rng.random() < 0.01, rng.random() < 0.02
-            loss = max(0.0, level * (1 + height / 16 + slope * n / 64) + _noise(rng, level * grain))
+            above.append(height / 16 + slope * n / 64)
+            loss = max(0.0, level * (1 + above[-1]) + _noise(rng, level * grain))
             readings = {
                 "attempt": 1,
                 "global_step": step,
@@ -104,7 +111,7 @@ def curve(rng: random.Random) -> list[Sample]:
                 made.append(ScrapedSample(**readings, **unseen))  # type: ignore[arg-type]
             else:
                 made.append(Sample(**readings))  # type: ignore[arg-type]
-    return made
+    return made, above
 
 
 def said(seed: int) -> str:
@@ -113,25 +120,49 @@ def said(seed: int) -> str:
     return "\n".join([f"== {seed}", *(_climbs(rng) if seed in CLIMBS else _lines(rng))])
 
 
-def _climbs(rng: random.Random) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climbs:
+    thresholds: Thresholds
+    grain: float
+    interval: int
+    with_lr: bool
+    wobbles: float  # Share of the quarters that lie elsewhere
+    heights: list[float]  # Of each block of 32, in 64ths of a nat above 2
+
+
+def climbs(rng: random.Random) -> Climbs:
     """Blocks of 32 that climb and come back, each in four quarters, with little or no noise."""
     thresholds = replace(
-        _thresholds(rng),
+        thresholds_of(rng),
         band_sigmas=rng.choice((math.inf, 6.0)),
         band_floor=0.125,
         climb_sigmas=rng.choice((1.0, 2.0, 4.0)),
         climb_tolerance=rng.choice((0.0, 2.0**-6, 2.0**-5)),
     )
-    grain, lr, interval = rng.choice((0.0, 2.0**-9, 2.0**-7)), 2.0**-10, rng.choice((1, 1, 2))
+    grain, interval = rng.choice((0.0, 2.0**-9, 2.0**-7)), rng.choice((1, 1, 2))
     with_lr, wobbles = rng.random() < 0.25, rng.choice((0.0, 0.1, 0.5))
     heights: list[float] = []
     while len(heights) < rng.choice((12, 24, 48)):
         heights += [0] * rng.choice((4, 8, 12, 20))
         height, slope = rng.choice((1, 1, 2, 3, 4)), rng.choice((0, 0, 0.25, -0.25))
         heights += [height + slope * n for n in range(rng.choice((2, 3, 4, 6, 12)))]
+    return Climbs(
+        thresholds=thresholds, grain=grain, interval=interval, with_lr=with_lr, wobbles=wobbles, heights=heights
+    )
+
+
+def _climbs(rng: random.Random) -> Iterator[str]:
+    made, lr = climbs(rng), 2.0**-10
+    thresholds, grain, interval, wobbles, heights = (
+        made.thresholds,
+        made.grain,
+        made.interval,
+        made.wobbles,
+        made.heights,
+    )
     series, before = Series(thresholds, planned=[640] * (rng.random() < 0.25)), "None"
     for block, height in enumerate(heights):
-        lr *= rng.choice((1, 1, 1, 1, 0.5, 2)) if with_lr else 1
+        lr *= rng.choice((1, 1, 1, 1, 0.5, 2)) if made.with_lr else 1
         quarters = [height + rng.choice((1, -1, -height)) * (rng.random() < wobbles) for _ in range(4)]
         loss = np.repeat([2 + quarter / 64 for quarter in quarters], 8) + [_noise(rng, grain) for _ in range(32)]
         steps = interval * np.arange(32 * block + 1, 32 * block + 33)
@@ -150,7 +181,7 @@ def _figures(text: str) -> str:
 
 
 def _lines(rng: random.Random) -> Iterator[str]:
-    thresholds, samples = _thresholds(rng), curve(rng)
+    thresholds, samples = thresholds_of(rng), curve(rng)
     steps = [one.global_step for one in samples]
     planned = [rng.choice(steps)] * (rng.random() < 0.25)
     references = [Reference("a sibling", [(at, 2.0) for at in steps[:: rng.choice((1, 16))]])] * (rng.random() < 0.25)

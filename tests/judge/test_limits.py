@@ -79,11 +79,12 @@ def climb(blocks: int, seed: int, fell_before: int = 0) -> float:
     return (mean - best) / sigma
 
 
-@pytest.mark.parametrize("blocks", [2, 3, 12, 16, 24])
-def test_a_climb_must_stand_out_the_more_the_longer_its_best_could_be_luck(blocks: int) -> None:
-    """Of n blocks the best pair lies -Phi^-1(n^-0.5) deviations low by chance; the first has no neighbour yet."""
+@pytest.mark.parametrize(("blocks", "more"), [(2, 0.75), (3, 0.75), (12, 0.03), (16, 0.03), (24, 0.05)])
+def test_a_climb_must_stand_out_the_more_the_longer_its_best_could_be_luck(blocks: int, more: float) -> None:
+    """Of n blocks the best pair lies -Phi^-1(n^-0.5) deviations low by chance; the first has no neighbour yet. Of few
+    blocks the noise is known to half a deviation only."""
     luck = max(0.0, -NormalDist().inv_cdf((blocks - 1) ** -0.5)) if blocks > 2 else 0.0
-    assert climb(blocks, seed=3) == pytest.approx(6.0 + luck, abs=0.03)
+    assert 6.0 + luck - 0.03 <= climb(blocks, seed=3) <= 6.0 + luck + more
 
 
 @pytest.mark.parametrize(
@@ -293,17 +294,43 @@ def test_a_drop_after_a_resume_is_told_and_its_end_is_no_divergence(resumed: boo
     assert judged.episode is not None  # above the level from before it is judged as ever
 
 
-@pytest.mark.parametrize("agrees", [False, True])
-def test_a_signal_that_says_the_same_halves_the_patience(agrees: bool) -> None:
-    norms = [1.0] * 300 + [3.0 if agrees else 1.0] * 150
+@pytest.mark.parametrize(
+    ("norm", "update", "rises", "known"),
+    [
+        (1.0, 1.0, 0.0, 100),
+        (3.0, 1.0, 0.0, 50),  # another signal has left its band
+        (1.0, 0.3, 0.0, 50),  # … has faded
+        (1.0, 0.45, 0.0, 100),  # … not by enough
+        (1.0, 1.0, 0.02, 70),  # the loss goes on rising
+        (3.0, 0.3, 0.0, 30),  # two at once
+        (3.0, 0.3, 0.02, 30),
+    ],
+)
+def test_the_wait_is_shorter_the_more_says_the_same(norm: float, update: float, rises: float, known: int) -> None:
     judged = Series(Thresholds())
-    for step, norm in enumerate(norms, start=1):
-        judged.push(replace(sample(step, 3.0 if step > 300 else 2.0), grad_norm=norm))
+    for step in range(1, 451):
+        ill = step > 300
+        loss = 3.0 + rises * (step - 300) if ill else 2.0
+        judged.push(replace(sample(step, loss), grad_norm=norm if ill else 1.0, update_norm=update if ill else 1.0))
     assert judged.alarm is not None
-    assert judged.alarm.verdict_step == 301 + (50 if agrees else 100)
+    assert judged.alarm.verdict_step == 301 + known
 
 
-@pytest.mark.parametrize(("loss", "known"), [(2.0, 25), (math.nan, 8), (None, 25)])
+@pytest.mark.parametrize("begins", range(512, 544, 3))
+def test_a_climb_is_known_after_96_samples_wherever_it_begins(begins: int) -> None:
+    judged = series([2.0] * begins + [2.2] * 200, Thresholds(band_sigmas=math.inf))
+    assert judged.alarm is not None
+    assert 88 < judged.alarm.verdict_step - begins < 104
+
+
+def test_a_log_of_ten_steps_is_judged_at_the_reading_nearest_to_the_patience() -> None:
+    """The onset is step 2001 at the earliest: 100 steps later is between two readings."""
+    judged = Series(Thresholds(), [sample(step, 2.0 if step <= 2000 else 3.0) for step in range(10, 2300, 10)])
+    assert judged.alarm is not None
+    assert (judged.alarm.onset_step, judged.alarm.verdict_step) == (2001, 2100)
+
+
+@pytest.mark.parametrize(("loss", "known"), [(2.0, 25), (math.nan, 5), (None, 25)])
 def test_skipped_updates_are_known_sooner_where_the_loss_is_no_number_either(loss: float | None, known: int) -> None:
     judged = Series(Thresholds())
     judged.push_readings(Readings.of([sample(step, 2.0) for step in range(1, 101)]))

@@ -13,7 +13,7 @@ import pytest
 from sentinel.judge.recovery_check import Answer, Danger, comparable
 from sentinel.judge.series import Series
 from sentinel.judge.thresholds import Thresholds
-from sentinel.vocabulary.sample import Sample
+from sentinel.vocabulary.sample import Sample, Validation
 from tests.judge.restarts import best_mean, recovery
 
 DANGER = Danger(
@@ -167,3 +167,48 @@ def test_a_restart_has_recovered_once_it_is_past_the_onset_in_tokens_too(
 ) -> None:
     since = [s if told else replace(s, consumed_tokens=None) for s in samples(falling, range(31, 150))]
     assert answer(since, replace(DANGER, onset_tokens=onset_tokens)).answer is expected
+
+
+@pytest.mark.parametrize(
+    ("sudden", "validations", "recovers"),
+    [
+        (False, (), True),  # the same depth, within 60 steps: that is training
+        (True, (), False),
+        (True, (3.4, 3.0, 3.0), True),
+    ],
+)
+def test_a_loss_that_drops_with_the_resume_has_not_recovered(
+    sudden: bool, validations: tuple[float, ...], recovers: bool
+) -> None:
+    """Data that was seen before: a tenth lower at once, falling on from there, and back at its old course at last."""
+    before = [replace(s, attempt=1) for s in samples(lambda s: 3.6 - s * 1e-4, range(101, 401), noise=0.003)]
+    share = 0.9 if sudden else 1.0
+
+    def shape(step: int) -> float:
+        fallen = 0.0 if sudden else 0.4 * min(1.0, (step - 400) / 60)
+        return (3.56 - fallen - (step - 400) * 1.2e-3) * share if step <= 700 else 3.52 - (step - 700) * 1.2e-3
+
+    since = samples(shape, range(401, 801), noise=0.003)
+    told = [
+        Validation(attempt=2, global_step=450 + 50 * n, time_unix_s=0.0, loss=loss)
+        for n, loss in enumerate(validations)
+    ]
+    danger = Danger(onset_step=420, onset_tokens=None, warmup_end_step=420, best_before=3.55, hold_steps=200)
+    given = {}
+    for n in range(100, 400, 10):
+        known = recovery(
+            before,
+            since[:n],
+            Series(Thresholds(), [*before, *since[:n]]),
+            danger,
+            full_seqlen=128,
+            finished=False,
+            validated_before=[replace(told[0], attempt=1)] if told else (),
+            validated=told[1:],
+        )
+        given[n] = known
+    during = {known.answer for n, known in given.items() if n < 300}
+    assert (Answer.RECOVERED in during, Answer.FAILED in during) == (recovers, False)
+    if sudden and not validations:
+        assert "right after the resume: data that it has seen before" in given[200].reason
+        assert given[390].answer is Answer.FAILED  # it has ended: what was best in it does not count

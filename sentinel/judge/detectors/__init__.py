@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sentinel.judge.detectors.bad_resume import BadResume
 from sentinel.judge.detectors.detector import Detector
+from sentinel.judge.detectors.early_rise import EarlyRise
 from sentinel.judge.detectors.early_warning import EarlyWarnings
 from sentinel.judge.detectors.immediate_divergence import ImmediateDivergence
 from sentinel.judge.detectors.leading_signals import LeadingSignals
@@ -26,6 +27,7 @@ DETECTORS: tuple[type[Detector], ...] = (
     LossDrop,
     LeftBand,
     ImmediateDivergence,
+    EarlyRise,
     SlowClimb,
     Plateau,
     RisingAtEnd,

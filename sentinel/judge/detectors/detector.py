@@ -74,6 +74,21 @@ class Baseline:
         self.checking = [d for d in detectors if _implements(d, "check")]
 
 
+class ResumeDrop(NamedTuple):
+    """A sudden drop of the loss right after a resume: data that it has seen before, or other data; no progress."""
+
+    step: int  # The first step of it
+    depth: float  # How far it is below the level from before it, nats
+    lasts: bool = True
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"the loss dropped by {self.depth:.3f} at step {self.step}, right after the resume: "
+            "data that it has seen before, or other data"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Known:
     thresholds: Thresholds
@@ -87,6 +102,9 @@ class Known:
     last_step: int | None = None  # The newest step
     band_paused: bool = False  # Whether nothing is learned from the present block: part of a drop that may end
     resumed_step: int | None = None  # The first step of the newest attempt; None before a second one
+    lr: float | None = None  # The newest that was reported
+    lr_before_resume: float | None = None
+    resume_drop: ResumeDrop | None = None  # The newest; None where no resume brought one
 
     @property
     def alarm(self) -> Event | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.judge.noise_band import median, robust_sigma
@@ -13,6 +14,7 @@ _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for no
 _SIGNIFICANT = 6.0  # Standard errors that a loss must stand above its level: as many as the deviations of a band
 _SIGNIFICANT_AT_LAST = 4.0  # … after three patiences: wandering noise may never reach six
 _RECOVERING_FACTOR = 3  # Patiences that an episode is given whose loss is on its way back
+_RISES = 1.1  # Times the excess at half the age that is rising
 _STANDING_SAMPLES = 3  # Last losses that must each be above the level for it to stand there
 _SAMPLES_TO_DOUBT_BAND = 16  # Losses since the onset before a provisional band can be called wrong
 
@@ -28,6 +30,7 @@ class Episode:
     provisional: bool  # Whether the band was: too little was seen before the onset to trust its level to a fraction
     before: int  # Losses that the level was taken from, at most 32
     independence: float  # Independent losses that one of them is worth, at most 1; see NoiseBand
+    usual: Mapping[str, float] = field(default_factory=dict)  # Levels of the signals that may fade: LeadingSignals
     peak: float = -math.inf
     samples: int = 0  # Finite losses since the onset
     outside: int = 0  # Those of them that were above the edge
@@ -86,7 +89,10 @@ class Episode:
         """Whether the wait is over: it stands above its level, significantly, and is not on its way back. `widened`:
         see has_healed."""
         age = step - self.onset_range[0]
-        if age < patience_steps or self.samples < thresholds.patience_samples:
+        between = (step - self.onset_range[1]) / max(
+            1, self.samples - 1
+        )  # at the reading nearest to the patience's end
+        if age + between / 2 < patience_steps or self.samples < thresholds.patience_samples:
             return False
         share = min(
             1.0, max(0.0, (age / patience_steps - 1) / 2)
@@ -95,7 +101,7 @@ class Episode:
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
-        return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
+        return age >= _RECOVERING_FACTOR * patience_steps or not self.on_its_way_back(thresholds, step)
 
     @property
     def _standard_errors(self) -> float:
@@ -110,11 +116,18 @@ class Episode:
         long_after = step - self.onset_range[0] >= 2 * patience_steps and self.samples >= _SAMPLES_TO_DOUBT_BAND
         return self.provisional and long_after and self._standard_errors <= _SIGNIFICANT
 
-    def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
-        """Whether the excess, falling on as it fell in the second half of the episode, is gone at twice its age."""
+    def rises(self, step: int) -> bool:
+        """Whether the excess has grown by a tenth in the second half of the episode."""
+        then = self._excess_at_half(step)
+        return then is not None and then > 0 and self.stands_at - self.level > _RISES * then
+
+    def _excess_at_half(self, step: int) -> float | None:
         half = (self.onset_range[1] + step) / 2
-        then = next((m - self.level for at, m in reversed(self.marks) if at <= half), None)
-        now = self.stands_at - self.level
+        return next((m - self.level for at, m in reversed(self.marks) if at <= half), None)
+
+    def on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
+        """Whether the excess, falling on as it fell in the second half of the episode, is gone at twice its age."""
+        then, now = self._excess_at_half(step), self.stands_at - self.level
         if then is None or then <= 0 or now >= then:
             return False
         return now * (now / then) ** 2 <= 2 * (self._back_at(thresholds, 0.0, len(self.recent)) - self.level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known
 from sentinel.judge.noise_band import NoiseBand
@@ -12,6 +13,10 @@ from sentinel.judge.thresholds import Thresholds
 # Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
 # tr8-104B's was falling for 2,300 steps before its loss blew up.
 _COLLAPSE_HALVINGS = 3
+# Signals that say, far below their usual level, that a model whose loss stands high has stopped to learn: the gradients
+# of bad data are small too, but not for so long that Adam's moments follow them.
+_FADING = ("update_norm", "adam_variance_l1")
+_FADED = 0.4  # Share of the usual level. Of labelled spikes that healed after the patience none was below 0.45 in it
 _MANY = 8  # Samples outside its band that make a signal's departure no outlier, however long ago the onset is
 
 
@@ -86,6 +91,14 @@ class LeadingSignals(Detector):
             first >= early - self._forget_steps and 2 * last >= late + step and count >= min(samples / 2, _MANY)
             for first, last, count, _ in self._departed.values()
         )
+
+    def usual(self) -> dict[str, float]:
+        """The levels of the signals that may fade, where they are known."""
+        return {name: self.bands[name].level for name in _FADING if self.bands[name].ready}
+
+    def fades(self, usual: Mapping[str, float]) -> bool:
+        """Whether one of them is now far below what was usual."""
+        return any(self.bands[name].level < _FADED * level for name, level in usual.items())
 
     @property
     def scale_collapsed(self) -> bool:

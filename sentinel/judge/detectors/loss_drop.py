@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from sentinel.judge.detectors.detector import Block, Detector, Known, Reset
+from sentinel.judge.detectors.detector import Block, Detector, Known, Reset, ResumeDrop
 from sentinel.judge.noise_band import BLOCK, NoiseBand
 from sentinel.judge.thresholds import Thresholds
 
@@ -14,6 +14,7 @@ _LEAST_BLOCKS = 3  # Blocks that a drop must have lasted for, however many steps
 _SETTLES_BLOCKS = 5  # Blocks after an episode in which the level follows: it stood while the loss went on falling
 _KEPT_BLOCKS = 12  # Blocks of a drop that a band is learned from when it is accepted
 _AFTER_RESUME = 2 * BLOCK  # Samples since a resume within which a drop is of the resume
+_LOWER_LR = 0.7  # Share of the LR from before the resume below which the lower LR explains a drop
 
 
 class LossDrop(Detector):
@@ -33,6 +34,7 @@ class LossDrop(Detector):
             self._since: int | None = None
             self._depth = 0.0
             self._resumed = False
+            self._level_before = math.nan
             self._blocks: deque[list[float]] = deque(maxlen=_KEPT_BLOCKS)
 
     def learn(self, block: Block, known: Known) -> None:
@@ -41,6 +43,13 @@ class LossDrop(Detector):
             self._unsettled = _SETTLES_BLOCKS
         self._unsettled = max(0, self._unsettled - 1)
         known.band_paused = not self._unsettled and self._doubted(block, known)
+        if known.resume_drop is not None and known.resume_drop.lasts:
+            self._follow(known.resume_drop, block, known)
+
+    def _follow(self, drop: ResumeDrop, block: Block, known: Known) -> None:
+        """The drop is over once the loss is half-way back to the level from before it."""
+        depth = max(drop.depth, self._level_before - block.median) if self._since is not None else drop.depth
+        known.resume_drop = ResumeDrop(drop.step, depth, block.median < self._level_before - depth / 2)
 
     def _doubted(self, block: Block, known: Known) -> bool:
         band = known.baseline.band
@@ -69,8 +78,12 @@ class LossDrop(Detector):
         self._blocks.clear()
         resumed, band = known.resumed_step, known.baseline.band
         seen = sum(1 for step, _ in known.recent if resumed is not None and step >= resumed)
-        self._resumed = resumed is not None and 0 < seen <= _AFTER_RESUME
+        lr, lr_before = known.lr, known.lr_before_resume
+        lower_lr = lr is not None and lr_before is not None and lr < _LOWER_LR * lr_before
+        self._resumed = resumed is not None and 0 < seen <= _AFTER_RESUME and not lower_lr
         if self._resumed:
+            self._level_before = band.level
+            known.resume_drop = ResumeDrop(block.first_step, band.level - block.median)
             what = f"the loss dropped from {band.level:.3f} to {block.median:.3f} after the resume at step {resumed}"
             known.findings.change(block.first_step, f"{what}: data that it has seen before, or other data; no progress")
         return block.first_step

@@ -9,7 +9,8 @@ from sentinel.judge.readings import Samples
 from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
-_AGREED = 0.3  # Share of the limit that is enough where the loss is out of its band, or no number in any of them
+_LEAST = 2  # Skipped updates that are a row
+_AGREED = 0.3  # Share of the limit that is enough where the loss is out of its band
 
 
 class SkippedUpdates(Detector):
@@ -19,6 +20,10 @@ class SkippedUpdates(Detector):
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._limit = thresholds.skipped_run_steps
+        self._limit_outside, self._limit_nan = (
+            min(self._limit, max(_LEAST, at_least))
+            for at_least in (math.ceil(_AGREED * self._limit), thresholds.patience_samples)
+        )
         self._scale: float | None = None
         self._not_finite = 0  # Losses among them that were measured, and no numbers
         self.run = 0  # Updates skipped in a row, up to now
@@ -36,8 +41,9 @@ class SkippedUpdates(Detector):
         step = samples.steps[-1]
         self._not_finite += bool(samples.losses) and not math.isfinite(samples.losses[-1])
         self._count(1, step if samples.after is None else min(samples.after + 1, step), step)
-        agrees = known.baseline.episode is not None or self._not_finite == self.run
-        limit = math.ceil(_AGREED * self._limit) if agrees else self._limit
+        limit = self._limit if known.baseline.episode is None else self._limit_outside
+        if self._not_finite == self.run:
+            limit = min(limit, self._limit_nan)  # the same weights, batch after batch: no scale makes it a number
         if self.run < limit or self.onset_range is None:
             return None
         reason = f"the optimizer has skipped {self.run} updates in a row: the weights do not change"

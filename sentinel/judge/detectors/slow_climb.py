@@ -12,6 +12,7 @@ from sentinel.judge.noise_band import BLOCK, wandering_sigma
 from sentinel.judge.thresholds import Thresholds
 
 _FINEST = 4 * BLOCK  # Samples of the finest scale's blocks: below it the noise band sees a rise sooner
+_COARSE_STEPS = 28  # Steps that eight losses span at the least where medians of eight are a scale of their own
 _GROWTH = 4  # Each scale's blocks are so many of the one's before: a mean of four has half the noise
 _MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)
 _SCALES = 8  # 32 … 524,288 samples
@@ -22,6 +23,8 @@ _NOISE_BLOCKS = 24  # Blocks that a scale's noise is taken from: more would reac
 # nothing is called too early.
 _ENOUGH_BLOCKS = 12
 _NORMAL = NormalDist()
+_BLOCKS_ABOVE_AGREED = 2  # … where another signal has left its band meanwhile, and half the patience
+_BLOCKS_ABOVE_COARSE = 4
 _NEARLY = 0.9  # Share of the patience that the blocks above must span: three of 32 samples are 95 steps
 _STILL_THERE = 0.7  # Share of the largest excess that the newest block must have: less is on its way back
 _RECOVERING_FACTOR = 3  # Patiences that a climb is given whose blocks are on their way back
@@ -51,8 +54,9 @@ class SlowClimb(Detector):
 
     def _forget(self) -> None:
         self._scales: list[_Scale] = []
+        self._coarse = _Scale(BLOCK)
         self._waiting: list[list[_Mean]] = [[]]
-        self._newest = -math.inf
+        self._last: deque[_Mean] = deque(maxlen=_GROWTH * _BLOCKS_ABOVE)
         self._medians: deque[float] = deque(maxlen=_NOISE_BLOCKS)
         self._rising = False
 
@@ -64,11 +68,19 @@ class SlowClimb(Detector):
         learns = past.episode is None
         if learns and not self._rising:
             self._medians.append(block.median)
-        self._newest = block.median
-        self._push((block.median, block.first_step, block.last_step), known, learns)
+        self._last.append((block.median, block.first_step, block.last_step))
+        if block.last_step - block.first_step >= _COARSE_STEPS:
+            self._take_coarse(block, known, learns)
+        self._push(self._last[-1], known, learns)
         if not self._waiting[0]:  # the finest scale has taken it
             self._rising = past.climbing = any(scale.above for scale in self._scales)
             past.above_best = self._scales[0].excess()
+
+    def _take_coarse(self, block: Block, known: Known, learns: bool) -> None:
+        noise = _MEDIAN_ERROR * known.baseline.band.neighbours / math.sqrt(BLOCK)
+        finer = noise if len(self._medians) >= _ENOUGH_BLOCKS else math.inf
+        tolerance = max(self._tolerance, known.regime.widened)
+        self._coarse.push(self._last[-1], block.median, finer, self._sigmas, tolerance, learns)
 
     def _push(self, block: _Mean, known: Known, learns: bool) -> None:
         finer: float | None = None
@@ -93,13 +105,16 @@ class SlowClimb(Detector):
 
     def check(self, block: Block, known: Known) -> Finding | None:
         episode = known.baseline.episode
-        if not self._rising or block.median <= known.baseline.ceiling:
+        if not self._scales or block.median <= known.baseline.ceiling:
             return None
         if episode is not None and block.last_step - episode.onset_range[0] < known.patience_steps:
             return None
-        climb = next((s for s in self._scales if s.climbs_for(self._patience_steps, self._newest)), None)
+        if not self._rising and not self._coarse.above and not self._newest_above():
+            return None
+        climb = next((scale for scale in (*self._scales, self._coarse) if self._climbs(scale, block, known)), None)
         if climb is None:
             return None
+        self._rising = True
         early, late = climb.onset_range
         reason = (
             f"{climb.samples}-sample means of the loss have stood at {climb.lowest_above:.3f} or above since step "
@@ -111,6 +126,28 @@ class SlowClimb(Detector):
         return Finding(
             onset_range=min(spikes, default=climb.onset_range), reason=reason
         )  # the spike that it began with
+
+    def _newest_above(self) -> bool:
+        """Whether the mean of the last 32 losses may be above at the finest scale: asked of each block, so cheap."""
+        last = self._last
+        return (
+            len(last) >= _GROWTH
+            and last[-1][0] + last[-2][0] + last[-3][0] + last[-4][0] > _GROWTH * self._scales[0].edge
+        )
+
+    def _climbs(self, scale: _Scale, block: Block, known: Known) -> bool:
+        """Fewer blocks are enough where another signal agrees; the finest are counted back from the newest loss too."""
+        finest, last = scale.samples == _FINEST, list(self._last)
+        if not scale.above and not finest:
+            return False
+        since = scale.onset_range if scale.above else (last[-_GROWTH][1], block.last_step)
+        agreed = known.leading.agree(since, block.last_step, max(1, scale.above) * scale.samples)
+        share, blocks = (0.5, _BLOCKS_ABOVE_AGREED) if agreed else (1.0, _BLOCKS_ABOVE)
+        if scale is self._coarse:  # medians of eight follow a wandering loss more closely
+            blocks = _BLOCKS_ABOVE_COARSE
+        if finest:
+            scale.slide(last[-_GROWTH * blocks :], blocks)
+        return scale.climbs_for(share * self._patience_steps, block.median, blocks)
 
     def persists(self, block: Block) -> bool:
         return self._rising
@@ -128,6 +165,7 @@ class _Scale:
         self._blocks_at_best = 1
         self._near_best_step: int | None = None
         self._since = self._since_until = self._until = 0
+        self.edge = math.inf
         self._latest = 0.0
         self.lowest_above, self._highest_above = math.inf, -math.inf
         self._last: float | None = None
@@ -140,7 +178,8 @@ class _Scale:
         best = self.best
         luck = max(0.0, -_NORMAL.inv_cdf(self._blocks_at_best**-0.5)) if self._blocks_at_best > 1 else 0.0
         noise = (sigmas + luck) * self.sigma
-        if best is not None and lowest > best and value > best + max(noise, tolerance * abs(best)):
+        self.edge = math.inf if best is None else best + max(noise, tolerance * abs(best))
+        if best is not None and lowest > best and value > self.edge:
             if not self.above:
                 self._since, self._since_until = first_step, self._until
             self.lowest_above = min(self.lowest_above, value) if self.above else value
@@ -160,10 +199,26 @@ class _Scale:
         if best is None or value <= best + 2 * self.sigma:
             self._near_best_step = self._until
 
-    def climbs_for(self, patience_steps: int, newest: float) -> bool:
+    def is_above(self, part: Sequence[_Mean]) -> bool:
+        """Whether a block of these quarters is above."""
+        if self.best is None or min(part)[0] <= self.best:
+            return False
+        return math.fsum(value for value, _, _ in part) / len(part) > self.edge
+
+    def slide(self, last: Sequence[_Mean], blocks: int) -> None:
+        """Takes the last blocks above, wherever they begin, where fewer are above as they were cut."""
+        parts = [last[at : at + _GROWTH] for at in range(0, len(last), _GROWTH)]
+        if self.above >= blocks or len(last) < blocks * _GROWTH or not all(map(self.is_above, parts)):
+            return
+        means = [math.fsum(value for value, _, _ in part) / len(part) for part in parts]
+        self.above, self._latest, self._until = blocks, means[-1], last[-1][2]
+        self._since, self._since_until = parts[0][0][1], parts[0][-1][2]
+        self.lowest_above, self._highest_above = min(means), max(means)
+
+    def climbs_for(self, patience_steps: float, newest: float, blocks: int) -> bool:
         """`newest` is the median of the last 8 losses: one that is half-way back to the best is no climb any more."""
         age = self._until - self._since
-        if self.above < _BLOCKS_ABOVE or age < _NEARLY * patience_steps or self.best is None:
+        if self.above < blocks or age < _NEARLY * patience_steps or self.best is None:
             return False
         if newest < (self.best + self.lowest_above) / 2:
             return False

@@ -12,6 +12,8 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.vocabulary.sample import ScrapedSample
 
 _AGREED = 0.5  # Share of the patience where another signal says the same as the loss
+_RISING = 0.7  # … where the loss stands a tenth higher than at half its age
+_LEAST = 0.3  # … at the least, whatever is said
 _LEVEL_SAMPLES = 32  # Losses that a settled band's level comes from
 
 
@@ -84,15 +86,22 @@ class LeftBand(Detector):
             upper=band.edge(widened),
             provisional=not band.ready,
             independence=band.independence,
+            usual=known.leading.usual(),
             before=_LEVEL_SAMPLES if band.ready else max(1, len(self._inside)),
         )
         for at, loss in since:
             episode.push(at, loss)
 
+    def _share(self, episode: Episode, step: int, known: Known) -> float:
+        """Of the patience: less where another signal says the same as the loss, or where the loss goes on rising."""
+        agrees = known.leading.agree(episode.onset_range, step, episode.samples)
+        fades = known.leading.fades(episode.usual)
+        said = ((agrees, _AGREED), (fades, _AGREED), (episode.rises(step), _RISING))
+        return max(_LEAST, math.prod(share for is_said, share in said if is_said))
+
     def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
         t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
-        if known.leading.agree(episode.onset_range, step, episode.samples):
-            patience = max(1, round(patience * _AGREED))
+        patience = max(1, round(patience * self._share(episode, step, known)))
         if episode.has_healed(t, widened):
             past.episode = None
             if known.alarm is not None:  # a climb goes on where the episode ends
