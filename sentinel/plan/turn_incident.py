@@ -168,8 +168,8 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
     if plan.refusal is not None:
         return _refused(plan, incident)
     if plan.actions:
-        if (why := _may_be_its_own(incident, rollback, plan, look)) is not None:
-            return _stop(incident, why)
+        if (stop := _may_be_its_own(incident, rollback, plan, look)) is not None:
+            return stop
         return Turn(reason=plan.reason, actions=plan.actions[:1], incident=incident.id, rollback=rollback.id)
     records = (event("applied", incident.id, rollback=rollback.id),) if incident.status == "decided" else ()
     if not rollback.restart:
@@ -181,7 +181,7 @@ def _carry_on(incident: Incident, rollback: Rollback, look: Look, policy: Policy
     return replace(turn, records=(*records, *turn.records))
 
 
-def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Look) -> str | None:
+def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Look) -> Turn | None:
     """Why checkpoints that came after a rollback was carried out are left where they are: a trainer whose log does not
     tell one life from the next reports no start, and saves them all the same."""
     first = plan.actions[0]
@@ -189,7 +189,10 @@ def _may_be_its_own(incident: Incident, rollback: Rollback, plan: Plan, look: Lo
     if incident.status != "applied" or reported or not isinstance(first, QuarantineCheckpoints):
         return None
     saved = f"{first.tags[0]} … {first.tags[-1]}" if len(first.tags) > 1 else first.tags[0]
-    return f"{rollback.id} was carried out, and no start of it is reported: {saved} came since, and may be its own"
+    return _stop(
+        incident,
+        f"{rollback.id} was carried out, and no start of it is reported: {saved} came since, and may be its own",
+    )
 
 
 def _not_yet_reported(incident: Incident, rollback: Rollback, look: Look, policy: Policy) -> Turn:
