@@ -22,15 +22,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backtest import tables
 from backtest.curves import DIVERGED, Curve, CurveError, read_folder
+from backtest.episodes import Traced, traced
 from backtest.ideal import Harmless, knowable_step
 from backtest.ours import AT_END, NAME, UNTOLD, Judged, judged, warm_up
 from backtest.peers import PEERS
+from backtest.regret import key
 from backtest.replay import PATIENCE, said_by, tuned_by
 from backtest.scoring import Outcome, Said, score, timed
 from backtest.sensitivity import format_rows, sensitivity
 from backtest.summing import summary
 from backtest.tuned import TUNED
 from backtest.tuning import tuned_peers
+from backtest.waiting import format_waiting, waiting_json
 
 from sentinel.judge.thresholds import Thresholds
 
@@ -63,12 +66,17 @@ def main() -> int:
     outcomes = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.outcomes]
     patient = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.patient]
     tuned = [timed(o, ideal.get(id(o.curve))) for r in replays for o in r.tuned]
-    text = report(outcomes, patient, tuned)
+    names = replays[0].said if replays else ()
+    verdicts = {name: {key(r.curve): r.said[name].verdicts for r in replays} for name in names}
+    traces = [r.traced for r in replays]
+    waiting = format_waiting(traces, verdicts)
+    text = waiting if asked.waiting else f"{report(outcomes, patient, tuned)}\n\n{waiting}"
     if asked.plot:
         plot(replays, asked.plot)
     if asked.results:
         asked.results.write_text(header(folders, len(curves)) + text + "\n", encoding="utf-8")
-    print(json.dumps(document(outcomes, patient, tuned)) if asked.json else text)
+    priced = {"waiting": waiting_json(traces, verdicts)}
+    print(json.dumps(document(outcomes, patient, tuned) | priced) if asked.json else text)
     return 0
 
 
@@ -80,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="a folder for one picture per curve")
     parser.add_argument("--sensitivity", action="store_true", help="the judge with each threshold x 0.5 and x 2, only")
     parser.add_argument("--tune-peers", action="store_true", help="the peers' best thresholds on the tuning part, only")
+    parser.add_argument("--waiting", action="store_true", help="regret and calibration of waiting, only")
     parser.add_argument("--results", type=Path, help="also write the tables to this file")
     return parser.parse_args()
 
@@ -96,12 +105,16 @@ class Replay:
     """The peers once more, with a patience that they do not have."""
     tuned: tuple[Outcome, ...]
     """The peers once more, with threshold and patience tuned on the tuning part."""
+    said: dict[str, Said]
+    """Of each peer, as it is and tuned."""
+    traced: Traced
 
 
 def replay(curve: Curve, thresholds: Thresholds) -> Replay:
     """Every detector on the curve."""
     ours = judged(curve, thresholds)
     pairs = [said_by(name, curve) for name in PEERS]
+    tuned = [tuned_by(name, curve) for name in TUNED]
     return Replay(
         curve=curve,
         ours=ours,
@@ -110,7 +123,9 @@ def replay(curve: Curve, thresholds: Thresholds) -> Replay:
             score(curve, said) for said in (ours.said, ours.at_end, ours.untold, *(at_once for at_once, _ in pairs))
         ),
         patient=tuple(score(curve, lasting) for _, lasting in pairs),
-        tuned=tuple(score(curve, tuned_by(name, curve)) for name in TUNED),
+        tuned=tuple(score(curve, said) for said in tuned),
+        said={s.detector: s for s, _ in pairs} | {f"{s.detector}, tuned": s for s in tuned},
+        traced=traced(curve),
     )
 
 

@@ -62,7 +62,11 @@ def main() -> int:
         asked.incidents, asked.end = 1, 60
     if not asked.recorded:
         _record(asked, began)
-    rows = [row for folder in sorted(asked.runs.iterdir(), key=_seed) if (row := evaluate(folder)) is not None]
+    rows = [
+        row
+        for folder in sorted(asked.runs.iterdir(), key=_seed)
+        if (folder / "trained").exists() and (row := evaluate(folder, asked.end)) is not None
+    ]
     shown = f"{_header()}\n\n{_table(rows)}"
     if asked.results:
         asked.results.write_text(shown + "\n", encoding="utf-8")
@@ -120,7 +124,6 @@ def _record(asked: argparse.Namespace, began: float) -> None:
 def _incident(folder: Path, seed: int, end: int) -> None:
     from benchmarks.demo_divergence import Judged
     from trainer_hooks.gpt.arguments import parse
-    from trainer_hooks.gpt.train import Trainer
 
     options = [*SMALL, f"--lr-decay={RECIPE.steps}"]
     if not (folder / "trained").exists():
@@ -134,6 +137,8 @@ def _incident(folder: Path, seed: int, end: int) -> None:
         return
     for entrant in found[1].entrants:
         own = folder / entrant.id
+        if (own / "trained").exists():
+            continue
         shutil.rmtree(own, ignore_errors=True)
         (own / "state" / "attempts").mkdir(parents=True)
         (own / "checkpoints").mkdir()
@@ -142,8 +147,21 @@ def _incident(folder: Path, seed: int, end: int) -> None:
             (own / "checkpoints" / entrant.target_tag).symlink_to(folder / "checkpoints" / entrant.target_tag)
             (own / "checkpoints" / "latest").write_text(entrant.target_tag)
         (own / "state" / "overrides.json").write_text(encode_overrides(entrant.overrides))
-        words = [*trainer_command(own, seed, RECIPE)[3:], *options, f"--steps={end}", f"--save-interval={end}"]
-        Trainer(parse(words)).train()
+        words = [*trainer_command(own, seed, RECIPE)[3:], *options, f"--steps={end}", "--save-interval=0"]
+        _until(end)(parse(words), 100).train()
+        (own / "trained").touch()
+
+
+def _until(end: int) -> Any:
+    """A trainer that stops there, also where a rung has the run end by tokens, and where it is known to diverge."""
+    from benchmarks.demo_divergence import Judged
+
+    class Until(Judged):
+        def _on_sample(self, sample: Sample) -> None:
+            super()._on_sample(sample)
+            self.stop_asked = self.stop_asked or sample.global_step >= end
+
+    return Until
 
 
 def _raced(config: Config) -> tuple[Incident, Race] | None:
@@ -194,13 +212,13 @@ class Alive:
         return JobsSeen(writers=(WriterSeen(id="process 1"),) if self.runs else ())
 
 
-def evaluate(folder: Path) -> dict[str, Any] | None:
+def evaluate(folder: Path, end: int) -> dict[str, Any] | None:
     config = load_config(folder / "demo.toml")
-    if (found := _raced(config)) is None:
+    if (found := _raced(config)) is None or not all((folder / e.id / "trained").exists() for e in found[1].entrants):
         return None
     incident, race = found
     alarm = incident.alarm_step or race.until_step
-    held = {e.id: _held(config, incident, e, folder / e.id) for e in race.entrants}
+    held = {e.id: _held(config, incident, e, folder / e.id, end) for e in race.entrants}
     standings = [_standing(config, incident, race, e, folder / e.id) for e in race.entrants]
     won, reason, _ = winner(race, standings, incident)
     ends = {name: one["final"] for name, one in held.items() if one["answer"] == "recovered"}
@@ -212,10 +230,11 @@ def evaluate(folder: Path) -> dict[str, Any] | None:
         if one["answer"] == "recovered":
             by_ladder = spent
             break
-    raced = None
+    raced, in_turn = None, None
     if won is not None and held[won.probe]["answer"] == "recovered":
         longest = max(race.until_step - e.target_step for e in race.entrants)
-        raced = longest + max(0, held[won.probe]["step"] - race.until_step)
+        after = max(0, held[won.probe]["step"] - race.until_step)
+        raced, in_turn = longest + after, sum(race.until_step - e.target_step for e in race.entrants) + after
     last = {name: one["last"] for name, one in held.items()}
     return {
         "incident": folder.name,
@@ -227,6 +246,7 @@ def evaluate(folder: Path) -> dict[str, Any] | None:
         "within": None if won is None or best is None else ends.get(won.probe, float("nan")) / ends[best] - 1,
         "ladder_steps": by_ladder,
         "race_steps": raced,
+        "race_steps_in_turn": in_turn,
         "relapsed": None if won is None else held[won.probe]["relapsed"],
         "followed_to": None if won is None else last[won.probe],
         "reason": reason,
@@ -256,10 +276,10 @@ def _looks(config: Config, own: Path, until: int, *, runs: bool = True) -> Itera
         yield step, observer.look(now)
 
 
-def _held(config: Config, incident: Incident, entrant: Any, own: Path) -> dict[str, Any]:
+def _held(config: Config, incident: Incident, entrant: Any, own: Path, end: int) -> dict[str, Any]:
     """When a rung that is tried by itself is settled, and how; what it comes to at the end; whether it relapses."""
     past, settled, relapsed, step = Past(), None, None, entrant.target_step
-    for step, look in _looks(config, own, 10**9):
+    for step, look in _looks(config, own, end):
         attempt = look.history.latest
         if attempt is None or attempt.number < 2:
             continue
@@ -272,7 +292,9 @@ def _held(config: Config, incident: Incident, entrant: Any, own: Path) -> dict[s
                 settled = (step, str(answer))
         elif diverged and settled[1] == "recovered" and relapsed is None:
             relapsed = step
-    validations = [r.loss for r in _records(own) if isinstance(r, Validation) and r.attempt > 1]
+    validations = [
+        r.loss for r in _records(own) if isinstance(r, Validation) and r.attempt > 1 and r.global_step <= end
+    ]
     at, how = settled or (step, "not settled")
     final = fmean(validations[-2:]) if validations else float("nan")
     return {"step": at, "answer": how, "final": final, "relapsed": relapsed, "last": step}
@@ -315,6 +337,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         )
     both = [row for row in rows if row["ladder_steps"] and row["race_steps"]]
     ladder, race = sum(r["ladder_steps"] for r in both), sum(r["race_steps"] for r in both)
+    in_turn = sum(r["race_steps_in_turn"] for r in both)
     named = [row for row in rows if row["winner"] != "none"]
     relapsed = sum(row["relapsed"] is not None for row in named)
     same = sum(row["same"] for row in rows)
@@ -328,6 +351,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         f"the winner is that of trying all to the end: {same} of {len(rows)}; that, or at most 1 % above it: {near}",
         f"steps from the job's stop to recovery, where both recover ({len(both)}): ladder {ladder}, race side by side "
         f"{race}" + (f" ({race / ladder:.0%})" if ladder else ""),
+        f"the same with the probes one after the other: {in_turn}" + (f" ({in_turn / ladder:.0%})" if ladder else ""),
         f"winners that diverge again: {relapsed} of {len(named)}{followed}",
     ]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .curves import DIVERGED, HARMLESS, Curve, Event
 
-__all__ = ["Outcome", "Said", "Told", "deadline", "onset_of", "score", "stretches", "timed", "tolerance"]
+__all__ = ["Outcome", "Said", "Told", "deadline", "is_scored", "onset_of", "score", "stretches", "timed", "tolerance"]
 
 TOLERANCE_STEPS, TOLERANCE_INTERVALS = 100, 5
 """A verdict may come so long after the onset (the longer of the two), and so long before it: labels are by eye."""
@@ -192,6 +192,11 @@ def timed(outcome: Outcome, knowable_step: int | None) -> Outcome:
         return replace(outcome, knowable=knowable_step is not None)
     late = step > max(deadline(outcome.curve), knowable_step)
     return replace(outcome, knowable=True, past_ideal_steps=step - knowable_step, late=late)
+
+
+def is_scored(curve: Curve) -> bool:
+    """Whether there is something to be right or wrong about."""
+    return not _unscored(curve)
 
 
 def _unscored(curve: Curve) -> str:

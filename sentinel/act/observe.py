@@ -26,6 +26,8 @@ from sentinel.plan.incident_events import fold
 from sentinel.plan.liveness import life_of, rollback_of
 from sentinel.plan.look import Look
 from sentinel.plan.observation import Checkpoint, JobsSeen, Life, RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.waiting_price import priced_verdict
 from sentinel.vocabulary.errors import ConfigError, JobStillAlive, ScrapeError, ScriptRefused
 from sentinel.vocabulary.overrides import Overrides
 from sentinel.vocabulary.sample import RunStarted
@@ -45,6 +47,7 @@ class Observer:
         room_for_saves: int = 0,
         planned: Sequence[int] = (),
         references: References | None = None,
+        policy: Policy | None = None,
         racing: Races | None = None,
     ) -> None:
         self.racing = racing
@@ -52,6 +55,7 @@ class Observer:
         self._thresholds = thresholds
         self._room_for_saves = room_for_saves
         self._asked_for_room = False
+        self._policy = policy or Policy()
         source = neighbours.source
         self._source = source if isinstance(source, RereadSource) else SampleCache(source)
         self._history = History(again=self._source.again)
@@ -84,6 +88,7 @@ class Observer:
         self._attribute(attempt, jobs, events)
         run = self._run_state(now_unix_s, attempt, jobs, events)
         verdict = judge(series, self._context(attempt, run, unavailable), self._thresholds)
+        verdict = priced_verdict(verdict, series, run, self._policy)
         races = self.racing
         return Look(
             history=self._history,

@@ -202,8 +202,9 @@ class Racing:
         entrant, incident, over = entry.entrant, entry.incident, standing.over
         late = incident.onset_range[1] if incident.onset_range else entrant.target_step
         full = own.started.full_seqlen if own.started else None
-        samples = [s for s in own.samples if s.global_step > late and comparable(s, full)]
-        validated = [v.loss for v in own.validations if v.global_step > late]
+        compared = range(late + 1, entry.race.until_step + 1)  # of one that ends later, as by its tokens, no more
+        samples = [s for s in own.samples if s.global_step in compared and comparable(s, full)]
+        validated = [v.loss for v in own.validations if v.global_step in compared]
         before = look.history.attempts.get(incident.attempt)
         was = [v.loss for v in (look.history.validations(before) if before else ()) if v.global_step < late]
         found = evidence(look.history, own, before=incident.attempt)

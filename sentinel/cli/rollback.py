@@ -25,6 +25,7 @@ from sentinel.plan.manual import Wanted, plan_by_hand
 from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
+from sentinel.plan.waiting_price import WaitingPrice, price_of_waiting
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
 
@@ -53,10 +54,11 @@ def rollback(
             diff = parts.near.launcher.preview(parts.observer.started, plan.decision.overrides)
         except (ScriptRefused, ConfigError) as error:
             plan = Plan(refusal=str(error))
+    waiting = _waiting(look, plan, config.policy)
     if as_json:
-        print_json(_document(plan, look.run))
+        print_json(_document(plan, look.run, waiting))
     else:
-        _show(plan, look.run, diff)
+        _show(plan, look.run, diff, waiting)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -114,7 +116,14 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     return 0
 
 
-def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
+def _waiting(look: Look, plan: Plan, policy: Policy) -> WaitingPrice | None:
+    """The price of waiting for the open spike, against this rollback; None without one."""
+    if plan.decision is None:
+        return None
+    return price_of_waiting(look.series, look.run, policy, target_step=plan.decision.target_step)
+
+
+def _show(plan: Plan, run: RunState, script_diff: str | None, waiting: WaitingPrice | None) -> None:
     if plan.refusal is not None or plan.decision is None:
         typer.echo(f"refused: {plan.refusal}")
         return
@@ -124,11 +133,13 @@ def _show(plan: Plan, run: RunState, script_diff: str | None) -> None:
         typer.echo(f"  {number}. {describe(action)}")
     for line in _priced(plan.decision, run):
         typer.echo(f"  {line}")
+    if waiting is not None:
+        typer.echo(f"  {waiting.reason}")
     if script_diff is not None:
         typer.echo(script_diff)
 
 
-def _document(plan: Plan, run: RunState) -> dict[str, Any]:
+def _document(plan: Plan, run: RunState, waiting: WaitingPrice | None) -> dict[str, Any]:
     decision = plan.decision
     facts: dict[str, Any] = {"target": None}
     if decision is not None:
@@ -136,6 +147,7 @@ def _document(plan: Plan, run: RunState) -> dict[str, Any]:
             "target": {"tag": decision.target_tag, "global_step": decision.target_step},
             "changes": decision.changes,
             "price": price(decision, run).to_json(),
+            "waiting": None if waiting is None else waiting.to_json(),
             "coming_saves": [coming.to_json() for coming in coming_saves(decision, run)],
             "unconfirmed": unconfirmed(decision, run),
         }

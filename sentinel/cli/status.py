@@ -17,6 +17,7 @@ from sentinel.plan.bad_start import newest_audit
 from sentinel.plan.forecast import lost_so_far
 from sentinel.plan.liveness import Known, life_of
 from sentinel.plan.look import Look
+from sentinel.plan.waiting_price import price_of_waiting
 
 _LAST_EVENTS = 5  # `replay` prints all events
 
@@ -40,6 +41,7 @@ def show(config: Config, *, as_json: bool) -> int:
 
 
 def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) -> dict[str, Any]:
+    waiting = price_of_waiting(look.series, look.run, config.policy)
     start = look.start or newest_audit(look)
     last, verdict, policy = look.series.last, look.verdict, config.policy
     rollbacks = [rollback for incident in look.run.incidents for rollback in incident.rollbacks]
@@ -57,6 +59,7 @@ def _document(config: Config, look: Look, job: Known, *, unreadable_lines: int) 
         "early_warning": None if (w := look.series.warning) is None else fields_of(w, "since_step", "step", "reason"),
         "onset_range": verdict.onset_range,
         "led_by": verdict.led_by,
+        "waiting": None if waiting is None else waiting.to_json(),
         "events": [
             {"kind": str(e.kind), "onset_step": e.onset_step, "end_step": e.end_step, "reason": e.reason}
             for e in look.series.events[-_LAST_EVENTS:]
@@ -78,6 +81,8 @@ def _print(document: dict[str, Any], look: Look) -> None:
     attempt = document["attempt"] or "none yet"
     typer.echo(f"{document['run']}: {document['verdict']}{at} (attempt {attempt}, mode {document['mode']})")
     typer.echo(f"  {document['reason']}")
+    if (waiting := document["waiting"]) is not None and waiting["reason"] not in document["reason"]:
+        typer.echo(f"  waiting: {waiting['reason']}")
     if (start := document["start"]) is not None:
         typer.echo(f"  start: {start['verdict']}: {start['reason']}")
     if (warning := document["early_warning"]) is not None:

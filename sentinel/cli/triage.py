@@ -63,6 +63,7 @@ def documents(
             references=tuple(smoothed(str(path), source_at(path, {})) for path in config.run.reference),
             texts=None if texts is None else texts_in(texts),
             scripts={label: diff for label, diff in diffs.items() if diff},
+            policy=config.policy,
             bisects=reports_in(bisect_folder(config)),
             run_option=run_option,
         )

@@ -202,5 +202,10 @@ def racing_of(config: Config, near: Neighbours) -> Racing:
 def observer_of(config: Config, near: Neighbours, *, room_for_saves: int = 0) -> Observer:
     references = References(config.run.reference, lambda path: smoothed(str(path), source_at(path, {})))
     return Observer(
-        near, config.judge, room_for_saves=room_for_saves, planned=config.run.planned_steps, references=references
+        near,
+        config.judge,
+        room_for_saves=room_for_saves,
+        planned=config.run.planned_steps,
+        references=references,
+        policy=config.policy,
     )

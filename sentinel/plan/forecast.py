@@ -73,7 +73,7 @@ def unconfirmed(decision: Rollback, run: RunState) -> tuple[str, ...]:
     return tuple(said)
 
 
-def gpu_hours(steps: int, run: RunState) -> float | None:
+def gpu_hours(steps: float, run: RunState) -> float | None:
     """What so many steps take; None where nobody measured the pace, or the run's size is not known."""
     if run.step_time_s is None or run.world_size is None:
         return None

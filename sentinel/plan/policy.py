@@ -52,6 +52,14 @@ class Policy:
     """Checkpoints that there has to be room for (bytes, files, quota) before the job is started again; 0 is not looked
     at."""
 
+    wait: Literal["patience", "priced"] = "patience"
+    """When the wait for a spike to come back is over. patience: when the judge's is. priced: when a rollback now costs
+    less than waiting does on average, by pooled spikes and the run's own; not before a quarter of the patience, and
+    never later than with patience."""
+
+    restart_s: Annotated[float, AT_LEAST_0] = 1800.0
+    """Seconds from a stop of the job to the first step of the next one, for the price of waiting. 0 leaves it out."""
+
     pin_last_healthy: bool = True
     """Keep the last checkpoint that was saved in health from the trainer's keep-last-k and from site purges, by hard
     links beside it (.sentinel-pinned). Not in mode observe."""

@@ -149,12 +149,11 @@ def winner(
     levels = {s.probe: level for s in healthy if (level := s.level(validated=validated)) is not None}
     kind = "validation loss" if validated else "training loss"
     told = {name: why or f"{kind} {levels[name]:.4g} at step {race.until_step}" for name, why in said.items()}
-    others = "; ".join(f"{race.entrant(s.probe).rung!r}: {told[s.probe]}" for s in standings if s not in healthy[:1])
-    if not levels:
-        return None, f"no probe is healthy at step {race.until_step}: {others}", told
-    limit = min(levels.values()) * (1 + ALIKE_WITHIN)
-    won = next(s for s in healthy if levels[s.probe] <= limit)
+    limit = min(levels.values(), default=math.nan) * (1 + ALIKE_WITHIN)
+    won = next((s for s in healthy if levels[s.probe] <= limit), None)
     others = "; ".join(f"{race.entrant(s.probe).rung!r}: {told[s.probe]}" for s in standings if s is not won)
+    if won is None:
+        return None, f"no probe is healthy at step {race.until_step}: {others}", told
     return won, f"{race.entrant(won.probe).rung!r} is the healthiest: {told[won.probe]}; {others}", told
 
 

@@ -9,7 +9,7 @@ from sentinel.judge.events import Event
 from sentinel.plan.baseline import Baseline, lr_warmup_steps
 from sentinel.plan.incident import Incident
 from sentinel.plan.ladder import Rung
-from sentinel.plan.observation import RunState
+from sentinel.plan.observation import Checkpoint, RunState
 from sentinel.plan.policy import Policy
 
 
@@ -52,16 +52,23 @@ def choose_target(incident: Incident, rung: Rung, run: RunState, policy: Policy,
             limit, why = ramp, f"before the upper half of the LR ramp, which begins at step {ramp}"
     if incident.rollbacks and incident.rollbacks[-1].target_step < limit:
         limit, why = incident.rollbacks[-1].target_step, "no later than the last target"
-    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
-    passed: list[str] = []
-    while whole and (unhealthy := run.unhealthy_at(whole[-1].global_step)) is not None:
-        passed.append(f"{whole.pop().tag} {unhealthy.sentence}")
+    whole, passed = healthy_until(limit, run)
     why = "; ".join([why, *passed[:1], *([f"{len(passed) - 1} more likewise"] if len(passed) > 1 else [])])
     if not whole:
         none = "no healthy checkpoint" if passed else "no checkpoint"
         return Target(tag=None, global_step=0, reason=f"{none} lies {why}: from scratch")
     last = "the last healthy one" if passed else "the last"
     return Target(tag=whole[-1].tag, global_step=whole[-1].global_step, reason=f"{whole[-1].tag} is {last} {why}")
+
+
+def healthy_until(limit: int, run: RunState) -> tuple[list[Checkpoint], list[str]]:
+    """The complete checkpoints up to that step, without the last ones of steps with unhealthy readings; and what was
+    wrong with those, as sentences."""
+    whole = [c for c in run.checkpoints if c.complete and c.verified is not False and c.global_step <= limit]
+    passed: list[str] = []
+    while whole and (unhealthy := run.unhealthy_at(whole[-1].global_step)) is not None:
+        passed.append(f"{whole.pop().tag} {unhealthy.sentence}")
+    return whole, passed
 
 
 def _risky_from(baseline: Baseline, onset: int, *, anyway: bool) -> int | None:

@@ -138,6 +138,8 @@ def test_by_itself_sentinel_watches_and_does_nothing() -> None:
         "restart_on_crash": False,
         "restart_on_hang": False,
         "stop_bad_start": False,
+        "wait": "patience",
+        "restart_s": 1800.0,
     }
 
 

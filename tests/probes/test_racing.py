@@ -121,6 +121,7 @@ def test_a_probe_goes_on_with_the_runs_line_of_descent_and_leaves_its_folders_al
         ({"last": 60}, "last_step", 60),
         ({"last": 60}, "loss", None),  # 11 steps past the onset at 49
         ({"loss": 9.0}, "ill", "diverged"),
+        ({"last": UNTIL + 60}, "validation", None),  # its only one came after the step at which all are compared
     ],
 )
 def test_what_a_probe_has_shown_is_told_as_it_is(run: Path, told: dict[str, Any], field: str, value: Any) -> None:

@@ -101,7 +101,7 @@ class Episode:
             return False
         if min(list(self.recent)[-_STANDING_SAMPLES:]) <= self._back_at(thresholds, widened, len(self.recent)):
             return False  # a median of eight is late to see that the last few are back
-        return age >= _RECOVERING_FACTOR * patience_steps or not self._on_its_way_back(thresholds, step)
+        return age >= _RECOVERING_FACTOR * patience_steps or not self.on_its_way_back(thresholds, step)
 
     @property
     def _standard_errors(self) -> float:
@@ -125,7 +125,7 @@ class Episode:
         half = (self.onset_range[1] + step) / 2
         return next((m - self.level for at, m in reversed(self.marks) if at <= half), None)
 
-    def _on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
+    def on_its_way_back(self, thresholds: Thresholds, step: int) -> bool:
         """Whether the excess, falling on as it fell in the second half of the episode, is gone at twice its age."""
         then, now = self._excess_at_half(step), self.stands_at - self.level
         if then is None or then <= 0 or now >= then:

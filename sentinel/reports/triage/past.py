@@ -18,6 +18,9 @@ from sentinel.judge.thresholds import Thresholds
 from sentinel.judge.verdict import judge_past
 from sentinel.plan.incident import Incident
 from sentinel.plan.incident_events import fold
+from sentinel.plan.observation import Checkpoint, RunState
+from sentinel.plan.policy import Policy
+from sentinel.plan.waiting_price import price_of_waiting
 from sentinel.sources.column_source import ColumnSource
 
 
@@ -35,6 +38,7 @@ class PageSettings:
     scripts: Mapping[str, str] = field(default_factory=dict)
     """A rollback's id to how it changed the job script, as a diff."""
 
+    policy: Policy = field(default_factory=Policy)
     bisects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Incident to the report of its bisect."""
 
@@ -106,8 +110,9 @@ def joined(stretches: Sequence[Readings], name: str) -> Any:
     return np.concatenate([r.values(name) for r in stretches]) if stretches else np.zeros(0)
 
 
-def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The verdict, its severity and its reason; and the judge's events, each with its attempt and its last step there.
+def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
+    """The verdict, its severity, its reason and the price of waiting; and the judge's events, each with its attempt and
+    its last step there.
 
     The last episode may still recover.
     """
@@ -118,13 +123,32 @@ def judged(past: Past, settings: PageSettings) -> tuple[dict[str, str], list[dic
         found[readings.attempt] = tuple(replay.series.events)
     newest = past.history.latest
     verdict = judge_past(replay.series, newest.end_reason if newest else None)
+    waiting = price_of_waiting(replay.series, _run(past), settings.policy)
     findings = [
         _finding(event, number, past)
         for number, events in found.items()
         for event in events
         if event.verdict_step >= int(past.of_attempt(number)[0].steps[0])
     ]
-    return {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}, findings
+    standing = {"verdict": str(verdict.kind), "severity": verdict.severity, "reason": verdict.reason}
+    return standing | {"waiting": None if waiting is None else waiting.reason}, findings
+
+
+def _run(past: Past) -> RunState:
+    """What prices a wait: the steps that were saved, the pace and the size, as the readings tell."""
+    newest = past.history.latest
+    if newest is None or not past.stretches:
+        return RunState(now_unix_s=0.0)
+    saved = sorted({s.global_step for attempt, _ in past.history.descent(newest) for s in attempt.saved})
+    times = past.stretches[-1].values("step_time_s")[-100:]
+    times = times[np.isfinite(times)]
+    return RunState(
+        now_unix_s=0.0,
+        checkpoints=tuple(Checkpoint(tag=f"global_step{step}", global_step=step, complete=True) for step in saved),
+        last_step=int(past.stretches[-1].steps[-1]),
+        step_time_s=float(np.median(times)) if len(times) else None,
+        world_size=newest.started.world_size if newest.started is not None else None,
+    )
 
 
 def _finding(event: Event, attempt: int, past: Past) -> dict[str, Any]:

@@ -9,7 +9,7 @@
     byId("run").textContent = run;
     byId("verdict").textContent = words(standing.verdict);
     byId("verdict").dataset.severity = ["healthy", "finished"].includes(standing.verdict) ? "good" : standing.severity;
-    byId("reason").textContent = standing.reason;
+    byId("reason").textContent = standing.waiting ? `${standing.reason}; ${standing.waiting}` : standing.reason;
     const onset = incidents.filter((one) => one.status !== "closed").length;
     const facts = [
       ["step", whole(standing.global_step)], ["attempt", whole(standing.attempt)], ["loss", short(standing.loss)],
