@@ -103,12 +103,16 @@ def recovery(
     spikes = [onset for onset, _ in series.healed if onset >= past[-2 * WINDOW].global_step]
     if spikes:
         return _not_yet(f"a spike at step {spikes[-1]} is too recent", finished)
-    verdict = _level(before, since, danger, full_seqlen)
+    drop = series.resume_drop
+    dropped = drop is not None and drop.lasts
+    verdict = None if dropped else _level(before, since, danger, full_seqlen, believed=drop is None)
     if verdict is None:
         late = [v.loss for v in validated if v.global_step > past_step]
         verdict = _validated([v.loss for v in validated_before], late)
     if verdict.answer is Answer.RECOVERED:
         return verdict
+    if drop is not None and dropped:
+        return _not_yet(f"{drop.sentence}; that is no recovery: {verdict.reason}", finished)
     if last.global_step > max(danger.onset_step, danger.warmup_end_step) + danger.hold_steps:
         return Recovery(answer=Answer.FAILED, reason=f"{danger.hold_steps} steps past the danger: {verdict.reason}")
     return _not_yet(verdict.reason, finished)
@@ -129,7 +133,7 @@ def _validated(before: Sequence[float], late: Sequence[float]) -> Recovery:
 
 
 def _level(
-    before: Sequence[Sample], since: Sequence[Sample], danger: Danger, full_seqlen: int | None
+    before: Sequence[Sample], since: Sequence[Sample], danger: Danger, full_seqlen: int | None, *, believed: bool
 ) -> Recovery | None:
     """By the training loss; None where too few steps compare."""
     losses = [s.loss for s in since if _counts(s, full_seqlen)]
@@ -140,6 +144,7 @@ def _level(
     best = best_mean(since, full_seqlen=full_seqlen)
     if danger.best_before is None or best is None:
         return None
+    best = best if believed else now
     wanted = danger.best_before * (1 - BETTER_BY)
     on_trend = _on_trend(before, now, since[-1].global_step, full_seqlen)
     if best > wanted and not on_trend:
