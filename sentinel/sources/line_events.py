@@ -128,7 +128,7 @@ def checked(event: Event) -> Event:
             event.fields.pop(name, None)
         if "skipped" in event.fields:
             event.fields["skipped"] = bool(event.fields["skipped"])
-        counts: Iterable[Any] = (event.step, *event.fields.values())
+        counts: Iterable[Any] = (event.step, event.total_steps, *event.fields.values())
     elif isinstance(event, ProgramStarted):
         counts = (value for key, value in event.facts.items() if key != "seed")
     else:
