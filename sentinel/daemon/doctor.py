@@ -28,7 +28,7 @@ from sentinel.plan.observation import Life, RunState
 from sentinel.vocabulary.errors import ConfigError, SentinelError, TemporaryError
 from sentinel.vocabulary.overrides import Anchor
 
-_NO_JOURNAL = "no attempt has written one; call `trainer_hooks.attach` in the trainer, with this state_dir"
+_NO_JOURNAL = "no attempt has begun yet; where the training runs already, docs/ATTACH.md says what it lacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +270,15 @@ def _slurm(config: Config) -> Iterator[Finding]:
     jobs = client.jobs()
     yield Finding("ok", "Slurm", f"answers within {time.monotonic() - began:.2f} s; {len(jobs)} jobs of this user")
     newest = last_beginning(state_dir_of(config))
-    known = {newest.started.job_id.partition("_")[0]} if newest is not None and newest.started.job_id else set()
-    ours = [j for j in jobs if not j.ended and (j.group in known or j.name == config.launcher.job_name)]
-    if not ours:
-        yield Finding("note", "Slurm", "no job of this run is in the queue: submission was not tried")
+    seen = neighbours_of(config).launcher.look([newest.started] if newest is not None else [])
+    if not seen.writers:
+        hint = "" if newest or config.launcher.job_name else " ([launcher] job_name finds it before its trainer begins)"
+        why = seen.why_unknown or f"no job of this run is in the queue{hint}"
+        yield Finding("note", "Slurm", f"{why}: submission was not tried")
         return
-    job = ours[-1]
-    script, recorded = client.script(job.group), client.recorded(job.group)
-    yield Finding("ok", "job script", f"Slurm returns the script of job {job.group}: {len(script.splitlines())} lines")
+    group = seen.writers[-1].id.partition("_")[0]
+    script, recorded = client.script(group), client.recorded(group)
+    yield Finding("ok", "job script", f"Slurm returns the script of job {group}: {len(script.splitlines())} lines")
     scratch = state_dir_of(config) / f".doctor.{os.getpid()}.sh"
     scratch.write_text(script, encoding="utf-8")
     arguments = [*recorded.properties.arguments(), "--comment=sentinel", *config.launcher.sbatch_arguments]

@@ -1,0 +1,36 @@
+"""What the doctor sees of a run's jobs under a real Slurm."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from sentinel.cli.commands import app
+from sentinel.jobscript.slurm_jobs import Mark, marked
+from tests.slurm.cluster import Cluster
+
+
+def test_the_doctor_tries_a_job_that_sentinel_has_submitted_and_that_has_not_begun(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Between a restart and its first step `doctor` said that no job of the run is in the queue."""
+    state = tmp_path / "state"
+    for folder in (state, tmp_path / "checkpoints"):
+        folder.mkdir()
+    (tmp_path / "a.toml").write_text(
+        '[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n[launcher]\nkind = "slurm"\n'
+    )
+    run = f"a~{hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]}"
+    comment = marked("", Mark(run=run, label="incident-1-r1", number=0))
+    held = ("--hold", f"--comment={comment}", f"--chdir={tmp_path}", "--wrap=sleep 60")
+    job = cluster.slurm("sbatch", "--parsable", *held, cwd=tmp_path)
+    said = CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml")]).stdout
+    assert f"Slurm returns the script of job {job}" in said, said
+    assert "sbatch --test-only accepts the job" in said, said
+    cluster.slurm("scancel", job)
+    assert (
+        "[launcher] job_name finds it" in CliRunner().invoke(app, ["doctor", "--run", str(tmp_path / "a.toml")]).stdout
+    )
