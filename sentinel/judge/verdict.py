@@ -199,7 +199,7 @@ def _verdict_of_samples(series: Series, context: Context) -> _Answer:
     if series.episode is not None:
         return VerdictKind.SPIKE, series.episode.waiting
     if end is not None and step is not None and step < end:
-        return VerdictKind.WARMING_UP, f"a warmup or curriculum goes on until step {end}; nothing is wrong so far"
+        return VerdictKind.WARMING_UP, f"a warmup or curriculum goes on until step {end}; no spike is open"
     if not series.band_ready:
         return VerdictKind.WARMING_UP, "too few samples yet to know the noise of this loss"
     return VerdictKind.HEALTHY, "the loss is inside its own noise band"

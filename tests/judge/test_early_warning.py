@@ -40,7 +40,7 @@ def test_signals_that_rise_together_are_warned_of_and_are_no_event() -> None:
     assert set(warning.signals) == {"grad_norm", "adam_variance_max"}
     assert 600 - 32 < warning.since_step < warning.step < 900
     assert (series.alarm, series.events) == (None, ())
-    assert "rise above their own trend" in warning.reason
+    assert "above their own trends" in warning.reason
 
 
 def test_a_warning_passes_once_nothing_rises_any_more() -> None:

@@ -52,7 +52,8 @@ class EarlyWarning:
     @property
     def reason(self) -> str:
         rises = [name for name in self.signals if name not in ("lr", "loss_scale")]
-        said = [f"{' and '.join(rises)} rise above their own trend"] if rises else []
+        trends = "rises above its own trend" if len(rises) == 1 else "rise above their own trends"
+        said = [f"{' and '.join(rises)} {trends}"] if rises else []
         said += ["the learning rate rises and the loss has stopped falling"] if "lr" in self.signals else []
         said += ["the loss scale has collapsed"] if "loss_scale" in self.signals else []
         return f"since step {self.since_step} {', '.join(said)}: a divergence may follow"
