@@ -58,7 +58,8 @@ def init(
     path.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {path}; mode is observe until you change [policy] mode")
     if metrics_address is not None:
-        typer.echo(f"in the trainer: attach(engine, run={json.dumps(name)}, address={json.dumps(metrics_address)})")
+        options = f"run={json.dumps(name)}, address={json.dumps(metrics_address)}"
+        typer.echo(f"in the trainer: attach(engine, {options}), or StabilityCallback(trainer, {options})")
     return 0
 
 

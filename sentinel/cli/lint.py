@@ -69,7 +69,9 @@ def _read_run(config: Config) -> tuple[str, Read]:
     if launcher.script is not None:
         return str(launcher.script), _read_file(launcher.script, name)
     if not launcher.command:
-        raise ConfigError(f"{name} has neither [launcher] script nor command: name a file to lint")
+        raise ConfigError(
+            f"{name} has neither [launcher] script nor command: name a file, as in `sentinel lint train.sh`"
+        )
     try:
         return "[launcher] command", read_command(launcher.command, name)
     except ConfigError as error:

@@ -67,7 +67,7 @@ def _read(given: Given, format_: Format, name: str, more: Known) -> Read:
     family = _family_of(given) if format_ != "megatron log" else "megatron"
     if family is None:
         trainers = f"Megatron's, Hugging Face's nor {_OWN_TRAINER}"
-        why = f"{given.program} is neither {trainers}: what its options mean is not known"
+        why = f"the options of {given.program} are neither {trainers}: what they mean is not known"
         unknown = (Unread(what="its options", why=why),)
         return Read(format="not understood", facts=Facts(), unread=unknown, program=given.program)
     unread = list(given.unread)

@@ -114,7 +114,9 @@ def test_without_a_path_it_is_the_run_s_own_script_or_command(lint: Lint, tmp_pa
     toml.write_text(run)
     nothing = lint()
     assert nothing.code == 2
-    assert "tr8-104B has neither [launcher] script nor command: name a file to lint" in nothing.err
+    assert (
+        "tr8-104B has neither [launcher] script nor command: name a file, as in `sentinel lint train.sh`" in nothing.err
+    )
     toml.write_text(f'{run}command = ["sleep", "1"]\n')
     assert lint().code == 2
 
@@ -131,6 +133,6 @@ def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Lint, tmp
     answer = lint("job.sh")
     assert (answer.code, answer.err) == (0, "")
     assert "job.sh: not understood: " in answer.out
-    assert "is neither Megatron's, Hugging Face's nor trainer_hooks.gpt" in answer.out
+    assert "are neither Megatron's, Hugging Face's nor trainer_hooks.gpt" in answer.out
     (document,) = json.loads(lint("job.sh", "--json").out)
     assert (document["format"], document["findings"]) == ("not understood", [])
