@@ -27,7 +27,7 @@ class Run:
     beginning with a dot or a dash."""
 
     checkpoints: Path
-    """The trainer's save folder, which holds `latest` and global_stepN/."""
+    """The trainer's save folder, which holds the checkpoints: `latest` and global_stepN/, or checkpoint-N/."""
 
     state_dir: Path | None = None
     """Folder that trainer and daemon share; `sentinel init` sets it. The default is .sentinel/NAME in the folder that a

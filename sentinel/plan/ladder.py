@@ -34,8 +34,9 @@ class Rung(OptimizerSettings):
     """What is true if this rung helps."""
 
     target: TargetRule = "near"
-    """near: the last checkpoint before the onset, less the margin; earlier: further back with each rung that failed;
-    before_risky_window: before the upper half of the LR ramp; scratch: no checkpoint at all."""
+    """near: the last checkpoint before the onset, less the margin; earlier: the margin doubled by each rung that
+    failed (another checkpoint only where saves are closer than that), and during the first 3 LR warmups before the
+    upper half of the LR ramp; before_risky_window: that at any time; scratch: no checkpoint at all."""
 
     reseed: bool = False
     """Permute the data that is not yet consumed with a new seed; once."""
