@@ -6,6 +6,7 @@ import getpass
 import math
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -279,13 +280,11 @@ def _slurm(config: Config) -> Iterator[Finding]:
     group = seen.writers[-1].id.partition("_")[0]
     script, recorded = client.script(group), client.recorded(group)
     yield Finding("ok", "job script", f"Slurm returns the script of job {group}: {len(script.splitlines())} lines")
-    scratch = state_dir_of(config) / f".doctor.{os.getpid()}.sh"
-    scratch.write_text(script, encoding="utf-8")
     arguments = [*recorded.properties.arguments(), "--comment=sentinel", *config.launcher.sbatch_arguments]
-    try:
+    with tempfile.TemporaryDirectory(prefix="sentinel-doctor-") as folder:  # there is no state folder before an attempt
+        scratch = Path(folder) / "script.sh"
+        scratch.write_text(script, encoding="utf-8")
         client.test(arguments, scratch, recorded.script_arguments)
-    finally:
-        scratch.unlink()
     yield Finding("ok", "submission", "sbatch --test-only accepts the job with a comment of sentinel's")
 
 

@@ -16,10 +16,9 @@ from tests.slurm.cluster import Cluster
 def test_the_doctor_tries_a_job_that_sentinel_has_submitted_and_that_has_not_begun(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Between a restart and its first step `doctor` said that no job of the run is in the queue."""
+    """Between a restart and its first step `doctor` said that no job of the run is in the queue; before the first
+    attempt, which makes the state folder, it failed to write its copy of the script there."""
     state = tmp_path / "state"
-    for folder in (state, tmp_path / "checkpoints"):
-        folder.mkdir()
     (tmp_path / "a.toml").write_text(
         '[run]\nname = "a"\ncheckpoints = "checkpoints"\nstate_dir = "state"\n[launcher]\nkind = "slurm"\n'
     )
