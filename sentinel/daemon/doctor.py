@@ -107,7 +107,7 @@ def state_folder(config: Config) -> Iterator[Finding]:
 def save_folder(config: Config) -> Iterator[Finding]:
     """Whether there is a checkpoint to roll back to, what `latest` names, and the space for more saves."""
     checkpoints = neighbours_of(config).checkpoints
-    folder = checkpoints.folder
+    folder = checkpoints.folder.resolve()
     if not folder.is_dir():
         absent = f"{folder} does not exist; [run] checkpoints should name the save folder"
         yield Finding("bad", "checkpoints", absent, passes=not _has_saved(config))

@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 from threading import Event
-from time import monotonic
+from time import monotonic, strftime
 
 from rich.console import Console
 from rich.status import Status
@@ -65,7 +65,7 @@ def watch(chosen: Chosen, *, observe: bool, once: bool, fleet_dir: Path) -> int:
         exposition=Exposition(first.metrics, home / NAME, labels, once=once),
         queues=Queues(),
         sources=source_of if chosen.alone else SharedSources(),
-        say=lambda line: console.print(f"{run_prefix()}{line}", highlight=False, markup=False),
+        say=lambda line: console.print(f"{strftime('%H:%M:%S')} {run_prefix()}{line}", highlight=False, markup=False),
         stop=stop,
         observe=observe,
         once=once,
