@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sentinel.adapters.slurm.trainer_files import files_named_in
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, script_text
 from sentinel.config import Config
 from sentinel.daemon.run_files import find_config
 from sentinel.jobscript.facts import Facts, declared_size
+from sentinel.jobscript.given import Unread
+from sentinel.jobscript.named_files import with_files
 from sentinel.jobscript.reading import Read, read_command, read_text
 from sentinel.lint import Finding, in_its_words
 from sentinel.lint import lint as check
@@ -81,9 +85,28 @@ def _read_run(config: Config) -> tuple[str, Read]:
 def _read_file(path: Path, name: str) -> Read:
     text = script_text(path)
     try:
-        return read_text(text, name)
+        read = read_text(text, name)
+        if read.format not in ("job script", "not understood"):
+            return read
+        files = files_named_in(text, [path.parent, Path()])
+        inside = with_files(text, {named: (named, content) for named, (_, content) in files.items()})
+        return read if inside == text else _in_its_lines(read_text(inside, name), text, inside)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _in_its_lines(read: Read, text: str, inside: str) -> Read:
+    """The lines as the script counts them; none for a line of a file that is inside."""
+    own, with_files_inside = text.splitlines(), inside.splitlines()
+    first = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(own, with_files_inside, strict=False)))
+    more = len(with_files_inside) - len(own)
+
+    def line_of(unread: Unread) -> int | None:
+        if unread.line is None or unread.line <= first:
+            return unread.line
+        return unread.line - more if unread.line > first + more else None
+
+    return replace(read, unread=tuple(replace(unread, line=line_of(unread)) for unread in read.unread))
 
 
 def _known(facts: Facts) -> dict[str, Any]:

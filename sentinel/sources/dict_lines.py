@@ -1,12 +1,10 @@
-"""A dict on a line: fairseq's and metaseq's after `| INFO | train_inner |`, Hugging Face's in Python, and JSONL."""
+"""A JSON object on a line: fairseq's and metaseq's after `| INFO | train_inner |`, MLPerf's, and JSONL."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +14,6 @@ from sentinel.sources.line_events import (
     Decoder,
     Evaluated,
     Event,
-    ProgramEnded,
-    ProgramStarted,
     Reading,
     checkpoint_events,
     fields_of,
@@ -195,98 +191,3 @@ class MlPerf(Decoder):
         if step == 0 or self._from_zero:
             self._from_zero, self.note = True, FROM_ZERO
         return (Reading(step + self._from_zero, loss, rank_of(line[:begin]), fields),)
-
-
-_PYTHON_PAIR = re.compile(
-    r"""['"]([\w/ .-]{1,80})['"]\s*:\s*"""
-    r"""(?:(?:np\.|numpy\.|torch\.)?(?:float(?:16|32|64)|tensor)\()?['"]?([^\s'",}{)]+)"""
-)
-"""Newer versions write the numbers as texts; numpy's and torch's show what they are."""
-
-_LONGEST_OPEN = 4_000  # characters of a dict over several lines that are waited for
-
-
-class HuggingFace(Decoder):
-    """Hugging Face's Trainer: one Python dict a line, without the step.
-
-    `{'loss': 1.36, 'grad_norm': 0.24, 'learning_rate': 5e-05, 'epoch': 0.01}`. The lines are counted: one line is one
-    step here, whatever `logging_steps` was. Where the epoch goes back, the run was resumed: counting goes on after the
-    last line of an earlier epoch. A loss that is exactly 0.0 beside a grad norm of nan is nan: the Trainer shows it so.
-    """
-
-    takes_columns = True
-
-    def __init__(self) -> None:
-        self.note = "the lines name no step: they are counted, so a step here is one logged line"
-        self._epochs = array("d")
-        self._count = 0
-        self._last = ""
-        self._open = ""  # the beginning of a dict that goes on on the next line
-
-    def decode(self, line: str) -> Sequence[Event] | None:
-        """The events of one dict, or of several between the pieces of a progress bar."""
-        if self._open:
-            joined, self._open = f"{self._open} {line.strip()}", ""
-            if line.lstrip().startswith(("'", '"', "}")) and len(joined) <= _LONGEST_OPEN:
-                line = joined
-        pieces = [line]
-        if line.count("{") > 1 and "'loss'" in line:
-            pieces = [piece + "}" for piece in line.split("}")]
-            pieces[-1] = pieces[-1][:-1]
-        found = [events for piece in pieces if (events := self._of_one(piece)) is not None]
-        return [event for events in found for event in events] if found else None
-
-    def _of_one(self, line: str) -> Sequence[Event] | None:
-        begin = line.find("{")
-        if begin >= 0 and '"learning_rate"' in line and '"step"' not in line:
-            line = line.replace('"', "'")
-        if begin >= 0 and line.rstrip().endswith(",") and "'" in line[begin : begin + 2] and "}" not in line:
-            self._open = line
-            return ()
-        if begin < 0 or "loss'" not in line or ("'epoch'" not in line and "'learning_rate'" not in line):
-            if begin >= 0 and "'loss'" in line and line.lstrip().startswith("{"):
-                raise LineError("cut before its epoch or learning rate")
-            return None
-        if "}" not in line[begin:]:
-            raise LineError("cut before its end")
-        values = dict(_PYTHON_PAIR.findall(line, begin))
-        head = line[:begin]
-        at = time_of(head)
-        if "train_runtime" in values:
-            return (ProgramEnded(time_unix_s=at),)
-        if "loss" not in values:
-            evaluated = next((number(text) for name, text in values.items() if name.endswith("eval_loss")), None)
-            return None if evaluated is None else (Evaluated(loss=evaluated, time_unix_s=at),)
-        return self._reading(values, line[begin:], head, at)
-
-    def _reading(self, values: dict[str, str], text: str, head: str, at: float) -> Sequence[Event]:
-        pairs = ((name, text.partition("/")[0]) for name, text in values.items())
-        fields = {"time_unix_s": at} | fields_of(pairs, self.names)
-        norm, step, loss = fields.get("grad_norm"), fields.pop("step", None), fields.pop("loss")
-        if loss is None:
-            raise LineError("a loss that is not a number")
-        if loss == 0.0 and norm is not None and not math.isfinite(norm):
-            loss = math.nan
-        if text == self._last:
-            return ()  # another rank's
-        self._last = text
-        if step is not None:
-            self.note = ""
-            return (Reading(step, loss, rank_of(head), fields),)
-        before, step = self._count, self._counted(fields.get("epoch"))
-        reading = Reading(step, loss, rank_of(head), fields)
-        if self._count > before or not self._epochs:
-            return (reading,)
-        resumed = {"resumed_from": step - 1 or None}
-        return (ProgramStarted(facts=resumed, certain=True, time_unix_s=at), reading)
-
-    def _counted(self, epoch: float | None) -> int:
-        if epoch is not None and math.isfinite(epoch):
-            if self._epochs and epoch < self._epochs[-1]:
-                self._count = bisect_left(self._epochs, epoch)
-                del self._epochs[self._count :]
-            self._epochs.append(epoch)
-        elif self._epochs:
-            self._epochs.append(self._epochs[-1])
-        self._count += 1
-        return self._count

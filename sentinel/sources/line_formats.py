@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-from sentinel.sources.dict_lines import Fairseq, HuggingFace, JsonLines, Metaseq, MlPerf
+from sentinel.sources.dict_lines import Fairseq, JsonLines, Metaseq, MlPerf
 from sentinel.sources.generic_lines import Generic, NanoGpt
+from sentinel.sources.huggingface_lines import HuggingFace
 from sentinel.sources.line_decoders import BlockPattern, LineFormat, LinePattern
 from sentinel.sources.line_losses import EVALUATES
 from sentinel.sources.megatron_lines import GptNeox, Megatron, NeMo

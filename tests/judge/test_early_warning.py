@@ -43,6 +43,15 @@ def test_signals_that_rise_together_are_warned_of_and_are_no_event() -> None:
     assert "above their own trends" in warning.reason
 
 
+def test_one_stretch_of_outliers_does_not_hide_the_rise_after_it() -> None:
+    outliers = np.where(abs(np.arange(STEPS) - 450) < 9, 1e-6, 1.0)
+    series = judged(
+        grad_norm=noisy((1 + 1.5 * RISE) * outliers, 0.1, 2),
+        adam_variance_max=noisy(0.1 * (1 + RISE) * outliers, 0.02, 3),
+    )
+    assert [600 < warning.step < 900 for warning in series.warnings] == [True]
+
+
 def test_a_warning_passes_once_nothing_rises_any_more() -> None:
     back = np.where(np.arange(STEPS) < 760, RISE, 0.0)
     series = judged(grad_norm=noisy(1 + 3 * back, 0.1, 2), adam_variance_max=noisy(0.1 * (1 + 2 * back), 0.02, 3))
@@ -62,6 +71,8 @@ def test_a_warning_passes_once_nothing_rises_any_more() -> None:
         ((), {"grad_norm": np.where((np.arange(STEPS) > 600) & (np.arange(STEPS) % 16 == 5), 9.0, noisy(1, 0.1, 2))}),
         ((), {"grad_norm": noisy(np.where(abs(np.arange(STEPS) - 600) < 6, 9.0, 1.0), 0.1, 2)}),  # a burst
         ((), {"lr": 1e-3 * (0.6 + 0.4 * np.cos(np.arange(STEPS) / 100))}),  # it rises to what it was before
+        ((), {"lr": np.where(np.arange(STEPS) < 600, 1e-3, 1e-3 * np.clip(RISE, 1e-2, 1))}),  # a new warmup
+        ((), {"grad_norm": noisy(np.where(abs(np.arange(STEPS) - 600) < 9, 1e-6, 1.0), 0.1, 2)}),  # no gradient
         ((), {"grad_norm": noisy(np.geomspace(1, 1.3, STEPS), 0.1, 2)}),  # a slow drift of one
     ],
 )
@@ -72,6 +83,13 @@ def test_what_is_healthy_is_not_warned_of(planned: tuple[int, ...], columns: dic
 def test_a_learning_rate_that_rises_without_effect_is_warned_of() -> None:
     lr = 1e-3 * 2 ** (np.arange(STEPS) / 200)
     assert judged(lr=lr).warnings[0].signals == ("lr",)
+
+
+def test_a_learning_rate_that_fell_and_then_rises_past_its_peak_is_warned_of_there() -> None:
+    fell = np.where(np.arange(STEPS) < 400, 1e-3, 2.5e-4 * 2 ** (np.clip(np.arange(STEPS) - 400, 0, None) / 100))
+    (warning,) = judged(lr=fell).warnings
+    assert warning.signals == ("lr",)
+    assert 600 < warning.step < 750  # from its old peak at step 600 on, and 12 blocks of a trend that began anew there
 
 
 def test_a_divergence_that_is_known_is_no_warning() -> None:

@@ -136,3 +136,41 @@ def test_another_trainer_s_script_is_not_understood_and_no_error(lint: Lint, tmp
     assert "are neither Megatron's, Hugging Face's nor trainer_hooks.gpt" in answer.out
     (document,) = json.loads(lint("job.sh", "--json").out)
     assert (document["format"], document["findings"]) == ("not understood", [])
+
+
+YAML = """\
+stage: pt
+per_device_train_batch_size: 2
+learning_rate: 1.0e-4
+max_steps: 3000
+warmup_steps: 10
+adam_beta2: often
+output_dir: out
+"""
+FACTORY = "#!/bin/bash\n#SBATCH --time=1:00:00\nset -e\nllamafactory-cli train conf/run.yaml $MORE\n"
+
+
+@pytest.mark.parametrize("place", [".", "jobs"])  # the job starts beside its script, or where lint was called
+def test_a_yaml_that_the_script_names_is_read_and_lines_are_the_script_s(
+    lint: Lint, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "job.sh").write_text(FACTORY)
+    missing = lint("jobs/job.sh", "--json")
+    assert json.loads(missing.out)[0]["format"] == "not understood"
+    (tmp_path / place / "conf").mkdir()
+    (tmp_path / place / "conf" / "run.yaml").write_text(YAML)
+    (document,) = json.loads(lint("jobs/job.sh", "--json").out)
+    assert document["format"] == "job script"
+    read = {name: document["facts"][name] for name in ("lr", "train_iters", "micro_batch_size")}
+    assert read == {"lr": 1e-4, "train_iters": 3000, "micro_batch_size": 2}
+    assert [(unread["what"], unread["line"]) for unread in document["unread"]] == [("$MORE", 4), ("--adam_beta2", None)]
+
+
+def test_a_deepspeed_json_that_the_script_names_is_read(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 3, "gradient_clipping": 1.0}')
+    options = "--num-layers 4 --hidden-size 64 --deepspeed --deepspeed_config ds.json"
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\ndeepspeed pretrain_gpt.py {options}\n")
+    (document,) = json.loads(lint("job.sh", "--json").out)
+    assert document["facts"]["deepspeed"]["gradient_clipping"] == 1.0
+    assert document["unread"] == []

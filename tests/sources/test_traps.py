@@ -11,7 +11,7 @@ import pytest
 from sentinel.sources.line_text import number, rank_of, time_of, whole
 from sentinel.sources.log_file import read_log
 from sentinel.vocabulary.errors import ConfigError
-from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, Sample
+from sentinel.vocabulary.sample import CheckpointSaved, RunFinished, RunStarted, Sample
 from tests.sources.reading import megatron, reader, recorded, records_of, samples, starts, steps, validations
 
 
@@ -198,6 +198,51 @@ def test_hugging_faces_end_is_the_runs_end() -> None:
 def test_hugging_faces_epoch_going_back_is_a_restart() -> None:
     dicts = [f"{{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': {epoch}}}" for epoch in (0.1, 0.2, 0.3, 0.4, 0.3, 0.4)]
     assert steps(records_of("huggingface", dicts)) == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4)]
+
+
+BEGINS = "[INFO|trainer.py:1618] 2026-11-23 01:30:13,851 >> ***** Running training *****"
+RESUMES = "[INFO|trainer.py:1631] >>   Resuming training from checkpoint with epoch 0 and global step 10"
+CONTINUES = "[INFO|trainer.py:2430] >>   Continuing training from global step 10"  # transformers 4
+ENDS = "{'train_runtime': '0.4', 'train_loss': '4.2', 'epoch': '0.0375'}"
+ONE_LIFE = [(1, 1), (1, 2), (1, 3)]
+
+
+def of_hugging_face(epoch: float, loss: float = 4.2) -> str:
+    return f"{{'loss': '{loss}', 'grad_norm': '1.1', 'learning_rate': '2e-05', 'epoch': '{epoch}'}}"
+
+
+LIFE = [of_hugging_face(epoch) for epoch in (0.0125, 0.025, 0.0375)]
+ANEW = of_hugging_face(0.0375, 4.1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "read"),
+    [
+        ([BEGINS, *LIFE, BEGINS, RESUMES, ANEW], [*ONE_LIFE, (2, 3)]),  # it begins with the last epoch once more
+        ([BEGINS, *LIFE, BEGINS, CONTINUES, LIFE[-1]], [*ONE_LIFE, (2, 3)]),  # and with the same loss
+        ([BEGINS, *LIFE, BEGINS, RESUMES, of_hugging_face(0.05)], [*ONE_LIFE, (2, 4)]),  # no step was lost
+        ([*LIFE, ENDS, ANEW], [*ONE_LIFE, (2, 3)]),
+        ([BEGINS, RESUMES, *LIFE, BEGINS, RESUMES, ANEW], [*ONE_LIFE, (2, 3)]),  # from the same checkpoint once more
+        ([BEGINS, *LIFE, BEGINS, LIFE[0]], [*ONE_LIFE, (2, 1)]),  # from scratch
+        # One life: the lines of the other nodes come late, and an epoch is rounded.
+        ([BEGINS, RESUMES, LIFE[0], BEGINS, RESUMES, *LIFE], ONE_LIFE),
+        ([LIFE[0], BEGINS, LIFE[1], of_hugging_face(0.025, 4.1)], ONE_LIFE),
+        ([BEGINS, *LIFE, ENDS, LIFE[-1], ENDS], ONE_LIFE),
+        ([*LIFE, ANEW], [*ONE_LIFE, (1, 4)]),
+    ],
+)
+def test_hugging_faces_restart_is_told_where_the_epoch_does_not_go_back(
+    lines: list[str], read: list[tuple[int, int]]
+) -> None:
+    assert steps(records_of("huggingface", lines)) == read
+
+
+def test_hugging_faces_restart_of_a_log_with_steps_names_the_step_that_it_resumed() -> None:
+    life = [f"{{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.0, 'step': {step}}}" for step in (10, 20)]
+    again = "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 0.0, 'step': 20}"
+    records = records_of("huggingface", [BEGINS, *life, BEGINS, RESUMES, again])
+    assert steps(records) == [(1, 10), (1, 20), (2, 20)]
+    assert [r.resumed_from for r in records if isinstance(r, RunStarted)][-1] == 10
 
 
 def test_a_log_is_recognised_behind_thousands_of_other_programs_warnings(tmp_path: Path) -> None:

@@ -47,6 +47,27 @@ AREAS: tuple[Area, ...] = (
         tests=("tests/adapters/test_checkpoint", "tests/adapters/test_perform.py", "tests/adapters/test_undo_order.py"),
     ),
     Area(
+        name="checkpoints of trainers",
+        code=tuple(
+            f"sentinel/adapters/checkpoints/{name}.py" for name in ("links", "places", "copies", "adoption", "layouts")
+        ),
+        tests=(
+            "tests/adapters/test_checkpoint",
+            "tests/adapters/test_what_may_be_old.py",
+            "tests/probes/test_racing.py",
+        ),
+    ),
+    Area(
+        name="probes and witnesses",
+        code=tuple(f"sentinel/act/{name}.py" for name in ("probes", "racing", "starts", "witnesses")),
+        tests=("tests/probes", "tests/daemon/test_overlap.py", "tests/adapters/test_perform.py"),
+    ),
+    Area(
+        name="wandb",
+        code=("sentinel/act/wandb_*.py", "sentinel/adapters/wandb/*.py"),
+        tests=("tests/adapters/test_wandb_",),
+    ),
+    Area(
         name="TensorBoard cut",
         code=("sentinel/adapters/tensorboard.py", "sentinel/adapters/event_files/*.py"),
         tests=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel import bounded
@@ -40,15 +41,23 @@ def with_named_files(script: str, folder: Path, copies: str) -> str:
     `copies` begins the path of each copy, which the script writes. A file that is not there, is not text or lies in
     several places is left out: what needs it is then refused, and says so.
     """
-    found: dict[str, tuple[str, str]] = {}
+    found = files_named_in(script, [folder])
+    return with_files(script, {path: (f"{copies}{file.name}", text) for path, (file, text) in found.items()})
+
+
+def files_named_in(script: str, folders: Sequence[Path]) -> dict[str, tuple[Path, str]]:
+    """{path, as the trainer gets it: the file and its text}; the job starts in one of the folders."""
+    found: dict[str, tuple[Path, str]] = {}
     for path, places in named_files(script).items():
-        there = [folder / place for place in places if (folder / place).is_file()]
+        may_be = (folder / place for folder in folders for place in places)
+        there = {file.resolve(): file for file in may_be if file.is_file()}
         if len(there) == 1:
+            (file,) = there.values()
             try:
-                found[path] = f"{copies}{there[0].name}", bounded.read_text(there[0], _LARGEST_NAMED)
+                found[path] = file, bounded.read_text(file, _LARGEST_NAMED)
             except (OSError, ValueError) as error:
                 log.warning("the trainer's configuration: %s", error)
-    return with_files(script, found) if found else script
+    return found
 
 
 def _texts(files: list[Path]) -> list[str]:
