@@ -194,6 +194,6 @@ def _sbatch(nodes: int | None, probe: Probe) -> tuple[str, ...]:
 
 def _with_command(config: Config, command: tuple[str, ...], folders: Folders) -> Config:
     for word in command:
-        if folders.stand_in(word.partition("=")[2] if word.startswith("--") else word) is not None:
+        if folders.own_word(word) != word:
             raise ConfigError(f"[bisect] command names {word!r}, a folder of the run: use {{checkpoints}} or {{state}}")
     return replace(config, launcher=replace(config.launcher, command=command))
