@@ -109,6 +109,7 @@ class Bisect:
             lambda probe, attempt: over(probe, attempt, window),
             lambda probe, attempt, ended, s: result_of(probe, attempt, window, ended=ended, seconds=s),
             limits=limits,
+            asked=self._asked,
             say=say,
         )
 
@@ -128,6 +129,12 @@ class Bisect:
         report = report_of(self.question, self.probes.results, over=over, stopped=stopped)
         write_atomically(self.folder / REPORT, dump_json(report))
         return report
+
+    def _asked(self, probe: Probe) -> bool:
+        own = self.question.probes.get(probe.name)
+        return own is not None and (own.tag, own.global_step, own.until_step) == (
+            *(probe.tag, probe.global_step, probe.until_step),
+        )
 
     def _next(self, results: Mapping[str, ProbeResult]) -> tuple[Probe, ...]:
         if results:

@@ -30,11 +30,25 @@ class Folders:
         return str(next(iter(self.moved.values())))
 
     def stand_in(self, word: str) -> str | None:
-        """The probe's folder for a word that names one of the run's; None for any other word."""
+        """The probe's folder for a word that names one of the run's, or what is in its checkpoints; None for any other
+        word."""
         if not word:
             return None
         named = (self.working_directory / word).resolve()
-        return next((str(own) for theirs, own in self.moved.items() if theirs.resolve() == named), None)
+        if (own := next((own for theirs, own in self.moved.items() if theirs.resolve() == named), None)) is not None:
+            return str(own)
+        theirs, own = next(iter(self.moved.items()))
+        is_path = Path(word).is_absolute() or not self.working_directory.is_relative_to(theirs.resolve())
+        if not is_path or not named.is_relative_to(theirs.resolve()) or named.is_file():  # a file there is only read
+            return None
+        return str(own / named.relative_to(theirs.resolve()))
+
+    def own_word(self, word: str) -> str:
+        """The word of a command line with the probe's folder in it: `--save=FOLDER`, and Hydra's `save=FOLDER`."""
+        flag, equals, value = word.partition("=")
+        if equals and (own := self.stand_in(value)) is not None:
+            return f"{flag}={own}"
+        return self.stand_in(word) or word
 
 
 def own_trainer_options(
@@ -51,12 +65,13 @@ def own_trainer_options(
     return (*options, *[f"--tensorboard={folder / 'tensorboard'}"] * tensorboard)
 
 
-def command_of(words: Sequence[str], folders: Folders, options: Sequence[str]) -> tuple[str, ...]:
-    """The probe's command: the options are added, and win. ConfigError where the checkpoints would be the run's."""
-    parts = [word.partition("=") if word.startswith("--") and "=" in word else ("", "", word) for word in words]
-    own = (f"{flag}{equals}{folders.stand_in(value) or value}" for flag, equals, value in parts)
-    made = (*own, *_filled(options, folders))
-    if OWN_TRAINER not in words and not any(word.endswith(folders.checkpoints) for word in made):
+def command_of(
+    words: Sequence[str], folders: Folders, options: Sequence[str], variables: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The probe's command: the options are added, and win. `variables`: values of those by which the trainer may find
+    its folders. ConfigError where the checkpoints would be the run's."""
+    made = (*map(folders.own_word, words), *_filled(options, folders))
+    if OWN_TRAINER not in words and not any(word.endswith(folders.checkpoints) for word in (*made, *variables)):
         raise _not_named("[launcher] command", folders)
     return made
 

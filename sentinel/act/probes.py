@@ -28,7 +28,7 @@ from sentinel.vocabulary.sample import Record
 LOG = "job.log"  # What the trainer prints, in the probe's folder
 COPIES = ".checkpoints"  # Beside the probes' folders: the copies that they begin from
 _LOOKS_UNTIL_GONE = 3  # So many looks in a row at a trainer that is not there and reports nothing, and it is gone
-_LIVES = 3  # Of one probe: a trainer that was lost twice is for a person
+_LIVES = 3  # Times that a probe's trainer may be lost: then it is for a person
 
 
 @dataclass
@@ -98,10 +98,11 @@ class Life:
     """One training of one probe."""
 
     probe: Probe
-    number: int  # A probe whose trainer was lost begins anew, in a folder of its own
+    number: int  # A probe that was lost, stopped or failed begins anew, in a folder of its own
     began_unix_s: float
     result: ProbeResult | None = None
     lost: bool = False
+    stopped: bool = False  # By sentinel itself: it counts as lost, and not against the trainer
 
     @property
     def name(self) -> str:
@@ -117,31 +118,42 @@ class ProbeRecord:
         self.lives: list[Life] = []
         for event in self._log.read():
             self._take(event)
+        for life in self.lives:  # a person who gives the command again has mended what its trainer failed of
+            if life.result is not None and (life.result.ended, life.result.outcome) == ("failed", "unknown"):
+                life.result, life.lost, life.stopped = None, True, True
+
+    def next(self, probe: Probe) -> Life:
+        """The life that the probe would begin now. PermanentError where its trainer was lost too often."""
+        lives = [life for life in self.lives if life.probe.name == probe.name]
+        if sum(life.lost and not life.stopped for life in lives) >= _LIVES:
+            raise PermanentError(f"the trainer of probe {probe.name} was lost {_LIVES} times; see its job.log")
+        return Life(probe=probe, number=1 + len(lives), began_unix_s=0.0)
 
     def begin(self, probe: Probe, *, now: float) -> Life:
-        """Notes that a life begins; returns when that is on the disk. PermanentError where it was lost too often."""
-        number = 1 + sum(life.probe.name == probe.name for life in self.lives)
-        if number > _LIVES:
-            raise PermanentError(f"the trainer of probe {probe.name} was lost {_LIVES} times; see its job.log")
+        """Notes that a life begins; returns when that is on the disk. PermanentError as of `next`."""
+        number = self.next(probe).number
         self._write({"event": "began", "life": number, "probe": document(probe), "time_unix_s": now})
         return self.lives[-1]
 
-    def end(self, life: Life, result: ProbeResult | None, *, now: float) -> None:
-        """Notes how it has ended; None where its trainer was lost."""
+    def end(self, life: Life, result: ProbeResult | None, *, now: float, stopped: bool = False) -> None:
+        """Notes how it has ended; None where its trainer was lost, or `stopped` by sentinel."""
         told = None if result is None else document(result)
-        self._write(
-            {"event": "ended", "life": life.number, "name": life.probe.name, "result": told, "time_unix_s": now}
-        )
+        which = {"event": "ended", "life": life.number, "name": life.probe.name}
+        self._write({**which, "result": told, "stopped": stopped, "time_unix_s": now})
 
     @property
     def running(self) -> list[Life]:
         """Those that have begun and not ended."""
         return [life for life in self.lives if life.result is None and not life.lost]
 
+    def results(self, asked: Callable[[Probe], bool]) -> dict[str, ProbeResult]:
+        """Of the probes that are asked for, by name, in the order in which they have begun."""
+        return {life.probe.name: life.result for life in self.lives if life.result is not None and asked(life.probe)}
+
     @property
-    def results(self) -> dict[str, ProbeResult]:
-        """By the probe's name, in the order in which they have ended."""
-        return {life.probe.name: life.result for life in self.lives if life.result is not None}
+    def spent(self) -> tuple[ProbeResult, ...]:
+        """Of all probes that have ended, also those that are not asked for any more."""
+        return tuple(life.result for life in self.lives if life.result is not None)
 
     def _write(self, event: dict[str, Any]) -> None:
         self._log.append(event)
@@ -156,13 +168,14 @@ class ProbeRecord:
             if (life.probe.name, life.number) == (event["name"], event["life"]):
                 told = event["result"]
                 life.result = None if told is None else read(ProbeResult, told, "result", JSON)
-                life.lost = told is None
+                life.lost, life.stopped = told is None, bool(event.get("stopped"))
 
 
 @dataclass
 class Probes:
     """The probes of one question, from where their record stands. `over` says why a probe has shown enough, as a
-    sentence; `result` what it has shown, with how it ended and after how many seconds."""
+    sentence; `result` what it has shown, with how it ended and after how many seconds; `asked` whether a probe on
+    record is still one of the question's: from another checkpoint, or to another step, it tells nothing."""
 
     folder: Path
     run_checkpoints: Path
@@ -171,6 +184,7 @@ class Probes:
     result: Callable[[Probe, Attempt | None, Ended | None, float], ProbeResult]
     _: KW_ONLY
     limits: Limits
+    asked: Callable[[Probe], bool] = lambda _: True
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.time
     record: ProbeRecord = field(init=False)
@@ -182,14 +196,15 @@ class Probes:
 
     @property
     def results(self) -> dict[str, ProbeResult]:
-        return self.record.results
+        return self.record.results(self.asked)
 
     def turn(self, wanted: Sequence[Probe]) -> bool:
         """Follows what runs, stops what is over or not wanted any more, and begins what is wanted and there is room
         for. Whether anything runs now."""
         self._take_up()
         for life in self.record.running:
-            self._follow(life, needed=any(probe.name == life.probe.name for probe in wanted))
+            needed = self.asked(life.probe) and any(probe.name == life.probe.name for probe in wanted)
+            self._follow(life, needed=needed)
         self._begin(wanted)
         return bool(self.record.running)
 
@@ -213,10 +228,11 @@ class Probes:
         return self.results
 
     def stop_all(self) -> None:
-        """Stops every probe; those that were running count as lost, and begin anew when the question is taken up."""
+        """Stops every probe; those that were running begin anew when the question is taken up."""
         for life in self.record.running:
+            self.say(f"  {life.name}: is being stopped (until it is, a second Ctrl-C lets it run on)")
             self._job(life).stop()
-            self.record.end(life, None, now=self.clock())
+            self.record.end(life, None, now=self.clock(), stopped=True)
 
     def _any_left(self, wanted: Sequence[Probe]) -> bool:
         return self.refusal is None and any(probe.name not in self.results for probe in wanted)
@@ -260,11 +276,11 @@ class Probes:
                 continue
             if len(running) >= self.limits.parallel:
                 return
-            self.refusal = self.limits.refusal(tuple(self.results.values()), len(running))
+            self.refusal = self.limits.refusal(self.record.spent, len(running))
             if self.refusal is not None:
                 return
+            job, copies = self._job(self.record.next(probe)), self.folder / COPIES  # refused before it is begun
             life = self.record.begin(probe, now=self.clock())
-            job, copies = self._job(life), self.folder / COPIES
             self.say(
                 f"  {life.name}: {probe.change or 'nothing changed'}, step {probe.global_step} to {probe.until_step}"
             )

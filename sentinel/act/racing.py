@@ -123,7 +123,7 @@ class Racing:
         if near.tensorboard is not None:
             files |= event_files(folder / "tensorboard", near.tensorboard.folder)
         which = {"incident": action.incident, "rollback": action.rollback}
-        Adoptions(near.checkpoints.folder).adopt(folder / "checkpoints", action.after_step, files, **which)
+        Adoptions(near.checkpoints.folder).adopt(folder / "checkpoints", action.after_step, action.tag, files, **which)
 
     def _folder(self, incident: str, probe: str) -> Path:
         return self.near.checkpoints.folder / QUARANTINE / incident / "race" / probe

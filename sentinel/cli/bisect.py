@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import Annotated
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +21,7 @@ from sentinel.durable import make_folders
 from sentinel.plan.bisect_probes import Means
 from sentinel.plan.probe import Limits
 from sentinel.reports.bisect import lines_of
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import ConfigError, LockHeld
 from sentinel.vocabulary.sample import RunStarted
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
@@ -39,12 +40,7 @@ def bisect(
     config = find_config(run, config_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
     made = bisect_of(config, incident)
-    if dry_run:
-        report = made.report_only()
-    else:
-        make_folders(made.folder)
-        with RunLock(made.folder):
-            report = made.run(poll_interval_s=min(config.watch.poll_interval_s, 5.0))
+    report = made.report_only() if dry_run else _run(made, min(config.watch.poll_interval_s, 5.0))
     if as_json:
         print_json(report)
     else:
@@ -53,13 +49,24 @@ def bisect(
     return 0 if report["ranked"] or dry_run else 1
 
 
+def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
+    make_folders(made.folder)
+    does = f"bisects {made.question.incident}"
+    with ExitStack() as held:
+        try:
+            held.enter_context(RunLock(made.folder))
+        except LockHeld as error:
+            raise LockHeld(error.holder, does) from error
+        return made.run(poll_interval_s=poll_interval_s)
+
+
 def bisect_of(config: Config, name: str | None) -> Bisect:
     """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
     near, settings = neighbours_of(config), config.bisect
     observer = observer_of(config, near)
     look = observer.look(clock())
     if name is None and not look.run.incidents:
-        raise ConfigError("the run has no incident: there is nothing to find the cause of")
+        raise ConfigError("the run has no incident: `sentinel watch` opens one where the run diverges")
     incident = look.run.incidents[-1] if name is None else incident_named(look.events, name)
     means = _means(config, observer.started, incident.attempt)
     question = question_about(incident, look.history, look.run, config.judge, config.policy, means)

@@ -186,7 +186,8 @@ class Bisect:
 
     environment: tuple[str, ...] = ()
     """Variables of every probe, as "NAME=value". A probe always gets SENTINEL_STATE_DIR, SENTINEL_PROBE,
-    SENTINEL_PROBE_CHECKPOINTS, SENTINEL_PROBE_UNTIL_STEP, and WANDB_MODE=disabled."""
+    SENTINEL_PROBE_CHECKPOINTS, SENTINEL_PROBE_UNTIL_STEP, and WANDB_MODE=disabled. With the same placeholders: where
+    no word of the command names the checkpoints, as "SAVE={checkpoints}", by which the trainer finds them."""
 
     fp32_options: tuple[str, ...] = ()
     """What makes the trainer compute in fp32, e.g. ["--precision=fp32"]; () does not try it."""
@@ -215,7 +216,8 @@ class Bisect:
     the step of the alarm."""
 
     folder: Path | None = None
-    """Where the probes' folders are, with one copy of the checkpoint; default STATE_DIR/bisect."""
+    """Where the probes' folders are, as FOLDER/RUN/INCIDENT, with one copy of the checkpoint; default
+    STATE_DIR/bisect/INCIDENT."""
 
     def __post_init__(self) -> None:
         if odd := next((o for o in (*self.options, *self.fp32_options) if not o.startswith("--")), None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,7 @@ class Trainer:
     environment: Mapping[str, str]
     sbatch_arguments: tuple[str, ...] = ()
     overrides: Overrides | None = None  # to be made in the job script, where [launcher] changes_in_script says so
+    places_by: tuple[str, ...] = ()  # values of variables by which the trainer may find its folders
 
 
 def folders_of(config: Config, folder: Path, table: str) -> Folders:
@@ -63,7 +65,7 @@ def started_from(config: Config) -> tuple[str, Facts]:
         words = config.bisect.command or launcher.command
         if not words:
             raise ConfigError("[launcher] command is empty: sentinel does not know how to start a probe")
-        return "", read_command(words, config.run.name).facts
+        return "", read_command(words, config.run.name).facts if OWN_TRAINER in words else Facts()
     text = _script(config)
     return text, read_text(text, config.run.name).facts
 
@@ -84,7 +86,9 @@ def neighbours_of_probe(config: Config, trainer: Trainer, folder: Path, text: st
     settings, log = config.launcher, folder / LOG
     if settings.kind == "local":
         words = settings.command
-        settings = replace(settings, command=command_of(words, trainer.folders, trainer.options(words)))
+        settings = replace(
+            settings, command=command_of(words, trainer.folders, trainer.options(words), trainer.places_by)
+        )
     else:
         script = folder / "job.sh"
         make_folders(folder)
@@ -132,11 +136,13 @@ def probe_jobs(config: Config) -> Callable[[Probe, Path], ProbeJob]:
             own = own_trainer_options(folder, facts, until_step=until, tensorboard=tensorboard, saves=probe.keeps_saves)
             return (*own, *added)
 
+        given_variables = tuple(_filled(variable, places) for variable in settings.environment)
         trainer = Trainer(
             name=f"probe-{config.run.name}-{probe.name}"[:200],
             folders=folders,
             options=options,
-            environment=_environment(settings.environment, probe, places),
+            environment={**_moved(folders), **_environment(given_variables, probe, places)},
+            places_by=tuple(variable.partition("=")[2] for variable in given_variables),
             sbatch_arguments=_sbatch(settings.nodes, probe),
             overrides=probe.overrides,
         )
@@ -175,6 +181,12 @@ def _environment(variables: Sequence[str], probe: Probe, places: Mapping[str, st
     return {**named, **dict(variable.split("=", 1) for variable in variables), **probe.environment}
 
 
+def _moved(folders: Folders) -> dict[str, str]:
+    """The variables that a trainer inherits and that name a folder of the run, with the probe's instead."""
+    found = {name: folders.stand_in(value) for name, value in os.environ.items() if value.startswith("/")}
+    return {name: own for name, own in found.items() if own is not None and name not in ("HOME", "PWD", "OLDPWD")}
+
+
 def _sbatch(nodes: int | None, probe: Probe) -> tuple[str, ...]:
     found = [f"--nodes={nodes}"] if nodes is not None else []
     return (*found, *[f"--exclude={','.join(probe.exclude_nodes)}"] * bool(probe.exclude_nodes))
@@ -182,6 +194,6 @@ def _sbatch(nodes: int | None, probe: Probe) -> tuple[str, ...]:
 
 def _with_command(config: Config, command: tuple[str, ...], folders: Folders) -> Config:
     for word in command:
-        if folders.stand_in(word.partition("=")[2] if word.startswith("--") else word) is not None:
+        if folders.own_word(word) != word:
             raise ConfigError(f"[bisect] command names {word!r}, a folder of the run: use {{checkpoints}} or {{state}}")
     return replace(config, launcher=replace(config.launcher, command=command))

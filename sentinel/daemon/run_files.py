@@ -53,8 +53,9 @@ def source_log_of(config: Config, state_dir: Path) -> Path:
 
 
 def bisect_folder(config: Config) -> Path:
-    """Where the bisects of the run's incidents are, one folder each."""
-    return (config.bisect.folder or state_dir_of(config) / "bisect").resolve()
+    """Where the bisects of the run's incidents are, one folder each. Other runs may have the same `[bisect] folder`."""
+    own = config.bisect.folder
+    return (state_dir_of(config) / "bisect" if own is None else own / config.run.name).resolve()
 
 
 def incident_log_of(config: Config) -> IncidentLog:

@@ -164,8 +164,12 @@ def answer(question: Question, results: Results) -> Answer:
 
 
 def _answered(question: Question, results: Results, ranked: list[Suspect], reason: str) -> Answer:
-    left = [(n, question.not_possible.get(n, "")) for n in (*CHEAPEST_FIRST,) if n not in results]
-    not_tried = tuple((name, why or "not needed for the answer, or the budget was spent") for name, why in left)
+    control = results.get(CONTROL)
+    why = "not needed for the answer, or the budget was spent"
+    if control is None or control.outcome == "unknown":
+        why = "it comes after the control"
+    left = (name for name in CHEAPEST_FIRST if name not in results)
+    not_tried = tuple((name, question.not_possible.get(name, why)) for name in left)
     return Answer(ranked=tuple(ranked), reason=reason, repeats=repeats(results), not_tried=not_tried)
 
 

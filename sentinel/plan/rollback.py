@@ -120,6 +120,11 @@ def _tensorboard_is_past(at: Anchor, run: RunState) -> bool:
 
 
 def _target_in_doubt(decision: Rollback, run: RunState) -> Plan | None:
+    if decision.adopts is not None and run.adoptions.get(decision.id):
+        tag, probe = decision.adopts.tag, decision.adopts.probe
+        if run.checkpoint(tag) is not None:
+            return None
+        return Plan(refusal=f"{tag}, adopted from {probe}, is not there any more: undo {decision.id}")
     if decision.target_tag is None:
         return None
     target = run.checkpoint(decision.target_tag)

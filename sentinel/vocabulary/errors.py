@@ -72,10 +72,10 @@ class JobStillAlive(TemporaryError):  # noqa: N818 - reads as what it says, as i
 
 
 class LockHeld(TemporaryError):  # noqa: N818 - reads as what it says
-    """Another sentinel holds this run's lock."""
+    """Another sentinel holds this run's lock, or the lock of what it `does`."""
 
-    def __init__(self, holder: str) -> None:
-        super().__init__(f"another sentinel watches this run: {holder}")
+    def __init__(self, holder: str, does: str = "watches this run") -> None:
+        super().__init__(f"another sentinel {does}: {holder}")
         self.holder = holder
 
 

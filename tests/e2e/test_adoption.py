@@ -113,6 +113,20 @@ def test_undo_of_an_adoption_gives_back_every_byte(raced: Path, adopted: Path, t
     assert not inventory(raced) - inventory(run)
 
 
+@pytest.mark.full
+def test_a_winner_that_is_gone_before_its_adoption_ends_it_for_a_person_and_undo_gives_all_back(
+    raced: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    shutil.rmtree(run / OWN / "checkpoints" / "global_step60")
+    code, said = as_a_process(run, WATCH)
+    assert code == 4
+    assert "has no global_step60 any more: nothing of the probe was adopted" in said
+    assert (run / "checkpoints" / "latest").read_text() == "global_step20"
+    assert as_a_process(run, UNDO)[0] == 0
+    assert live(run) == live(raced)
+
+
 SAMPLE = [
     ("rename", 1, f"{OWN}/checkpoints/global_step60", UNDO),  # the last of what is adopted
     ("rename", 1, "checkpoints/global_step40", WATCH),  # into the quarantine

@@ -14,6 +14,7 @@ from sentinel.plan.ladder import Rung
 from sentinel.plan.observation import JobsSeen, Life
 from sentinel.plan.policy import Policy
 from sentinel.plan.race import Standing, adoption, next_of_race, race_of, winner
+from sentinel.plan.rollback import plan_rollback
 from sentinel.plan.turn import next_turn
 from sentinel.vocabulary.numbers import dump_json, load_object
 from tests.plan.looks import history, look
@@ -156,6 +157,13 @@ def test_the_winner_s_decision_is_the_rung_s_own_and_goes_on_from_its_checkpoint
     assert made.overrides.once is not None
     assert made.overrides.once.id == "incident-1-p2"  # as the checkpoint has it on record
     assert (made.rung, made.target_tag) == ("earlier", "global_step10")
+
+
+def test_an_adopted_checkpoint_that_is_gone_before_the_start_ends_it_and_is_not_pointed_at_for_ever() -> None:
+    won = Adoption(probe="incident-1-p2", tag="global_step150", global_step=150)
+    made = adoption(RACE, won, incident(), STATE)
+    gone = plan_rollback(made, replace(STATE, adoptions={made.id: True}, jobs=JobsSeen()), POLICY)
+    assert gone.refusal == "global_step150, adopted from incident-1-p2, is not there any more: undo incident-1-r1"
 
 
 def told(*events: Any) -> Incident:

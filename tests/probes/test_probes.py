@@ -15,7 +15,7 @@ from sentinel.adapters.journal import Journals
 from sentinel.judge.thresholds import Thresholds
 from sentinel.plan.observation import JobsSeen, WriterSeen
 from sentinel.plan.probe import Limits, Probe, Window, over, result_of
-from sentinel.vocabulary.errors import CheckpointError, SlurmUnavailable
+from sentinel.vocabulary.errors import CheckpointError, ConfigError, SlurmUnavailable
 from sentinel.vocabulary.overrides import Anchor, Once, Overrides, TrainingSettings
 from sentinel.vocabulary.sample import Record as Line
 from sentinel.vocabulary.sample import RunFinished, RunStarted, Sample, encode
@@ -139,6 +139,57 @@ def test_a_copy_that_was_cut_short_is_made_again_and_a_checkpoint_that_is_not_th
     assert (tmp_path / "later" / TAG / "weights.pt").read_bytes() == b"weights"
 
 
+def test_a_checkpoint_that_the_run_saved_anew_under_the_same_name_is_never_taken_for_the_copied_one(
+    tmp_path: Path,
+) -> None:
+    probes(tmp_path, Trainers())
+    place = [tmp_path / "run", TAG, tmp_path / COPIES]
+    place_checkpoint(*place, tmp_path / "own")  # type: ignore[arg-type]
+    (tmp_path / "run" / TAG / "weights.pt").write_bytes(b"of another attempt, after a rollback")
+    place_checkpoint(*place, tmp_path / "later")  # type: ignore[arg-type]
+    assert (tmp_path / "later" / TAG / "weights.pt").read_bytes() == b"weights"
+    (tmp_path / "own" / TAG / "weights.pt").write_bytes(b"saved over by a probe")
+    with pytest.raises(CheckpointError, match="a probe has changed the copy of global_step40, and the run has another"):
+        place_checkpoint(*place, tmp_path / "last")  # type: ignore[arg-type]
+
+
+def test_what_is_stopped_refused_or_mended_begins_anew_as_often_as_it_takes(tmp_path: Path) -> None:
+    trainers = Trainers()
+    for _ in range(4):  # Ctrl-C
+        these = probes(tmp_path, trainers)
+        these.turn([probe("control")])
+        these.stop_all()
+    assert not trainers.alive
+    for _ in range(4):  # a command that names the run's folders
+
+        def refused(*_: object) -> ProbeJob:
+            raise ConfigError("the checkpoints would be the run's")
+
+        these = probes(tmp_path, trainers)
+        these.job_of = refused
+        with pytest.raises(ConfigError):
+            run(these, probe("control"))
+    trainers.dies_at_once = True
+    assert run(probes(tmp_path, trainers), probe("control")) == {"control": "unknown"}
+    trainers.dies_at_once = False
+    mended = probes(tmp_path, trainers)
+    assert run(mended, probe("control")) == {"control": "diverged"}
+    assert trainers.started[-1] == "control-life6"
+    assert run(probes(tmp_path, trainers), probe("control")) == {"control": "diverged"}
+    assert trainers.started[-1] == "control-life6", "what has shown something is not run again"
+
+
+def test_a_probe_on_record_from_another_checkpoint_or_to_another_step_tells_nothing(tmp_path: Path) -> None:
+    trainers = Trainers()
+    run(probes(tmp_path, trainers), probe("control"))
+    longer = probe("control", until_step=ALARM + 2)  # a person has raised [bisect] window_steps
+    later = probes(tmp_path, trainers)
+    later.asked = lambda one: one.until_step == longer.until_step
+    assert later.results == {}
+    assert run(later, longer) == {"control": "diverged"}
+    assert trainers.started == ["control", "control-life2"]
+
+
 def test_what_was_asked_for_is_run_within_the_limits_and_is_on_record(tmp_path: Path) -> None:
     trainers = Trainers()
     changed = Overrides(
@@ -154,7 +205,7 @@ def test_what_was_asked_for_is_run_within_the_limits_and_is_on_record(tmp_path: 
     assert "max_probes" in str(these.refusal)
     assert trainers.alive == set()
     again = ProbeRecord(tmp_path / "probes")
-    assert again.results == these.results, "the record gives back what was shown"
+    assert again.results(lambda _: True) == these.results, "the record gives back what was shown"
     assert [life.probe for life in again.lives] == list(wanted[:2])
     assert (tmp_path / "probes" / "skip" / "overrides.json").exists()
     control = these.results["control"]

@@ -141,3 +141,15 @@ def test_what_is_missing_for_a_search_is_said_with_its_key(facts: Facts, sentenc
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Tuning(**wrong)  # type: ignore[arg-type]
+
+
+def test_hydra_s_words_paths_in_the_checkpoints_and_variables_are_the_probes_too(tmp_path: Path) -> None:
+    words = ("train.py", "out.dir=/data/tr8/checkpoints", "--load=checkpoints/global_step30", "lr=3e-3")
+    own = PROBE / "checkpoints"
+    made = command_of(words, FOLDERS, ())
+    assert made == ("train.py", f"out.dir={own}", f"--load={own / 'global_step30'}", "lr=3e-3")
+    assert command_of(("run.sh", "lr=1"), FOLDERS, (), (str(own),)) == ("run.sh", "lr=1")
+    (tmp_path / "vocabulary.json").touch()
+    inside = Folders(working_directory=tmp_path, moved={tmp_path: PROBE / "checkpoints"})
+    reads = ("python", "train.py", f"--vocabulary={tmp_path / 'vocabulary.json'}")
+    assert command_of((*reads, f"--save={tmp_path}"), inside, ())[:3] == reads

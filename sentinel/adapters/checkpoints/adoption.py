@@ -40,12 +40,14 @@ class Adoptions:
             return None
 
     def adopt(
-        self, checkpoints: Path, after_step: int, files: Mapping[Path, Path], *, incident: str, rollback: str
+        self, checkpoints: Path, after_step: int, tag: str, files: Mapping[Path, Path], *, incident: str, rollback: str
     ) -> None:
-        """`checkpoints`: the probe's folder, of which those after the step are adopted; `files`: its event files and
-        its journal, each with its place in the run. Overwrites nothing: QuarantineError."""
+        """`checkpoints`: the probe's folder, of which those after the step are adopted, with `tag` its last; `files`:
+        its event files and its journal, each with its place in the run. Overwrites nothing: QuarantineError."""
         room = self._quarantine.room(incident, rollback)
         if self.done(incident, rollback) is None:
+            if all(named.tag != tag for named in checkpoints_in(checkpoints)):
+                raise QuarantineError(f"{checkpoints} has no {tag} any more: nothing of the probe was adopted")
             write_atomically(room / ADOPTION, dump_json({"from": str(checkpoints), "done": False}))
         for source, destination in files.items():
             _give(source, destination)

@@ -2,7 +2,8 @@
 
 A trainer that saves the step again that it resumed from opens the same files anew, and would write through a hard or a
 symbolic link. So the first probe copies the checkpoint (without new blocks where the filesystem shares them: XFS,
-Btrfs, NFS 4.2), and each probe gets links to that copy. A copy that a probe has changed is made again.
+Btrfs, NFS 4.2), and each probe gets links to that copy. A copy that a probe has changed is made again, unless the run
+has replaced the checkpoint meanwhile: TAG.copied beside the copy says what was copied.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from sentinel.adapters.checkpoints.folder import Checkpoints, room_for
 from sentinel.adapters.checkpoints.layouts import Named, recognise
 from sentinel.adapters.checkpoints.places import walk_checkpoint
 from sentinel.adapters.checkpoints.walk import Contents, Item, walk
-from sentinel.durable import make_folders, os_errors_named, sync_folder
+from sentinel.bounded import read_record
+from sentinel.durable import make_folders, os_errors_named, sync_folder, write_atomically
 from sentinel.vocabulary.errors import CheckpointError
+from sentinel.vocabulary.numbers import dump_json
 
 _TRACKERS = ("latest", "latest_checkpointed_iteration.txt")
 _CHUNK_BYTES = 1 << 30
@@ -42,18 +45,24 @@ def place_checkpoint(run: Path, tag: str | None, copies: Path, destination: Path
 
 
 def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
-    """The copy of the checkpoint, and whether it is a folder in the run's folder. A checkpoint that is gone by now, as
-    after a rollback further back, is taken from the copy alone."""
-    copy = copies / named.tag
-    there = os.path.lexists(run / named.tag) or named.layout.in_files
-    source = walk_checkpoint(run, named) if there else walk(copy)
-    in_folder = source.root != run
-    if source.refusal is not None:
-        raise CheckpointError(f"{named.tag} of {run} can't be copied for a probe: {source.refusal}")
-    if not source.files:
-        raise CheckpointError(f"{run} has no checkpoint {named.tag!r} to begin a probe from")
-    if copy.is_dir() and _alike(walk(copy).files) == _alike(source.files):
+    """The copy of the checkpoint, and whether it is a folder in the run's folder. A copy that is whole is all that is
+    looked at: after a rollback the run's checkpoint may be gone, or another one of the same name."""
+    copy, note = copies / named.tag, copies / f"{named.tag}.copied"
+    copied = read_record(note, lambda read: list(read["files"]), CheckpointError) if note.exists() else None
+    in_folder = not named.layout.in_files
+    if copied is not None and copy.is_dir() and _alike(walk(copy).files) == copied:
         return walk(copy), in_folder
+    source = walk_checkpoint(run, named)
+    if not source.files and (not in_folder or not os.path.lexists(run / named.tag)):
+        raise CheckpointError(f"{run} has no checkpoint {named.tag!r} to begin a probe from")
+    if source.refusal is not None or not source.files:
+        why = source.refusal or "it is empty"
+        raise CheckpointError(f"{named.tag} of {run} can't be copied for a probe: {why}")
+    if copied is not None and _alike(source.files) != copied:
+        raise CheckpointError(
+            f"a probe has changed the copy of {named.tag}, and the run has another {named.tag} by now: delete "
+            f"{copies.parent} to begin anew"
+        )
     unfinished = copies / f".{named.tag}.unfinished"
     for old in (copy, unfinished):
         if old.exists():
@@ -64,17 +73,22 @@ def _copied(run: Path, named: Named, copies: Path) -> tuple[Contents, bool]:
     unfinished.mkdir()
     for folder in sorted(source.folders):
         (unfinished / folder).mkdir(parents=True, exist_ok=True)
+    changed = CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
     for item in source.files:
-        _copy(source.root / item.name, unfinished / item.name)
-    if _alike(walk(unfinished).files) != _alike(source.files):
-        raise CheckpointError(f"{named.tag} of {run} changed while it was copied for a probe")
+        try:
+            _copy(source.root / item.name, unfinished / item.name)
+        except FileNotFoundError as error:
+            raise changed from error
+    if (files := _alike(walk(unfinished).files)) != _alike(walk_checkpoint(run, named).files):
+        raise changed
+    write_atomically(note, dump_json({"files": files}))
     unfinished.rename(copy)
     sync_folder(copies)
     return walk(copy), in_folder
 
 
-def _alike(files: Sequence[Item]) -> list[tuple[str, int, int]]:
-    return [(item.name, item.size_bytes, item.mtime_ns) for item in files]
+def _alike(files: Sequence[Item]) -> list[list[str | int]]:
+    return [[item.name, item.size_bytes, item.mtime_ns] for item in files]
 
 
 def _copy(source: Path, destination: Path) -> None:
