@@ -42,11 +42,11 @@ def tell(kind, **values):
 
 tell("run_started", run="live", rollback=os.environ.get("SENTINEL_ROLLBACK"), **facts)
 saves = folder / "checkpoints"
-step = int((folder / "begins").read_text()) if (folder / "begins").exists() else 20
+step, every = map(int, (folder / "begins").read_text().split()) if (folder / "begins").exists() else (20, 20)
 while not (folder / "end").exists():
     step += 1
     tell("sample", global_step=step, loss="nan" if (folder / f"nan{number}").exists() else 3.0 + 0.01 * (step % 7))
-    if step % 20 == 0:
+    if step % every == 0:
         save = saves / f"global_step{step}"
         shutil.copytree(saves / "global_step10", save, copy_function=shutil.copyfile, dirs_exist_ok=True)
         (saves / "latest").write_text(f"global_step{step}")

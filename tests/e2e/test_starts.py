@@ -55,11 +55,11 @@ def test_a_live_job_that_began_from_scratch_is_stopped_where_that_is_wanted_and_
 ) -> None:
     run = build(tmp_path)
     configure(run, local(run), mode=mode, policy="stop_bad_start = true")
-    (run / "begins").write_text("5000")  # so that the second attempt does not come there within the test
+    (run / "begins").write_text("5000 20")
     with training(run):
         pass
     (run / "end").unlink()
-    (run / "begins").write_text("0")
+    (run / "begins").write_text("0 1000")  # within the test it saves nothing, and does not come to step 5000
     there = files(run)
     with training(run) as trainer:
         said = sentinel(run, "watch", within_s=20)
