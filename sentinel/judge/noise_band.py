@@ -7,7 +7,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 BLOCK = 8  # Samples that are taken in together: a band moves once in so many. Their median has half the noise of one.
 _MAD_TO_SIGMA = 1.4826  # Median absolute deviation to standard deviation, for normal noise: 1 / Phi^-1(3/4)
@@ -27,14 +27,16 @@ _TAIL_BLOCKS = 128  # Blocks that an outlier is remembered for: 1,024 samples; r
 _TAIL_OUTLIERS = 3  # Outliers of a height within that time that make it part of the noise: one or two are events
 _SETTLED_BLOCKS = 64
 _NOISE_EVERY_BLOCKS = 8  # Blocks after which a settled band's noise is estimated anew; its level moves with each
+_SQRT_3_2 = math.sqrt(1.5)  # Standard deviation of a chord over that of one value, where they are independent
 _MAX_TAIL = 20.0  # No tail is heavier than this: a loss that leaves 120 deviations is news in every run
 
 
 def median(values: Iterable[float]) -> float:
     """The middle one, or the mean of the two; IndexError for none. statistics.median takes four times as long."""
     ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    n = len(ordered)
+    half = n // 2
+    return ordered[half] if n % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def robust_sigma(differences: Sequence[float]) -> float:
@@ -51,15 +53,20 @@ def wandering_sigma(values: Sequence[float], lags: Sequence[int]) -> float:
     the median of d how the fall slows down. Neighbours of an autocorrelated series (a smoothed loss, a data order with
     themes) differ by less than the series wanders. 0 where there are fewer than four chords of the shortest lag.
     """
-    return max((_chord_sigma(values, lag) for lag in lags if len(values) >= 2 * lag + 4), default=0.0)
+    sigmas: list[float] = []
+    for lag in lags:
+        if len(values) < 2 * lag + 4:
+            continue
+        every = lag // 4 or 1  # neighbouring chords of a long lag say the same
+        triples = zip(values[::every], values[lag::every], values[2 * lag :: every])  # noqa: B905 - the last is shortest
+        sigmas.append(chord_sigma([middle - (left + right) * 0.5 for left, middle, right in triples]))
+    return max(sigmas, default=0.0)
 
 
-def _chord_sigma(values: Sequence[float], lag: int) -> float:
-    every = max(1, lag // 4)  # neighbouring chords of a long lag say the same
-    triples = zip(values[::every], values[lag::every], values[2 * lag :: every], strict=False)
-    chords = sorted([middle - (left + right) / 2 for left, middle, right in triples])
-    n = len(chords)
-    return (chords[(3 * n) // 4] - chords[n // 2]) / 0.6745 / math.sqrt(1.5)
+def chord_sigma(chords: Iterable[float]) -> float:
+    ordered = sorted(chords)
+    n = len(ordered)
+    return (ordered[(3 * n) // 4] - ordered[n // 2]) / 0.6745 / _SQRT_3_2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class NoiseBand:
     def __init__(self, *, sigmas: float, floor: float) -> None:
         self._sigmas, self._floor, self._cold_floor = sigmas, floor, _COLD_FLOOR
         self._outliers: deque[tuple[int, float]] = deque(maxlen=64)
+        self._tail = 1.0
         self._learnt = 0
         self.newest = math.nan  # The median of the newest block that was learned; nan before the first, and taken once
         self.clear()
@@ -118,34 +126,44 @@ class NoiseBand:
         new = NoiseBand(sigmas=self._sigmas, floor=self._floor)
         new._cold_floor = _COLD_FLOOR_ANEW
         new._outliers.extend(self._outliers)
+        new._tail = self._tail
         new._learnt = self._learnt
         return new
 
-    def learn(self, values: Sequence[float]) -> bool:
-        """Takes a block's values that stayed inside, in order. Whether it did: half a block or less teaches nothing."""
+    def learn(self, values: Sequence[float], middle: float | None = None) -> bool:
+        """Takes a block's values that stayed inside, in order, and their median where it is known already. Whether it
+        did: half a block or less teaches nothing."""
         if len(values) <= BLOCK // 2:
             return False
-        self.newest = median(values)
-        self._levels.append(self.newest)
+        levels = self._levels
+        newest = self.newest = median(values) if middle is None else middle
+        before = levels[-1] if levels else newest
+        levels.append(newest)
         self._values.append(values)
-        self.level = min(median(self._levels), (self._levels[-1] + self._levels[-min(2, len(self._levels))]) / 2)
-        self.lowest = self.level if math.isnan(self.lowest) else min(self.lowest, self.level)
+        self.level = level = min(median(levels), (newest + before) / 2)
+        if not self.lowest <= level:  # nan: the first
+            self.lowest = level
         every = 1 if self._blocks < _NOISE_BLOCKS else 4 if self._blocks < _SETTLED_BLOCKS else _NOISE_EVERY_BLOCKS
         if self._blocks % every == 0:
             self.sigma = self._noise_of_one()
         self._blocks += 1
         self.ready = self._blocks >= _COLD_BLOCKS
-        while self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:
-            self._outliers.popleft()
+        if self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:
+            self._forget_outliers()
         self._learnt += 1
         self.upper = self.edge()
         return True
+
+    def _forget_outliers(self) -> None:
+        while self._outliers and self._outliers[0][0] < self._learnt - _TAIL_BLOCKS:
+            self._outliers.popleft()
+        self._tail = self._tail_of_outliers()
 
     def _noise_of_one(self) -> float:
         blocks = list(self._values)
         neighbours = robust_sigma([abs(b - a) for block in blocks[-_NOISE_BLOCKS:] for a, b in pairwise(block)])
         self.neighbours = neighbours
-        self._wandering.append(wandering_sigma([v for block in blocks for v in block], _WANDERING_LAGS))
+        self._wandering.append(wandering_sigma(list(chain.from_iterable(blocks)), _WANDERING_LAGS))
         sigma = max(neighbours, median(self._wandering))
         self.independence = (neighbours / sigma) ** 2 if sigma > 0 else 1.0
         return sigma
@@ -169,11 +187,12 @@ class NoiseBand:
         """The upper edge; or where that is higher, so far (share of it) above the lowest level since `settled`. From
         the lowest, not from the level of now: that would let a loss climb by the whole tolerance in each block. inf
         before the first value, and where the band is turned off (inf sigmas: times no noise that would be nan)."""
-        if math.isnan(self.level) or math.isinf(self._sigmas):
+        level, sigmas = self.level, self._sigmas
+        if level != level or sigmas == math.inf:  # nan
             return math.inf
-        floor = max(self._floor, 0.0 if self.ready else self._cold_floor)
-        own = self.level + max(self._sigmas * self._tail * self.sigma, floor * abs(self.level))
-        if not widened and not self.lowest > self.level:
+        floor = self._floor if self.ready else max(self._floor, self._cold_floor)
+        own = level + max(sigmas * self._tail * self.sigma, floor * abs(level))
+        if not widened and not self.lowest > level:
             return own
         return max(own, self._above_lowest(widened))
 
@@ -183,17 +202,19 @@ class NoiseBand:
 
     def stands_out(self, middle: float, widened: float) -> bool:
         """Whether the median of a whole block stands above the level by half of what one value would have to."""
+        if not self.ready or middle <= self.level:
+            return False
         height = max(self._sigmas / 2 * self.sigma, self._floor * abs(self.level))
-        return self.ready and middle > max(self.level + height, self._above_lowest(widened))
+        return middle > max(self.level + height, self._above_lowest(widened))
 
     def outlier(self, value: float) -> None:
         """Takes a value that was outside and alone: with two others that high, it is part of the noise."""
         if self.sigma > 0:
             self._outliers.append((self._learnt, (value - self.level) / (self._sigmas * self.sigma)))
+            self._tail = self._tail_of_outliers()
             self.upper = self.edge()
 
-    @property
-    def _tail(self) -> float:
+    def _tail_of_outliers(self) -> float:
         if len(self._outliers) < _TAIL_OUTLIERS:
             return 1.0
         heights = sorted((height for _, height in self._outliers), reverse=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,10 @@ def stretches_of(samples: Iterable[Sample], names: Sequence[str] = COLUMNS) -> l
     return [Readings.of(list(part), names) for _, part in groupby(samples, key=lambda s: s.attempt)]
 
 
+OfEight = tuple[str, float, float]  # Name, median and largest value of eight neighbours
+_Eights = tuple[list[tuple[float, float]], list[tuple[OfEight, ...]]]  # Of the losses, and of all signals
+
+
 @dataclass(slots=True)
 class Samples:
     """One sample, or eight plain neighbours. Not frozen: freezing makes each a microsecond slower."""
@@ -108,6 +112,9 @@ class Samples:
     skipped: bool
     after: int | None  # The step of the sample before; None where these are the first
     plain: bool = False  # Whether these are eight: measured, finite, not 0.0, not skipped, no setting changes
+    of_eight: Sequence[OfEight] = ()  # Where they are plain: of each of `signals`
+    middle: float = math.nan  # … and the median and the largest of the losses
+    largest: float = math.nan
 
     @classmethod
     def of(
@@ -122,6 +129,24 @@ class Samples:
 _STEADY = ("seqlen", "kept_tokens", "curriculum_share", "global_batch_samples", "loss_scale")
 
 
+class _Row(Mapping[str, float]):
+    """One row of columns, looked up where it is asked for."""
+
+    __slots__ = ("_at", "_columns")
+
+    def __init__(self, columns: Mapping[str, list[float]], at: int) -> None:
+        self._columns, self._at = columns, at
+
+    def __getitem__(self, name: str) -> float:
+        return self._columns[name][self._at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
 class Stretch:
     """Readings made ready for the judge's loop: Python's own numbers, and where eight plain samples begin."""
 
@@ -132,15 +157,22 @@ class Stretch:
         self._skipped: list[bool] | None = None if readings.skipped is None else readings.skipped.tolist()
         self._banded = {name: self._columns[name] for name in BANDED if name in self._columns}
         self._plain: list[bool] = _plain_blocks(readings).tolist()
+        self._readings = readings
+        self._eights: dict[int, _Eights] = {}  # By where the first of them begins: 0 to 7
 
     def block(self, i: int, after: int | None) -> Samples | None:
         """The 8 samples from i on, where they are plain. Never a stretch's first: what it changes is not known here."""
         if not self._plain[i]:
             return None
-        end = i + BLOCK
-        newest = {name: column[end - 1] for name, column in self._columns.items()}
+        end, at = i + BLOCK, i % BLOCK
+        if at not in self._eights:
+            self._eights[at] = _eights(self._readings, list(self._banded), at)
+        of_losses, of_signals = self._eights[at]
+        middle, largest = of_losses[i // BLOCK]
+        newest = _Row(self._columns, end - 1)
         signals = {name: column[i:end] for name, column in self._banded.items()}
-        return Samples(self._steps[i:end], self._columns["loss"][i:end], newest, signals, False, after, plain=True)
+        losses, of_eight = self._columns["loss"][i:end], of_signals[i // BLOCK]
+        return Samples(self._steps[i:end], losses, newest, signals, False, after, True, of_eight, middle, largest)
 
     def sample(self, i: int, after: int | None) -> Samples:
         readings: dict[str, float | None] = {}
@@ -151,6 +183,20 @@ class Stretch:
         loss = readings["loss"]
         signals = {name: [value] for name in self._banded if (value := readings[name]) is not None}
         return Samples([self._steps[i]], [] if loss is None else [loss], readings, signals, skipped, after)
+
+
+def _eights(readings: Readings, names: Sequence[str], first: int) -> _Eights:
+    """Of every eight neighbours from `first` on, at once: a call for each of them would take several times as long."""
+    end = first + (len(readings) - first) // BLOCK * BLOCK
+    found = []
+    with np.errstate(all="ignore"):  # what is not plain is not asked for
+        for name in ("loss", *names):
+            rows = np.sort(readings.columns[name][first:end].reshape(-1, BLOCK), axis=1)
+            middles = (rows[:, BLOCK // 2 - 1] + rows[:, BLOCK // 2]) / 2
+            found.append((middles.tolist(), rows[:, -1].tolist()))
+    losses = list(zip(*found[0], strict=True))
+    signals = [list(zip(repeat(name), *both)) for name, both in zip(names, found[1:], strict=True)]
+    return losses, list(zip(*signals, strict=True)) if signals else [()] * len(losses)
 
 
 def _plain_blocks(readings: Readings) -> NDArray[np.bool_]:

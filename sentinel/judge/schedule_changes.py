@@ -72,6 +72,7 @@ class Regime:
         self._lowest_lr: float | None = None
         self._highest_lr = 0.0
         self._factor = 0.0
+        self._values: list[float | None] = []  # Of all settings, as the newest sample had them
         self._settings: dict[str, float] = {}
         self._of_trend: dict[str, float] = {}
         self._largest: dict[str, float] = {}
@@ -89,7 +90,11 @@ class Regime:
             return Change(
                 step=step, what="a planned change of the run", is_event=True, comparable=False, same_trend=False
             )
-        found = [self._note(step, setting, readings.get(setting.column)) for setting in _SETTINGS]
+        values = [readings.get(setting.column) for setting in _SETTINGS]
+        if values == self._values:
+            return None
+        self._values = values if all(value == value for value in values) else []  # nan is a change each time
+        found = [self._note(step, setting, value) for setting, value in zip(_SETTINGS, values, strict=True)]
         changes = [change for change in found if change is not None]
         if not changes:
             return None
@@ -125,18 +130,14 @@ class Regime:
         self._largest[setting.column] = max(largest, after) if compares else after
         return compares
 
-    @property
-    def lr(self) -> float | None:
-        """The learning rate at the end of the newest block."""
-        return self._lr
-
     def is_quiet(self, step: int) -> bool:
         return not self._planned or step < self._planned[-1]
 
     def end_block(self, step: int, samples: int, lr: float | None) -> Change | None:
         """The end of a block of so many samples, the last of which had this learning rate."""
         change = None if lr is None else self._note_rate(step, lr)
-        self._unsettled = max(0, self._unsettled - samples)
+        if self._unsettled:
+            self._unsettled = max(0, self._unsettled - samples)
         return change
 
     def settle(self, above_best: float) -> bool:
@@ -151,7 +152,9 @@ class Regime:
 
     def _note_rate(self, step: int, lr: float) -> Change | None:
         before, self._lr = self._lr, lr
-        lowest = self._lowest_lr = lr if self._lowest_lr is None else min(self._lowest_lr, lr)
+        lowest = self._lowest_lr
+        if lowest is None or lr < lowest:
+            lowest = self._lowest_lr = lr
         rising = before is not None and lr > before and lr > _REWARMED * lowest
         known, self._highest_lr = lr <= _AS_PRINTED * self._highest_lr, max(lr, self._highest_lr)
         if rising and known:
@@ -159,8 +162,9 @@ class Regime:
         elif rising and not _is_large(before or lr, lr):  # at once to where it has never been is a mistake, no warmup
             self._widen(self._thresholds.warmup_tolerance)
         factor, self._factor = self._factor, 0.0 if before is None else _log_factor(before, lr)
-        of_a_schedule = self._factor < 2 * factor or lr < _TAIL * self._highest_lr or not known
-        if before is None or self._factor < _LOG_LARGE or of_a_schedule:
+        if before is None or self._factor < _LOG_LARGE:
+            return None
+        if self._factor < 2 * factor or lr < _TAIL * self._highest_lr or not known:
             return None  # a first warmup and the end of a decay are no changes of regime
         return Change(step=step, what=f"the learning rate went from {before:.3g} to {lr:.3g}", is_event=True)
 
@@ -174,5 +178,7 @@ def _is_large(before: float, after: float) -> bool:
 
 
 def _log_factor(before: float, after: float) -> float:
-    low, high = sorted((abs(before), abs(after)))
+    low, high = abs(before), abs(after)
+    if low > high:
+        low, high = high, low
     return math.log(high / low) if low > 0 else (math.inf if high > 0 else 0.0)

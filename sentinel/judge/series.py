@@ -176,7 +176,8 @@ class Series:
         known = self.known
         known.last_step = samples.steps[-1]
         past = known.baseline
-        for detector in past.pushed_quiet if samples.plain else past.pushed:
+        plain = samples.plain
+        for detector in past.pushed_quiet if plain else past.pushed:
             finding = detector.push(samples, known)
             if finding is not None:
                 self._note(finding)
@@ -184,7 +185,12 @@ class Series:
                 return
         lr = samples.readings.get("lr")
         known.lr = known.lr if lr is None else lr
-        self._add(list(zip(samples.steps, samples.losses, strict=True)))
+        losses = list(zip(samples.steps, samples.losses, strict=True))
+        if plain:  # a block of their own: no other is under way where eight come together
+            known.recent.extend(losses)
+            self._end_block(Block(losses, samples.middle, samples.steps[0], samples.steps[-1]))
+        else:
+            self._add(losses)
 
     def _take_unseen(self, sample: ScrapedSample) -> None:
         known = self.known
@@ -215,7 +221,7 @@ class Series:
         change = regime.end_block(step, BLOCK, known.lr)
         if change is not None:
             self._note_change(change)
-        if regime.settle(past.above_best):
+        if regime.widened and regime.settle(past.above_best):
             self._reset(Reset.LEVEL)
             past.climbing, past.above_best = False, 0.0
         if not regime.widened:

@@ -49,9 +49,9 @@ class EarlyRise(Detector):
         return len(self._losses) == _MOST_SAMPLES
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
+        if len(self._losses) == _MOST_SAMPLES:
+            return None
         for step, loss in zip(samples.steps, samples.losses, strict=True):
-            if len(self._losses) == _MOST_SAMPLES:
-                return None
             self._take(step, loss, known)
         if known.alarm is not None or self._above < _LEAST_ABOVE:
             return None

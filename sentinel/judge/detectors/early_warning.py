@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known, Reset
@@ -67,8 +67,8 @@ class _Trend:
         self.begin()
 
     def begin(self) -> None:
-        # One tuple: this is the judge's busiest code. Blocks, centre, size, the last x, and the heights of the last
-        # block and of the one before
+        # One tuple: this is busy code. Blocks, centre, size, the last x, the heights of the last block and of the one
+        # before
         self._state = (0, 0.0, self._size, 0.0, -math.inf, -math.inf)
         self.height = -math.inf  # z / _RISES, the least of the last three blocks
 
@@ -82,8 +82,7 @@ class _Trend:
         above, moved = x - centre, x - last if x > last else last - x
         spread = math.sqrt(size * size + self._variance)
         now = above / (spread * self._rises) if n > _LEAST_BLOCKS else -math.inf
-        height = min(one, now)
-        self.height = height = min(two, height)
+        self.height = height = min(two, one, now)
         most = _CLIP * spread
         if not -most < above < most:
             above = math.copysign(most, above)
@@ -104,11 +103,12 @@ class EarlyWarnings(Detector):
         self._trends = {name: _Trend(_LEAST_SIZE.get(name, _LEAST_OTHER), least) for name, least in _RISES.items()}
         self._loss = self._trends["loss"]
         self._signals = [(name, trend) for name, trend in self._trends.items() if name != "loss"]
-        self._values: dict[str, deque[float]] = {}  # Of the block under way, where its samples came one by one
+        # The signals of the block under way, where its samples came one by one
+        self._single: deque[Mapping[str, list[float]]] = deque(maxlen=BLOCK)
         self._starts: deque[int] = deque(maxlen=_LASTS)  # First steps of the last blocks
         self._settings: tuple[float | None, float | None] = (None, None)
         self._lr_centre = self._lr_before = self._lr_peak = self._lr_above = 0.0
-        self._lr_blocks = self._lr_still = self._silent = 0
+        self._lr_blocks = self._silent = 0
         self._resumed_step: int | None = None
 
     @property
@@ -121,27 +121,28 @@ class EarlyWarnings(Detector):
         if settings != self._settings or known.resumed_step != self._resumed_step:
             self._settings, self._resumed_step = settings, known.resumed_step
             self._begin()
-        for name, values in samples.signals.items():
-            self._values.setdefault(name, deque(maxlen=BLOCK)).extend(values)
+        if samples.signals:
+            self._single.append(samples.signals)
         return None
 
     def check(self, block: Block, known: Known) -> Finding | None:
         self._starts.append(block.first_step)
-        lr = known.regime.lr
+        lr = known.lr
         if lr == self._lr_before or not lr or lr < 0:
-            self._lr_still, self._lr_above = self._lr_still + 1, 0.0
+            self._lr_above = 0.0
         elif self._rewarms(lr):
             self._begin()
-        bands, values = known.leading.bands, self._values
+        bands, single = known.leading.bands, self._single
         height = self._loss.take(block.median)
         score = 0.0 if height <= 0 else min(height, _MOST_OF_ONE) ** 2
         for name, trend in self._signals:
-            newest = _middle(values.get(name)) if values else bands[name].newest
-            bands[name].newest = math.nan
+            band = bands[name]
+            newest = _middle([v for one in single for v in one.get(name, ())]) if single else band.newest
+            band.newest = math.nan
             if newest == newest and (height := trend.take(newest)) > 0:  # not nan
                 score += min(height, _MOST_OF_ONE) ** 2
-        if values:
-            self._values = {}
+        if single:
+            single.clear()
         self._silent += BLOCK
         if score >= _WARNS - _SCALE_SCORES or self._lr_above > _LR_ABOVE or self._silent == _PASSES_SAMPLES:
             self._weigh(score, block.last_step, known)
@@ -169,20 +170,20 @@ class EarlyWarnings(Detector):
         x, rises = math.log(lr), lr > 1.0005 * before > 0
         self._lr_above = x - self._lr_centre if rises else 0.0
         n = self._lr_blocks = self._lr_blocks + 1
-        self._lr_centre += (x - self._lr_centre) / (min(_MEMORY, n))
+        self._lr_centre += (x - self._lr_centre) / min(_MEMORY, n)
         self._lr_before = lr
         return rises and lr <= 1.02 * self._lr_peak
 
     def _begin(self) -> None:
         for trend in self._trends.values():
             trend.begin()
-        self._values = {}
+        self._single.clear()
 
     def reset(self, why: Reset) -> None:
         self._begin()
 
 
-def _middle(values: Iterable[float] | None) -> float:
+def _middle(values: Iterable[float]) -> float:
     """The median of the finite ones; nan where there is none."""
-    finite = [value for value in values or () if math.isfinite(value)]
+    finite = [value for value in values if math.isfinite(value)]
     return median(finite) if finite else math.nan

@@ -85,15 +85,18 @@ class Episode:
             return back
         return back and median(self.longer) <= self._back_at(thresholds, widened, len(self.longer))
 
+    def has_lasted(self, thresholds: Thresholds, step: int, patience_steps: int) -> bool:
+        """Whether it is as old as that, at the reading nearest to it, and has been seen often enough."""
+        between = (step - self.onset_range[1]) / max(1, self.samples - 1)
+        age = step - self.onset_range[0]
+        return age + between / 2 >= patience_steps and self.samples >= thresholds.patience_samples
+
     def stands(self, thresholds: Thresholds, step: int, patience_steps: int, widened: float = 0.0) -> bool:
         """Whether the wait is over: it stands above its level, significantly, and is not on its way back. `widened`:
         see has_healed."""
-        age = step - self.onset_range[0]
-        between = (step - self.onset_range[1]) / max(
-            1, self.samples - 1
-        )  # at the reading nearest to the patience's end
-        if age + between / 2 < patience_steps or self.samples < thresholds.patience_samples:
+        if not self.has_lasted(thresholds, step, patience_steps):
             return False
+        age = step - self.onset_range[0]
         share = min(
             1.0, max(0.0, (age / patience_steps - 1) / 2)
         )  # fewer errors from one patience on, fewest from three

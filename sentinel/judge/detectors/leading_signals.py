@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sentinel.judge.detectors.detector import Block, Detector, Finding, Known
 from sentinel.judge.noise_band import NoiseBand
-from sentinel.judge.readings import BANDED, Samples
+from sentinel.judge.readings import BANDED, OfEight, Samples
 from sentinel.judge.thresholds import Thresholds
 
 # Halvings of the loss scale without a doubling between: one is how dynamic scaling probes, three are a collapse.
@@ -26,28 +26,32 @@ class LeadingSignals(Detector):
     def __init__(self, thresholds: Thresholds) -> None:
         self._forget_steps = thresholds.led_by_window_steps
         self.bands = {name: NoiseBand(sigmas=thresholds.band_sigmas, floor=thresholds.band_floor) for name in BANDED}
-        self._inside: dict[str, list[float]] = {name: [] for name in BANDED}
+        self._inside: dict[str, list[float]] = {}  # Of the block under way
+        self._of_eight: Sequence[OfEight] = ()  # What is known of them where they came together
         self._departed: dict[str, tuple[int, int, int, float]] = {}
         self._scale: float | None = None
         self._fall: tuple[int, float] | None = None  # Since which step the loss scale falls, and by how many halvings
 
     def is_quiet(self, samples: Samples, known: Known) -> bool:
-        if any(self._inside.values()):
+        if self._inside:
             return False
-        for name, values in samples.signals.items():
+        for name, _, largest in samples.of_eight:
             band = self.bands[name]
-            if not band.ready or max(values) > band.upper:
+            if not band.ready or largest > band.upper:
                 return False
         return True
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         if samples.plain:
             self._inside.update(samples.signals)
+            self._of_eight = samples.of_eight
             return None
+        self._of_eight = ()
         step = samples.steps[-1]
         for name, (value,) in samples.signals.items():
-            band, inside = self.bands[name], self._inside[name]
+            band = self.bands[name]
             if math.isfinite(value) and value <= band.upper:
+                inside = self._inside.setdefault(name, [])
                 inside.append(value)
                 band.glimpse(inside)
             else:
@@ -59,13 +63,16 @@ class LeadingSignals(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        step = block.last_step
-        for name, inside in self._inside.items():
-            if inside:
-                self.bands[name].learn(inside)
-                self._inside[name] = []
-        for name, (_, last, count, peak) in list(self._departed.items()):
-            if last < step - self._forget_steps:
+        inside, self._inside = self._inside, {}
+        of_eight, self._of_eight = self._of_eight, ()
+        if of_eight:
+            for name, middle, _ in of_eight:
+                self.bands[name].learn(inside[name], middle)
+        else:
+            for name, values in inside.items():
+                self.bands[name].learn(values)
+        for name, (_, last, count, peak) in list(self._departed.items()) if self._departed else ():
+            if last < block.last_step - self._forget_steps:
                 del self._departed[name]
                 if count == 1 and math.isfinite(peak):
                     self.bands[name].outlier(peak)

@@ -41,7 +41,8 @@ class LossDrop(Detector):
         """Pauses the band while the block is part of a drop that has not lasted for a patience yet."""
         if known.baseline.episode is not None:
             self._unsettled = _SETTLES_BLOCKS
-        self._unsettled = max(0, self._unsettled - 1)
+        if self._unsettled:
+            self._unsettled -= 1
         known.band_paused = not self._unsettled and self._doubted(block, known)
         if known.resume_drop is not None and known.resume_drop.lasts:
             self._follow(known.resume_drop, block, known)
@@ -70,6 +71,8 @@ class LossDrop(Detector):
 
     def _is_drop(self, depth: float, band: NoiseBand) -> bool:
         """Whether a block's median that far below the level is no learning: it has less than half of one's noise."""
+        if depth <= 0:
+            return False
         least = max(self._sigmas * band.sigma / 3, self._floor * abs(band.level))
         return depth > least and depth > least + _FALLS * band.falling
 

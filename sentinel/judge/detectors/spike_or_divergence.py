@@ -22,6 +22,7 @@ class LeftBand(Detector):
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._inside: list[float] = []
+        self._middle: float | None = None  # Their median, where they came together
 
     def reset(self, why: Reset) -> None:
         if why is Reset.SETTINGS:
@@ -30,13 +31,14 @@ class LeftBand(Detector):
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         past = known.baseline
         settled = past.episode is None and past.band.ready and not known.regime.widened and not self._inside
-        return settled and max(samples.losses) <= past.band.upper
+        return settled and samples.largest <= past.band.upper
 
     def push(self, samples: Samples, known: Known) -> Finding | None:
         past = known.baseline
         if past.episode is not None:
             past.episode.push(samples.steps[-1], samples.losses[-1])
         elif samples.plain or samples.losses[0] <= known.edge:
+            self._middle = samples.middle if samples.plain else None
             self._inside += samples.losses
             past.band.glimpse(self._inside)
         else:
@@ -51,13 +53,13 @@ class LeftBand(Detector):
         return None
 
     def learn(self, block: Block, known: Known) -> None:
-        past, inside = known.baseline, self._inside
-        self._inside = []
+        past, inside, middle = known.baseline, self._inside, self._middle
+        self._inside, self._middle = [], None
         if past.episode is not None or known.band_paused:
             return
         if block.median > past.ceiling and past.band.stands_out(block.median, known.regime.widened):
             self._open(block.losses, known)
-        elif not past.band.learn(inside) and not past.band.ready:
+        elif not past.band.learn(inside, middle) and not past.band.ready:
             self._inside = inside  # too few so far to begin with: the next block continues from them
 
     def end(self, known: Known) -> Finding | None:
@@ -99,9 +101,16 @@ class LeftBand(Detector):
         said = ((agrees, _AGREED), (fades, _AGREED), (episode.rises(step), _RISING))
         return max(_LEAST, math.prod(share for is_said, share in said if is_said))
 
-    def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
-        t, past, widened, patience = known.thresholds, known.baseline, known.regime.widened, known.patience_steps
+    def _stands(self, episode: Episode, step: int, known: Known) -> bool:
+        """Whether the wait is over; what other signals say is asked only where the shortest is."""
+        t, patience = known.thresholds, known.patience_steps
+        if not episode.has_lasted(t, step, max(1, round(patience * _LEAST))):
+            return False
         patience = max(1, round(patience * self._share(episode, step, known)))
+        return episode.stands(t, step, patience, known.regime.widened)
+
+    def _weigh(self, episode: Episode, step: int, known: Known) -> Finding | None:
+        t, past, widened = known.thresholds, known.baseline, known.regime.widened
         if episode.has_healed(t, widened):
             past.episode = None
             if known.alarm is not None:  # a climb goes on where the episode ends
@@ -119,7 +128,7 @@ class LeftBand(Detector):
         if episode.band_was_wrong(step, known.patience_steps):  # other signals say nothing of the band
             past.episode, self._inside = None, []  # the band was wrong, not the loss: begin again
             past.band.clear()
-        elif known.alarm is None and episode.stands(t, step, patience, widened):
+        elif known.alarm is None and self._stands(episode, step, known):
             reason = (
                 f"{episode.left_band}, peaked at {episode.peak:.3f} and stands at {episode.stands_at:.3f}: "
                 f"{step - episode.onset_range[1]} steps later it has not come back by itself"

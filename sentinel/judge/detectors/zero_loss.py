@@ -28,7 +28,8 @@ class ZeroLoss(Detector):
         smallest = min(samples.losses)
         self.excludes = smallest == 0.0 and self._smallest >= _FAR_FROM_ZERO and self._samples >= _BEGUN_SAMPLES
         if not self.excludes:
-            self._smallest = min(self._smallest, smallest)
+            if smallest < self._smallest:
+                self._smallest = smallest
             self._samples += len(samples.losses)
             self.onset_range, self._run = None, 0
             return None
