@@ -172,7 +172,8 @@ def _raced(config: Config) -> tuple[Incident, Race] | None:
         look = past.read(observer.look(time.time()), config.policy, lambda _: None)
         if (incident := look.run.open_incident) is not None:
             whole = tuple(replace(c, verified=True) for c in look.run.checkpoints)
-            seen = replace(look.run, no_races=None, checkpoints=whole, attempts=())  # the trainer was this process
+            gone = {"attempts": (), "signs": ()}  # its trainer was this process, which lives
+            seen = replace(look.run, no_races=None, checkpoints=whole, **gone)
             race = race_of(incident, seen, config.policy)
             return (incident, race) if isinstance(race, Race) else None
         turn = next_turn(replace(look, start=None), config.policy)
