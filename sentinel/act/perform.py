@@ -85,9 +85,11 @@ class Pinning:
     _pinned: tuple[str, ...] | None = field(default=None, init=False)
     _last_warning: str | None = field(default=None, init=False)
 
-    def keep(self, tags: tuple[str, ...]) -> None:
-        """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty."""
-        if tags == self._pinned:
+    def keep(self, tags: tuple[str, ...] | None) -> None:
+        """What goes wrong is said once and never stops the watch: a pin is a safeguard, not a duty. None leaves the
+        pins as they are; they are looked at again with the next tags, since a rollback may have taken some."""
+        if tags is None or tags == self._pinned:
+            self._pinned = tags
             return
         try:
             why = self._change_over(tags)
@@ -110,6 +112,17 @@ class Pinning:
             pins.pin(tag)
             log.debug("%s is pinned", tag)
         return None
+
+
+def quarantine(tags: tuple[str, ...], near: Neighbours, incident: str, rollback: str) -> None:
+    """Moves checkpoints into the quarantine; the watch's own pins of them go, for else another line's checkpoint would
+    stay pinned under a tag that is to be saved again. A pin that can't be let go hinders nothing."""
+    for tag in {*tags} & {*OwnPins(near.state_dir).read()}:
+        try:
+            near.checkpoints.pins.let_go(tag)
+        except (SentinelError, OSError) as error:
+            log.warning("%s stays pinned: %s", tag, error)
+    near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
 
 
 Perform = Callable[[Action], None]  # returns when the action's effect has been seen; else raises a SentinelError
@@ -142,7 +155,7 @@ class Performer:
                     near.launcher.keep_stacks(near.state_dir / "stacks")
                 near.launcher.stop(started, spare)
             case QuarantineCheckpoints(tags, incident, rollback):
-                near.checkpoints.quarantine(tags, incident=incident, rollback=rollback)
+                quarantine(tags, near, incident, rollback)
                 self.observer.forget(tags)
             case PointLatest(tag, global_step, incident, rollback):
                 near.checkpoints.point_latest(tag, global_step, incident=incident, rollback=rollback)

@@ -7,7 +7,7 @@ from itertools import count
 
 from sentinel.act.neighbours import Neighbours
 from sentinel.act.observe import Observer
-from sentinel.act.perform import Ledger
+from sentinel.act.perform import Ledger, quarantine
 from sentinel.adapters.checkpoints import Checkpoints
 from sentinel.durable import os_errors_named
 from sentinel.plan.incident import Incident, Rollback
@@ -93,7 +93,7 @@ def _take_back(incident: Incident, rollback: Rollback, near: Neighbours) -> None
     if written_since:
         names = (f"{rollback.id}-undone{f'-{n}' if n > 1 else ''}" for n in count(1))
         free = next(n for n in names if not {*checkpoints.quarantined(incident.id, n)} & {*written_since})
-        checkpoints.quarantine(written_since, incident=incident.id, rollback=free)
+        quarantine(written_since, near, incident.id, free)
     checkpoints.restore(incident.id, rollback.id)
     if near.tensorboard is not None:
         near.tensorboard.restore(incident.id, rollback.id)

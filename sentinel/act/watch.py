@@ -84,8 +84,7 @@ class Watch:
         for note in turn.notes:
             log.info("%s", note)
         self.settle(turn.undo)
-        if turn.pins is not None:
-            self.pinning.keep(turn.pins)
+        self.pinning.keep(turn.pins)
         if turn.message is not None:
             self.ledger.say(turn.message)
         self.ledger.record_all(self.last_lines.added(turn.records, look))

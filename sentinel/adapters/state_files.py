@@ -71,8 +71,8 @@ class OverridesFile:
 class OwnPins:
     """STATE_DIR/pinned-by-watch.json: which pins are the watch's own. All others are a person's."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "pinned-by-watch.json"
 
     def read(self) -> list[str]:
         """The tags; none where the file is not there or can't be read: then they count as a person's."""

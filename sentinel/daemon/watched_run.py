@@ -185,7 +185,7 @@ class Watched:
         )
         how_often = "once" if shared.once else f"every {config.watch.poll_interval_s:g} s"
         log.info("watching %s in mode %s, %s", config.run.name, policy.mode, how_often)
-        pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir / "pinned-by-watch.json"))
+        pinning = Pinning(parts.near.checkpoints, OwnPins(parts.near.state_dir))
         undo = partial(settle, near=parts.near, observer=parts.observer, ledger=parts.ledger)
         more = (self._own, parts.paging.problem, LastLines(parts.near.job_log))
         return Watch(parts.observer, parts.perform, pinning, policy, parts.ledger, undo, *more), parts

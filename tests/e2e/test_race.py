@@ -13,6 +13,7 @@ import pytest
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.state_files import OwnPins
 from sentinel.demo.configuration import write_configuration
 from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import RunStarted, Sample
@@ -42,6 +43,9 @@ def test_the_healthiest_of_three_rungs_becomes_the_run_and_undo_gives_back_every
                 assert watch.poll() is None, watch.stderr.read() if watch.stderr else ""
                 if "race_ended" not in kinds:
                     assert live(inventory(run)) == before  # nothing of the run moves while its rungs race
+                time.sleep(0.5)
+            while not OwnPins(run / "state").read():  # the run is healthy again: a checkpoint of its line is pinned
+                assert time.monotonic() < end
                 time.sleep(0.5)
         finally:
             watch.terminate()

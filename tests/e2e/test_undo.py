@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from sentinel.adapters.checkpoints.pins import Pins
+from sentinel.adapters.state_files import OwnPins
 from tests.e2e.kill_points import build, copy_run, incidents, line, live
 
 TO_40, TO_20 = (("rollback", "--to", f"global_step{step}", "--yes", "--no-start") for step in (40, 20))
@@ -70,3 +73,21 @@ def test_undo_tells_the_command_that_starts_the_job_again(run: Path) -> None:
     subprocess.run(["/bin/sh", "-c", typed], check=True, timeout=60, cwd="/")
     assert (run / "state" / "job.log").read_text() == f"in {run / 'state'}\n"
     assert shlex.split(typed)[0] == "cd"
+
+
+def test_a_pin_of_the_watch_goes_with_the_line_that_is_moved_away_and_a_persons_stays(
+    built: Path, tmp_path: Path
+) -> None:
+    run = tmp_path.resolve() / "run"
+    copy_run(built, run)
+    pins, own = Pins(run / "checkpoints"), OwnPins(run / "state")
+    for tag in ("global_step40", "global_step60"):
+        pins.pin(tag)
+    own.write(["global_step60"])
+    sentinel(run, *TO_20)
+    assert pins.tags() == ("global_step40",)  # a person's own
+    shutil.copytree(run / "checkpoints" / "global_step20", run / "checkpoints" / "global_step60")  # saved once more
+    pins.pin("global_step60")
+    sentinel(run, "undo", "--yes")
+    assert pins.tags() == ("global_step40",)
+    assert live(run) == live(built)
