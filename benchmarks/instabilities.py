@@ -181,7 +181,8 @@ def tune(task: Task, seed: int) -> Iterator[str]:
     """The paper's search by `sentinel tune slw`'s own deciding function, one seed, probes of this program."""
     warmup = task.setting.warmup
     starts = tuple(start for start in (8, 16, 32) if start < task.shape.seqlen)
-    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)}))
+    longer = {warmup * times for times in (8, 16, 32) if warmup * times <= task.steps}
+    durations = tuple(sorted({max(1, int(warmup * share)) for share in (0.25, 0.5, 1, 1.5, 2, 3, 4)} | longer))
     space = Space(
         starts=starts, durations=durations, first_duration=warmup, beginning_steps=warmup // 2, horizon_steps=task.steps
     )
