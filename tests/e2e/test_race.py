@@ -78,7 +78,8 @@ def _seen(run: Path) -> dict[str, tuple[int, int]]:
     """Size and time of each file of the run, but what sentinel itself writes and takes away beside them."""
     found = {}
     for folder, _, names in chain(os.walk(run / "checkpoints"), os.walk(run / "tensorboard")):
-        for path in (Path(folder, name) for name in names if "/." not in f"{folder}/{name}"):
+        within = os.path.relpath(folder, run)
+        for path in (Path(folder, name) for name in names if "/." not in f"{within}/{name}"):
             with contextlib.suppress(FileNotFoundError):  # after the race, when it is not asked for any more
                 found[str(path)] = (path.stat().st_size, path.stat().st_mtime_ns)
     return found
