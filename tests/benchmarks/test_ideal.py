@@ -51,7 +51,7 @@ def test_a_divergence_is_knowable_once_no_harmless_curve_looks_like_it(
 
 @pytest.mark.parametrize(
     ("norm", "known"),
-    [(1.4, False), (1.9, False), (5.0, True), (None, False)],  # a smaller rise, a larger, more than twice as large; not logged
+    [(1.4, False), (1.9, False), (5.0, True), (None, False)],  # a smaller rise, a larger, by far; not logged
 )
 def test_a_divergence_is_known_together_by_a_signal_that_no_harmless_curve_has_half_as_high(
     norm: float | None, known: bool
