@@ -115,6 +115,11 @@ class EarlyWarnings(Detector):
     def now(self) -> EarlyWarning | None:
         return self.warnings[-1] if self.warnings and self.warnings[-1].end_step is None else None
 
+    @property
+    def agrees(self) -> bool:
+        """Whether a warning is in force that rests on more than the loss."""
+        return self.now is not None and self.now.signals != ("loss",)
+
     def push(self, samples: Samples, known: Known) -> Finding | None:
         readings = samples.readings
         settings = readings.get("seqlen"), readings.get("global_batch_samples")
