@@ -26,7 +26,7 @@ CHUNK = 512
 
 COLUMNS = (
     *("grad_norm", "lr", "loss_scale", "adam_variance_l1", "adam_variance_max", "update_norm"),
-    *("loss_spread", "epoch", "seqlen", "global_batch_samples"),
+    *("attention_logit_max", "output_logit_max", "loss_spread", "epoch", "seqlen", "global_batch_samples"),
 )
 COUNTS = frozenset({"seqlen", "global_batch_samples"})
 QUIET_KINDS = frozenset({EventKind.REGIME_CHANGE, EventKind.STALLED, EventKind.PLATEAU})

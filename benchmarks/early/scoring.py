@@ -14,6 +14,7 @@ from recorded.ill import ILL
 from recorded.recipe import Recipe
 from recorded.well import WELL
 
+from early.making import LOGITS
 from early.runs import GROWING, recipes
 from sentinel.judge.detectors.early_warning import _RISES, EarlyWarnings
 from sentinel.judge.readings import BANDED, Readings, stretches_of
@@ -87,6 +88,9 @@ def _curve(recipe: Recipe, path: Path) -> Curve:
             n: tuple(float(v) if there else None for v, there in zip(file[n], file[f"has_{n}"], strict=True))
             for n in names
         }
+    for name in LOGITS:  # read at every step there, and by the hook at every tenth
+        read = columns.pop(name)
+        columns[f"{name}_max"] = tuple(v if n % 10 == 9 else None for n, v in enumerate(read))
     events = []
     for word in about["events"]:
         kind, _, at = word.partition(":")
