@@ -75,16 +75,16 @@ def test_a_warning_is_a_page_of_low_severity_also_where_sentinel_only_observes(w
 
 
 TOLD = {"topic": "early_warning", "severity": "warning", "reason": WARNING.reason, "since_unix_s": 1.0}
-TROUBLED, RELIEVED = {"event": "troubled", **TOLD}, {"event": "relieved", **TOLD}
+FIRING, RESOLVED = {"event": "alert_firing", **TOLD}, {"event": "alert_resolved", **TOLD}
 
 
 @pytest.mark.parametrize(
     ("events", "told"),
     [
         ((), True),
-        ((TROUBLED,), True),  # it lasts: no word of its end
-        ((TROUBLED, RELIEVED), False),  # the divergence was known, and the rollback's target is after the warning
-        ((TROUBLED | {"reason": "another"}, RELIEVED), True),
+        ((FIRING,), True),  # it lasts: no word of its end
+        ((FIRING, RESOLVED), False),  # the divergence was known, and the rollback's target is after the warning
+        ((FIRING | {"reason": "another"}, RESOLVED), True),
     ],
 )
 def test_a_warning_that_a_rollback_brings_back_is_not_told_again(events: tuple[Any, ...], told: bool) -> None:
