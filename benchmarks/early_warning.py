@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from early.grown_logits import table as grown_logits  # noqa: E402 - after the path is set
-from early.scoring import AHEAD_STEPS, Seen, Tally, read_runs, seen, tally  # noqa: E402 - after the path is set
+from early.scoring import AHEAD_STEPS, WITHOUT_LOGITS, Seen, Tally, read_runs, seen, tally  # noqa: E402 - after the path is set
 
 from sentinel.vocabulary.numbers import dump_json  # noqa: E402
 
@@ -77,7 +77,8 @@ def _make(folder: Path) -> None:
 def _of_part(part: Sequence[Seen], everything: Sequence[Seen]) -> list[Tally]:
     tuning = [s for s in everything if not s.run.held_out]
     rules = list(part[0].scores) if part else []
-    return [tally("early warning", part), *(tally(rule, part, _threshold(rule, tuning)) for rule in rules)]
+    ours = [tally("early warning", part), tally(WITHOUT_LOGITS, part)]
+    return [*ours, *(tally(rule, part, _threshold(rule, tuning)) for rule in rules)]
 
 
 def _threshold(rule: str, tuning: Sequence[Seen]) -> float:
