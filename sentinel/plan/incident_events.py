@@ -19,7 +19,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     rung_failed the restart diverged again, or did not recover (reason, proof)
     stopped     sentinel does not act on this incident any more and asks for a person (reason)
     purged      a person had its quarantine deleted: it can't be undone any more
-    troubled, relieved      no divergence, and a person has to know: a job that is gone; that it is over (topic, reason)
+    alert_firing, alert_resolved    beside the incidents, such as a job that is gone; that it is over (topic, reason)
     start_audited           whether an attempt goes on with the run (attempt, verdict, fault, reason, checks)
     closed      outcome: recovered, proved or not_verified (a person's own rollback), undone, superseded or healed
 """
@@ -54,9 +54,19 @@ from sentinel.vocabulary.names import checked_name
 from sentinel.vocabulary.numbers import dump_json, shown, to_number
 from sentinel.vocabulary.overrides import Overrides, decode_overrides
 
+_EVENTS = {"troubled": "alert_firing", "relieved": "alert_resolved"}  # names in older logs, and what they are now
+_TOPICS = {"struggling": "watch_failing"}
+
 
 def event(kind: str, incident: str | None, **facts: Any) -> Event:
     return {"event": kind, "incident": incident, **facts}
+
+
+def with_new_names(written: Event) -> Event:
+    """An event of the incident log with the names that events and topics have now."""
+    kind, topic = written["event"], written.get("topic")
+    new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
+    return {**written, **new}
 
 
 def opened(
