@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.adapters.incident_log import IncidentLog
+from sentinel.adapters.local import LocalJobs
 from sentinel.plan.incident import Adoption, Race
 from sentinel.plan.incident_events import event, race_begun
 from sentinel.vocabulary.overrides import Once
@@ -175,6 +176,25 @@ def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_
     assert (code, live(run)) == (2, before)
     assert f"{room} is on another filesystem than {run / 'checkpoints'}: a rename can't get there" in said
     assert [i.rollbacks for i in incidents(run)] == [[]]
+
+
+@pytest.mark.full
+def test_undo_of_a_race_that_goes_on_stops_its_probes_and_then_purge_clears_them(raced: Path, tmp_path: Path) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    log = run / "state" / "incidents.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))  # as before it had ended
+    purge, probe = ("purge", "incident-1", "--yes"), LocalJobs(run / OWN)
+    probe.start(["sleep", "600"], cwd=run, extra_env={}, log_path=run / OWN / "job.log")
+    try:
+        assert as_a_process(run, purge)[0] == 2
+        assert as_a_process(run, UNDO)[0] == 0
+        assert probe.writers() == ()
+    finally:
+        probe.stop(grace_s=1)
+    assert [(i.status, i.outcome) for i in incidents(run)] == [("closed", "undone")]
+    assert live(run) == live(raced)
+    assert as_a_process(run, purge)[0] == 0
+    assert not (run / ROOM).exists()
 
 
 @pytest.mark.full
