@@ -132,34 +132,6 @@ def test_undo_after_the_adopted_run_has_trained_on_gives_back_every_byte_and_kee
     assert sorted(p.name for p in aside.glob("global_step*")) == ["global_step40", "global_step60", "global_step80"]
 
 
-TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
-def test_a_winner_is_adopted_and_undone_where_the_state_lies_on_another_filesystem(
-    raced: Path, adopted: Path, tmp_path: Path
-) -> None:
-    run = copy_run(raced, tmp_path.resolve() / "run")
-    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
-        if Path(other).stat().st_dev == run.stat().st_dev:
-            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
-        text = (run / "run.toml").read_text()
-        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
-            shutil.copytree(run / name, Path(other, name))
-            shutil.rmtree(run / name)
-            (run / name).symlink_to(Path(other, name))  # for what this test reads
-            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
-        (run / "run.toml").write_text(text)
-        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
-        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
-        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
-            run / OWN / "attempts" / "0002.jsonl"
-        ).read_text()
-        assert as_a_process(run, UNDO)[0] == 0
-        assert live(run) == live(raced)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs takes root")
 def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_or_moved(
     raced: Path, tmp_path: Path
@@ -255,6 +227,7 @@ def _but_overrides(files: dict[str, str]) -> dict[str, str]:
 
 WHY_NOT = why_not()
 steps = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
 
 
 @steps
@@ -264,6 +237,34 @@ def test_an_adoption_that_is_killed_is_carried_out_or_taken_back(
 ) -> None:
     point = Point(call=call, path=path, number=number)
     assert _struck(raced, adopted, point, then, tmp_path.resolve() / "run", as_a_process) == []
+
+
+@steps
+@pytest.mark.full
+@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
+def test_an_adoption_across_filesystems_is_killed_within_a_copy_carried_out_and_undone(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
+        if Path(other).stat().st_dev == run.stat().st_dev:
+            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
+        text = (run / "run.toml").read_text()
+        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
+            shutil.copytree(run / name, Path(other, name))
+            shutil.rmtree(run / name)
+            (run / name).symlink_to(Path(other, name))  # for what this test reads
+            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
+        (run / "run.toml").write_text(text)
+        copied = Point(call="rename", path=f"{other}/tensorboard/.{EVENTS}.sentinel-adopting", number=1)
+        assert strike(run, WATCH, copied, "KILL").struck
+        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
+        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
+        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
+            run / OWN / "attempts" / "0002.jsonl"
+        ).read_text()
+        assert as_a_process(run, UNDO)[0] == 0
+        assert live(run) == live(raced)
 
 
 @steps
