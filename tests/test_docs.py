@@ -43,7 +43,7 @@ TABLES = {
     "[paging.alertmanager]": Alertmanager,
 }
 REFUSERS = (
-    "_stop",
+    "stop_turn",
     "Known",
     "Fault",
     "PermanentError",

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
-from sentinel.act.bisect import Bisect, question_about
+from sentinel.act.bisect import Bisect
 from sentinel.adapters.lock import RunLock
 from sentinel.cli.incident import incident_named
 from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, print_json, to_stderr
 from sentinel.config import Config
-from sentinel.daemon.probes import nodes_of, probe_jobs
-from sentinel.daemon.run_files import bisect_folder, clock, find_config
+from sentinel.daemon.bisects import bisect_about
+from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
-from sentinel.plan.bisect_probes import Means
-from sentinel.plan.probe import Limits
 from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError, LockHeld
-from sentinel.vocabulary.sample import RunStarted
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and start none.")]
@@ -62,34 +58,12 @@ def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
 
 def bisect_of(config: Config, name: str | None) -> Bisect:
     """The bisect of an incident of the run. ConfigError where there is none, or nothing to repeat."""
-    near, settings = neighbours_of(config), config.bisect
-    observer = observer_of(config, near)
+    observer = observer_of(config, neighbours_of(config))
     look = observer.look(clock())
     if name is None and not look.run.incidents:
         raise ConfigError("the run has no incident: `sentinel watch` opens one where the run diverges")
     incident = look.run.incidents[-1] if name is None else incident_named(look.events, name)
-    means = _means(config, observer.started, incident.attempt)
-    question = question_about(incident, look.history, look.run, config.judge, config.policy, means)
-    limits = Limits(
-        parallel=settings.parallel,
-        gpu_hours=settings.gpu_hours,
-        probe_s=3600 * settings.probe_hours,
-        count=settings.max_probes,
-    )
-    folder = bisect_folder(config) / incident.id
-    return Bisect(question, folder, config.run.checkpoints, probe_jobs(config), limits, to_stderr)
-
-
-def _means(config: Config, started: Sequence[RunStarted], attempt: int) -> Means:
-    settings = config.bisect
-    other = dict(variable.split("=", 1) for variable in settings.other_node_environment)
-    begun = next((one for one in started if one.attempt == attempt), None)
-    return Means(
-        window_steps=settings.window_steps,
-        fp32_options=settings.fp32_options,
-        other_node_environment=other or None,
-        nodes=nodes_of(config, begun),
-    )
+    return bisect_about(config, incident, look.history, look.run, observer.started, to_stderr)
 
 
 def _planned(made: Bisect) -> list[str]:

@@ -105,6 +105,8 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
     if parts.observer.racing is not None:
         parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
+    if parts.observer.bisects is not None:
+        parts.observer.bisects.stop_all(look.run.incidents, look.history, look.run)
     reason = f"a person asked for {decision.target_tag or 'scratch'}"
     of_attempt = attempt.number if attempt else 0
     ledger.record(opened(number, of_attempt, look.run.baseline, look.run.overrides, reason=reason))

@@ -11,6 +11,7 @@ One JSON object per line, each with `event`, `incident` and `time_unix_s` (added
     rung_skipped            a rung that can't be carried out (rung, hypothesis, reason): the next one is tried
     race_begun  rungs that are tried side by side (entrants: decisions; until_step, gpu_hours)
     race_ended  why, and what it leaves to the run (winner: probe, tag, global_step; or null), or that none ran (void)
+    bisect_begun, bisect_ended      a rung asks for the cause (rung, newest_attempt); what was found (reason, gpu_hours)
     decided     a rung, a target and the overrides: what the coming intents carry out
     intent, done, failed    around each action; `incident` is null for a restart after a crash, `rollback` for an undo
     applied     every action of the decision has been seen done
@@ -35,6 +36,7 @@ from sentinel.plan.baseline import Baseline
 from sentinel.plan.incident import (
     PROOFS,
     Adoption,
+    Bisected,
     Event,
     Incident,
     Proof,
@@ -172,6 +174,7 @@ def _take(incidents: dict[str, Incident], event: Event) -> None:
         return
     _of_incident(incident, kind, event)
     _of_race(incident, kind, event)
+    _of_bisect(incident, kind, event)
     if kind == "closed":
         for other in incidents.values():
             if other.ignored in {r.id for r in incident.rollbacks} and other.status != "closed":
@@ -224,6 +227,13 @@ def _of_race(incident: Incident, kind: str, event: Event) -> None:
         elif race.after_attempt is None:
             race = replace(race, after_attempt=event.get("newest_attempt") or 0)
         incident.races[-1] = race
+
+
+def _of_bisect(incident: Incident, kind: str, event: Event) -> None:
+    if kind == "bisect_begun":
+        incident.bisect = Bisected(after_attempt=event["newest_attempt"])
+    elif kind == "bisect_ended" and incident.bisect is not None:
+        incident.bisect = replace(incident.bisect, over=event["reason"], gpu_hours=event["gpu_hours"])
 
 
 def _of_rollback(incident: Incident, rollback: Rollback, kind: str, event: Event) -> None:

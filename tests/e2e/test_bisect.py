@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.bisect_causes import SMALL, digests, put_on_record
+from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
 from sentinel.plan import bisect
+from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import Sample
 from tests.adapters.checkpoint_files import deepspeed
 from tests.adapters.pagers import until
@@ -73,6 +76,11 @@ def begun(path: Path, **environment: str) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "sentinel", "bisect", "--run", str(path), "--json"]
     own = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu", **environment)
     return subprocess.Popen(line, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights(folder: Path) -> dict[str, str]:
+    """Digests of the run's checkpoints and journals."""
+    return {name: digest for name, digest in digests(folder).items() if "checkpoints" in name or "attempts" in name}
 
 
 def steps(folder: Path) -> int:
@@ -139,3 +147,45 @@ def test_a_bisect_of_the_reference_trainer(tmp_path: Path) -> None:
     assert digests(tmp_path) == before
     assert told["probes"][0]["differs_at"] is None, "bit for bit"
     assert (told["ranked"][0]["cause"], told["ranked"][0]["sure"]) == (bisect.SAMPLES, "sure")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_watch_asks_for_the_cause_and_the_restart_makes_the_change_that_healed(tmp_path: Path) -> None:
+    options = [*SMALL, "--no-block-layernorm", "--steps", "400", "--seed", "0"]
+    places = ["--save", str(tmp_path / "checkpoints"), "--state-dir", str(tmp_path / "state")]
+    command = [sys.executable, "-m", "benchmarks.causes.trainer", "nan sample", "45", *options, *places]
+    own = ["--save={checkpoints}", "--state-dir={state}", "--save-interval=0", "--steps={until_step}"]
+    path = configured(tmp_path, command, bisect={"options": own}, policy={"mode": "act"})
+    with path.open("a") as written:
+        written.write('[[policy.ladder]]\nname = "the cause"\nhypothesis = "its bisect finds it"\nbisect = true\n')
+    environment = dict(os.environ, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    log, jobs = IncidentLog(tmp_path / "state" / "incidents.jsonl"), LocalJobs(tmp_path / "state")
+    line, before = [sys.executable, "-m", "sentinel", "watch", "--run", str(path)], dict[str, str]()
+    quiet: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "text": True}
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **quiet),
+        subprocess.Popen(line, stderr=subprocess.PIPE, **quiet) as watch,
+    ):
+        try:
+            end = time.monotonic() + 500
+            while not {*(kinds := [e["event"] for e in log.read()])} & {"closed", "rung_failed", "stopped"}:
+                assert time.monotonic() < end, kinds
+                assert watch.poll() is None, watch.stderr.read() if watch.stderr else ""
+                if kinds[-1:] == ["done"] and "bisect_ended" not in kinds:  # the job is stopped; its probes run
+                    before = before or weights(tmp_path)
+                    assert weights(tmp_path) == before, "nothing of the run moves before its cause is known"
+                time.sleep(0.3)
+        finally:
+            watch.terminate()
+            jobs.stop(grace_s=20)
+    (incident,) = fold(log.read())
+    assert before
+    assert incident.outcome == "recovered", incident.note
+    assert kinds.count("bisect_begun") == kinds.count("bisect_ended") == 1
+    assert incident.bisect is not None
+    assert str(incident.bisect.over).startswith("samples of the data (sure)")
+    (rollback,) = incident.rollbacks
+    assert (rollback.rung, rollback.target_tag, rollback.proved) == ("the cause", "global_step30", True)
+    assert rollback.overrides.once is not None
+    assert (rollback.overrides.once.skip_samples or 0) > 16 * 5
