@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import commands_page, configuration_page, lint_page, metrics_page
+from tools import alerts_page, commands_page, configuration_page, lint_page, metrics_page, runbook_page
 
 __all__ = ["DOCS", "PAGES"]
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
+    "ALERTS.md": alerts_page.page,
     "COMMANDS.md": commands_page.page,
     "CONFIGURATION.md": configuration_page.page,
     "LINT_RULES.md": lint_page.page,
     "METRICS.md": metrics_page.page,
+    "RUNBOOK.md": runbook_page.page,
 }
 
 

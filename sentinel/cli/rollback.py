@@ -11,7 +11,18 @@ import typer
 from sentinel.act.following import anchor_at
 from sentinel.act.perform import carry_out
 from sentinel.act.undo import settle
-from sentinel.cli.shared import RUNS, ConfigDir, Json, Run, Yes, confirmed, print_json, reading_bar, to_stderr
+from sentinel.cli.shared import (
+    RUNS,
+    ConfigDir,
+    Json,
+    Run,
+    Yes,
+    advise,
+    confirmed,
+    print_json,
+    reading_bar,
+    to_stderr,
+)
 from sentinel.config import Config
 from sentinel.daemon.paging import delivering
 from sentinel.daemon.run_files import clock, find_config
@@ -73,6 +84,7 @@ def rollback(
         look, plan = _planned(parts, config, wanted)
         if plan.refusal is not None or plan.decision is None:
             to_stderr(f"refused: {plan.refusal}")
+            advise(plan.refusal)
             return 1
         return _carry_out(parts, look, plan.decision, config.policy)
 
@@ -128,6 +140,7 @@ def _waiting(look: Look, plan: Plan, policy: Policy) -> WaitingPrice | None:
 def _show(plan: Plan, run: RunState, script_diff: str | None, waiting: WaitingPrice | None) -> None:
     if plan.refusal is not None or plan.decision is None:
         typer.echo(f"refused: {plan.refusal}")
+        advise(plan.refusal)
         return
     typer.echo(f"{incident_id(run.next_incident)}: {plan.reason}")
     actions = [action for action in plan.actions if not isinstance(action, VerifyCheckpoint)]

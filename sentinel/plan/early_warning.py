@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sentinel.plan.actions import KINDS, AskForSave
+from sentinel.plan.alert_state import Alert
 from sentinel.plan.look import Look
 from sentinel.plan.policy import Policy
-from sentinel.plan.trouble import Alert
 
 _SAVES_APART_STEPS = 1000  # Steps between two saves that are asked for, whatever is warned of
 _FRESH_STEPS = 50  # Steps within which a checkpoint is new enough: no save is asked for

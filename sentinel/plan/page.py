@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+from sentinel.plan.alert_state import AlertTopic, Severity
 from sentinel.plan.incident import Event
 from sentinel.plan.sentences import sentence
-from sentinel.plan.trouble import Severity, TroubleTopic
 from sentinel.vocabulary.errors import LineError
 from sentinel.vocabulary.numbers import dump_json
 
 RUNBOOK = "docs/PAGING.md"
 
 # what a page is about; each has its heading on the page that `runbook` leads to
-TOPICS = ("divergence", "approval", *get_args(TroubleTopic), "ended", "test")
+TOPICS = ("divergence", "approval", *get_args(AlertTopic), "ended", "test")
 
 _TOLD: Mapping[str, tuple[str, Severity]] = {
     "opened": ("divergence", "warning"),
@@ -103,7 +103,7 @@ def page_from_json(data: Mapping[str, Any]) -> Page:
 def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
     """The page that one event is; None for what can wait until morning, and for what a person began themselves."""
     kind = event["event"]
-    if kind in ("troubled", "relieved"):
+    if kind in ("alert_firing", "alert_resolved"):
         topic, severity = event["topic"], event.get("severity", "warning")
     else:
         topic, severity = _TOLD.get(kind) or (_OVER.get(kind), "warning")
@@ -121,7 +121,7 @@ def page_for(event: Event, run: str, *, runbook: str = RUNBOOK) -> Page | None:
         details=details,
         runbook=f"{runbook}#{topic}",
         time_unix_s=float(event["time_unix_s"]),
-        resolved=kind in _OVER or kind == "relieved",
+        resolved=kind in _OVER or kind == "alert_resolved",
     )
 
 

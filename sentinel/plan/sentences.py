@@ -96,8 +96,8 @@ _TOLD: Mapping[str, Callable[[Event], str]] = {
     "rung_failed": _rung_failed,
     "stopped": lambda e: f"stopped, a person is needed: {e['reason']}",
     "start_audited": lambda e: f"attempt {e['attempt']} {_STARTS.get(e['verdict'], e['verdict'])}: {e['reason']}",
-    "troubled": lambda e: f"{e['topic']}: {e['reason']}",
-    "relieved": lambda e: f"{e['topic']} no more: {e['reason']}",
+    "alert_firing": lambda e: f"{e['topic']}: {e['reason']}",
+    "alert_resolved": lambda e: f"{e['topic']} is over: {e['reason']}",
     "purged": lambda _: "a person had the quarantine deleted: this can't be undone any more",
     "closed": lambda e: f"closed, {e['outcome']}: {e['reason']}",
 }

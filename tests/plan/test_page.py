@@ -35,12 +35,14 @@ STOPPED = event("stopped", reason="rollback budget of 3 is spent")
 CLOSED = event("closed", outcome="recovered", reason="past the onset, and better than before")
 
 
-def troubled(topic: str = "struggling", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
-    return event("troubled", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0)
+def firing(topic: str = "watch_failing", time_unix_s: float = 1000.0, severity: str = "warning") -> dict[str, Any]:
+    return event(
+        "alert_firing", time_unix_s, None, topic=topic, severity=severity, reason="no answer", since_unix_s=50.0
+    )
 
 
-def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str, Any]:
-    return event("relieved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
+def resolved(topic: str = "watch_failing", time_unix_s: float = 2000.0) -> dict[str, Any]:
+    return event("alert_resolved", time_unix_s, None, topic=topic, reason="it lasted 1950 s")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def relieved(topic: str = "struggling", time_unix_s: float = 2000.0) -> dict[str
             "contradicts incident-1-r1, which did not take effect: seed",
         ),
         (CLOSED, "tr8/incident-1/divergence", "resolved", "warning", "closed, recovered"),
-        (troubled("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),
-        (relieved("down"), "tr8/down", "resolved", "warning", "it lasted 1950 s"),
+        (firing("down", severity="critical"), "tr8/down", "firing", "critical", "no answer"),
+        (resolved("down"), "tr8/down", "resolved", "warning", "it lasted 1950 s"),
     ],
 )
 def test_what_concerns_somebody_is_a_page(
@@ -103,7 +105,7 @@ def test_the_question_to_a_person_says_how_it_is_answered() -> None:
 
 
 def test_the_end_of_an_incident_ends_all_that_was_told_of_it() -> None:
-    told = [page for _, page in pages([OPENED, troubled(), PROPOSED, CLOSED], "tr8")]
+    told = [page for _, page in pages([OPENED, firing(), PROPOSED, CLOSED], "tr8")]
     ends = [(page.key, page.severity) for page in told if page.resolved]
     assert ends == [("tr8/incident-1/divergence", "warning"), ("tr8/incident-1/approval", "critical")]
 
@@ -113,7 +115,7 @@ def test_an_end_has_the_severity_that_its_story_had_so_that_it_finds_the_same_ch
     assert (last.resolved, last.severity) == (True, "critical")
 
 
-@given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, troubled(), relieved()]), max_size=12))
+@given(st.lists(st.sampled_from([OPENED, BY_HAND, PROPOSED, STOPPED, CLOSED, firing(), resolved()]), max_size=12))
 def test_nothing_ends_that_was_not_told(events: list[dict[str, Any]]) -> None:
     firing: set[str] = set()
     for number, page in pages(events, "tr8"):
