@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from sentinel.act.probes import ProbeJob, ProbeRecord, Probes
+from sentinel.act.probes import COPIES, ProbeJob, ProbeRecord, Probes
+from sentinel.adapters.checkpoints.copies import check_placeable
+from sentinel.adapters.lock import RunLock
 from sentinel.durable import make_folders, write_atomically
 from sentinel.judge.history import Attempt, History
 from sentinel.judge.thresholds import Thresholds
@@ -23,7 +26,7 @@ from sentinel.plan.policy import Policy
 from sentinel.plan.probe import Limits, Probe, ProbeResult, Window, over, result_of
 from sentinel.plan.target import Target, choose_target
 from sentinel.vocabulary.codec import document
-from sentinel.vocabulary.errors import ConfigError
+from sentinel.vocabulary.errors import CheckpointError, ConfigError, LockHeld, PermanentError
 from sentinel.vocabulary.numbers import dump_json
 from sentinel.vocabulary.overrides import Anchor
 from sentinel.vocabulary.sample import Sample
@@ -138,6 +141,30 @@ class Bisect:
         """Where it stands, for the rung of the ladder that asks for it."""
         probes = self.probes
         return seen_of(self.question, probes.results, running=bool(probes.record.running), refusal=probes.refusal)
+
+    def refusals(self) -> dict[str, str]:
+        """Probe -> why it could not be begun now, as a sentence; of the control: why the command would be refused.
+        Writes nothing of the run's or its own."""
+        found, probes = dict[str, str](), self.probes
+        with TemporaryDirectory() as place:
+            for name, probe in self.question.probes.items():
+                try:
+                    probes.job_of(probe, Path(place) / name)
+                except (ConfigError, PermanentError) as error:
+                    found[name] = str(error)
+        if (why := self._refusal()) is not None:
+            found[CONTROL] = why
+        return found
+
+    def _refusal(self) -> str | None:
+        probes, waiting = self.probes, next_probes(self.question, self.probes.results)
+        if (holder := RunLock(self.folder).held_by()) is not None:
+            return str(LockHeld(holder, f"bisects {self.question.incident}"))
+        try:
+            check_placeable(probes.run_checkpoints, self.question.probes[CONTROL].tag, self.folder / COPIES)
+        except CheckpointError as error:
+            return str(error)
+        return self._limits.refusal(probes.record.spent, 0) if waiting else None
 
     def report_only(self) -> dict[str, Any]:
         """What is known by now; writes nothing."""

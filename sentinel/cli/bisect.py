@@ -17,11 +17,12 @@ from sentinel.daemon.bisects import bisect_about
 from sentinel.daemon.run_files import clock, find_config
 from sentinel.daemon.wiring import neighbours_of, observer_of
 from sentinel.durable import make_folders
+from sentinel.plan.bisect import CONTROL
 from sentinel.reports.bisect import lines_of
 from sentinel.vocabulary.errors import ConfigError, LockHeld
 
 Incident = Annotated[str | None, typer.Argument(help="The incident, e.g. incident-1; default: the last one.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and start none.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the probes and what would be refused; start none.")]
 
 
 def bisect(
@@ -36,13 +37,15 @@ def bisect(
     config = find_config(run, config_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the probes are stopped
     made = bisect_of(config, incident)
-    report = made.report_only() if dry_run else _run(made, min(config.watch.poll_interval_s, 5.0))
+    if dry_run:
+        return _planned(made, as_json=as_json)
+    report = _run(made, min(config.watch.poll_interval_s, 5.0))
     if as_json:
         print_json(report)
     else:
-        for line in lines_of(report) if not dry_run else _planned(made):
+        for line in lines_of(report):
             typer.echo(line)
-    return 0 if report["ranked"] or dry_run else 1
+    return 0 if report["ranked"] else 1
 
 
 def _run(made: Bisect, poll_interval_s: float) -> dict[str, Any]:
@@ -66,9 +69,22 @@ def bisect_of(config: Config, name: str | None) -> Bisect:
     return bisect_about(config, incident, look.history, look.run, observer.started, to_stderr)
 
 
-def _planned(made: Bisect) -> list[str]:
-    question = made.question
-    begin = question.probes["control"]
-    lines = [f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}"]
-    lines += [f"  {p.name}: {p.change}, up to step {p.until_step}" for p in question.probes.values()]
-    return lines + [f"  {name}: not possible: {why}" for name, why in question.not_possible.items()]
+def _planned(made: Bisect, *, as_json: bool) -> int:
+    """Exit code 1 where the command would be refused."""
+    question, refused, done = made.question, made.refusals(), made.probes.results
+    refusal = refused.pop(CONTROL, None)
+    if as_json:
+        planned = [{"name": p.name, "change": p.change, "until_step": p.until_step} for p in question.probes.values()]
+        print_json({**made.report_only(), "planned": planned, "refusal": refusal, "refused": refused})
+        return int(refusal is not None)
+    begin = question.probes[CONTROL]
+    typer.echo(f"{question.incident}: from {begin.tag or 'scratch'}, in {made.folder}")
+    for name, probe in question.probes.items():
+        known = f"; known: {done[name].outcome}" if name in done else ""
+        why = f"; would be refused: {refused[name]}" if name in refused else ""
+        typer.echo(f"  {name}: {probe.change}, up to step {probe.until_step}{known}{why}")
+    for name, why in question.not_possible.items():
+        typer.echo(f"  {name}: not possible: {why}")
+    if refusal is not None:
+        typer.echo(f"would be refused: {refusal}")
+    return int(refusal is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from benchmarks.bisect_causes import SMALL, digests, put_on_record
 from sentinel.adapters.incident_log import IncidentLog
 from sentinel.adapters.journal import Journals
 from sentinel.adapters.local import LocalJobs
+from sentinel.adapters.lock import RunLock
 from sentinel.plan import bisect
 from sentinel.plan.incident_events import fold
 from sentinel.vocabulary.sample import Sample
@@ -87,6 +89,27 @@ def steps(folder: Path) -> int:
     return sum(isinstance(record, Sample) for record in Journals(folder).poll())
 
 
+def dry_run(path: Path) -> tuple[int, dict[str, Any]]:
+    line = [sys.executable, "-m", "sentinel", "bisect", "--run", str(path), "--dry-run", "--json"]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    return ran.returncode, dict(json.loads(ran.stdout))
+
+
+def refused_before_it_is_begun(folder: Path, command: list[str], path: Path) -> None:
+    """What a dry run foretells; it writes nothing."""
+    code, told = dry_run(path)
+    assert (code, told["refusal"], told["refused"]) == (0, None, {})
+    assert [p["name"] for p in told["planned"]][:3] == ["control", "control-again", "skip-suspects"]
+    code, told = dry_run(configured(folder, [*command[:2], "state"]))  # names no checkpoints: they would be the run's
+    assert code == 1
+    assert "does not name the checkpoints folder" in told["refusal"]
+    configured(folder, command)
+    (folder / "state" / "bisect" / "incident-1").mkdir(parents=True)
+    with RunLock(folder / "state" / "bisect" / "incident-1"):
+        assert "another sentinel bisects incident-1" in dry_run(path)[1]["refusal"]
+    shutil.rmtree(folder / "state" / "bisect")
+
+
 def killed_and_gone_on_with(folder: Path, path: Path) -> dict[str, Any]:
     """Killed while a probe trains, which goes on alone and is followed on."""
     probes = folder / "state" / "bisect" / "incident-1"
@@ -113,6 +136,7 @@ def test_a_killed_bisect_goes_on_names_the_samples_and_leaves_the_runs_folders_a
     assert put_on_record(tmp_path) is None
     path = configured(tmp_path, command)
     before = digests(tmp_path)
+    refused_before_it_is_begun(tmp_path, command, path)
     told = killed_and_gone_on_with(tmp_path, path)
     assert digests(tmp_path) == before
     assert told["from"] == {"tag": "global_step20", "global_step": 20}
