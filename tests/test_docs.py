@@ -46,7 +46,7 @@ TABLES = {
     "[paging.alertmanager]": Alertmanager,
 }
 REFUSERS = (
-    "_stop",
+    "stop_turn",
     "Known",
     "Fault",
     "PermanentError",
