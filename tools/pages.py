@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import alerts_page, commands_page, configuration_page, lint_page, metrics_page, runbook_page
+from tools import (
+    alerts_page,
+    commands_page,
+    configuration_page,
+    lint_page,
+    log_formats_page,
+    metrics_page,
+    paging_page,
+    runbook_page,
+)
 
 __all__ = ["DOCS", "PAGES"]
 
@@ -15,7 +24,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "COMMANDS.md": commands_page.page,
     "CONFIGURATION.md": configuration_page.page,
     "LINT_RULES.md": lint_page.page,
+    "LOG_FORMATS.md": log_formats_page.page,
     "METRICS.md": metrics_page.page,
+    "PAGING.md": paging_page.page,
     "RUNBOOK.md": runbook_page.page,
 }
 

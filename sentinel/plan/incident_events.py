@@ -62,7 +62,7 @@ def event(kind: str, incident: str | None, **facts: Any) -> Event:
     return {"event": kind, "incident": incident, **facts}
 
 
-def with_new_names(written: Event) -> Event:
+def with_new_names(written: Event) -> dict[str, Any]:
     """An event of the incident log with the names that events and topics have now."""
     kind, topic = written["event"], written.get("topic")
     new = {"event": _EVENTS.get(kind, kind), **({} if topic is None else {"topic": _TOPICS.get(topic, topic)})}
