@@ -93,16 +93,16 @@ def table(task: Task, folder: Path) -> Iterator[str]:
     """Every rung that has runs, against the baseline, or against the restart that changes nothing."""
     yield f"{date.today().isoformat()}, torch {torch.__version__}, {os.cpu_count()} CPUs; task {task.name}:"
     yield told(task)
-    first = _file(folder, task, SCRATCH["baseline"])
-    if not first.exists():
-        yield "no baseline in the folder: run it first"
+    well = _file(folder, task, SCRATCH[task.healthy])
+    if not well.exists():
+        yield f"no run of {task.healthy!r} in the folder: run it first"
         return
-    healthy = float(np.median(Group.read(first).best))
+    healthy = float(np.median(Group.read(well).best))
     yield f"ill: diverged (validation loss at full length above {OVER} x its smallest so far for 3 validations, 20"
-    yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the baseline's median best); of seeds,"
-    yield "with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the task's"
-    yield "peak LR. p fewer: McNemar, p later (onset): sign test, both exact, paired by seed, against the block's first"
-    yield "row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
+    yield f"steps, on end), or never well (ends above {OVER} x {healthy:.2f}, the median best of: {task.healthy}); of"
+    yield "seeds, with Wilson's 95 % interval. onset: median step over the seeds that diverged. at peak: steps at the"
+    yield "task's peak LR. p fewer: McNemar, p later (onset): sign test, exact, paired by seed, against the block's"
+    yield "first row. What it did is said within the row's own steps: a row held longer shows whether fewer stay ill."
     yield (
         f"{'rung':27}{'largest LR':>11}{'steps':>6}{'at peak':>8}{'ill':>21}{'diverged':>9}{'onset':>6}"
         f"{'LR there':>9}{'best':>6}{'final':>6}{'att. logit':>11}{'p fewer':>8}{'p later':>8}  what it did"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -106,11 +108,73 @@ def test_the_winner_s_checkpoints_events_and_journal_are_the_run_s(raced: Path, 
     assert not inventory(raced) - inventory(adopted)  # what the ill attempt had saved lies in the quarantine
 
 
-def test_undo_of_an_adoption_gives_back_every_byte(raced: Path, adopted: Path, tmp_path: Path) -> None:
+def test_undo_after_the_adopted_run_has_trained_on_gives_back_every_byte_and_keeps_what_came_after(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
     run = copy_run(adopted, tmp_path.resolve() / "run")
+    later = run / "checkpoints" / "global_step80"
+    shutil.copytree(run / "checkpoints" / "global_step60", later)
+    (later / "mp_rank_00_model_states.pt").write_bytes(b"trained on")
+    (run / "checkpoints" / "latest").write_text("global_step80")
+    write_events(run / "tensorboard", range(61, 81), ".q")
+    at = {"attempt": 3, "time_unix_s": 90.0}
+    lines = [RunStarted(**at, run="small", rollback="incident-1-r1", resumed_from=60, parent_attempt=2)]
+    lines += [Sample(**at, global_step=step, loss=2.0, seqlen=32) for step in range(61, 81)]
+    lines += [RunFinished(**at, global_step=80, reason="finished")]
+    (run / "state" / "attempts" / "0003.jsonl").write_text("".join(encode(line) + "\n" for line in lines))
+    before = inventory(run)
     assert as_a_process(run, UNDO)[0] == 0
     assert live(run) == live(raced)
+    assert not before - inventory(run)
     assert not inventory(raced) - inventory(run)
+    aside = run / ROOM / "incident-1-r1-undone"
+    assert sorted(p.name for p in aside.glob("global_step*")) == ["global_step40", "global_step60", "global_step80"]
+
+
+TMPFS = Path("/dev/shm")  # noqa: S108 - no file of a known name is made there
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not TMPFS.is_dir(), reason=f"no {TMPFS} here to be another filesystem")
+def test_a_winner_is_adopted_and_undone_where_the_state_lies_on_another_filesystem(
+    raced: Path, adopted: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as other:
+        if Path(other).stat().st_dev == run.stat().st_dev:
+            pytest.skip(f"{TMPFS} is no other filesystem than {tmp_path}")
+        text = (run / "run.toml").read_text()
+        for name, key in (("state", "state_dir"), ("tensorboard", "tensorboard")):
+            shutil.copytree(run / name, Path(other, name))
+            shutil.rmtree(run / name)
+            (run / name).symlink_to(Path(other, name))  # for what this test reads
+            text = text.replace(f'{key} = "{name}"', f'{key} = "{other}/{name}"')
+        (run / "run.toml").write_text(text)
+        assert as_a_process(run, WATCH)[0] == 4  # its command is `false`
+        assert _but_overrides(live(run)) == _but_overrides(live(adopted))
+        assert (run / "state" / "attempts" / "0002.jsonl").read_text() == (
+            run / OWN / "attempts" / "0002.jsonl"
+        ).read_text()
+        assert as_a_process(run, UNDO)[0] == 0
+        assert live(run) == live(raced)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs takes root")
+def test_a_quarantine_on_another_filesystem_is_refused_before_anything_is_raced_or_moved(
+    raced: Path, tmp_path: Path
+) -> None:
+    run = copy_run(raced, tmp_path.resolve() / "run")
+    room, before = run / "checkpoints" / ".sentinel-quarantine", live(run)
+    mount, umount = (str(shutil.which(name)) for name in ("mount", "umount"))
+    if subprocess.run([mount, "-t", "tmpfs", "none", str(room)], capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        code, said = as_a_process(run, WATCH)
+    finally:
+        subprocess.run([umount, str(room)], check=True)
+    assert (code, live(run)) == (2, before)
+    assert f"{room} is on another filesystem than {run / 'checkpoints'}: a rename can't get there" in said
+    assert [i.rollbacks for i in incidents(run)] == [[]]
 
 
 @pytest.mark.full
