@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-from sentinel.judge import noise_band
+from sentinel.judge import noise_band, recovery_check, schedule_changes, unhealthy_spans
 from sentinel.judge.detectors import DETECTORS
 
 __all__ = ["page"]
 
 HEAD = """# Detectors
 
-The criteria of [the judge](JUDGE.md), in the order in which the detectors look. Only divergence and nan recommend a
-rollback. Each is a file of `sentinel/judge/detectors/`; memory does not grow with the samples.
+The criteria of [the judge](JUDGE.md), in the order in which the detectors look; then planned changes, checkpoints that
+are no target, and what counts as recovered. Memory does not grow with the samples.
 
 This page is made from the code by `tools/detectors_page.py` (`make pages`).
 """
@@ -23,7 +23,8 @@ This page is made from the code by `tools/detectors_page.py` (`make pages`).
 
 def page() -> str:
     """The page, as Markdown."""
-    modules = [noise_band, *(sys.modules[detector.__module__] for detector in DETECTORS)]
+    detectors = (sys.modules[detector.__module__] for detector in DETECTORS)
+    modules = [noise_band, *detectors, schedule_changes, unhealthy_spans, recovery_check]
     return "\n".join((HEAD, *(line for module in modules for line in _section(module))))
 
 

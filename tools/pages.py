@@ -15,6 +15,7 @@ from tools import (
     metrics_page,
     paging_page,
     runbook_page,
+    rungs_page,
 )
 
 __all__ = ["DOCS", "PAGES"]
@@ -30,6 +31,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "METRICS.md": metrics_page.page,
     "PAGING.md": paging_page.page,
     "RUNBOOK.md": runbook_page.page,
+    "RUNGS.md": rungs_page.page,
 }
 
 
