@@ -1,4 +1,9 @@
-"""The loss leaves its noise band: a spike if it comes back by itself, a divergence if it does not."""
+"""The loss leaves its noise band: a spike if it comes back by itself, a divergence if it does not.
+
+Spike: a loss above the band. It ends when the median of 8 is at the old level, or the medians of 8 and 32 are within
+0.5 % or three standard errors of it. Divergence: not back after the patience, median of 32 six standard errors above
+the level after one patience, falling to four after three.
+"""
 
 from __future__ import annotations
 
