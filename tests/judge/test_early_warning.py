@@ -148,3 +148,21 @@ def test_a_divergence_that_is_known_is_no_warning() -> None:
     assert jumped.alarm is not None
     assert all(warning.step < jumped.alarm.verdict_step for warning in jumped.warnings)
     assert (series.warning, jumped.warning) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("climbs", "alone", "agreed"),
+    [(0.015, None, 864), (0.02, 904, 856), (0.03, 872, 800)],
+)
+def test_a_climb_is_known_sooner_where_an_early_warning_rests_on_more_than_the_loss(
+    climbs: float, alone: int | None, agreed: int
+) -> None:
+    loss = noisy(2.0 * (1 + climbs * RISE), 0.01, 1)
+    for known, rises in ((alone, 0.0), (agreed, 0.5)):  # half as much again: inside the bands of both
+        series = judged(
+            loss=loss,
+            grad_norm=noisy(1 + rises * RISE, 0.1, 2),
+            adam_variance_max=noisy(0.1 * (1 + rises * RISE), 0.02, 3),
+        )
+        assert series.warnings  # of the loss alone where nothing else rises
+        assert (None if series.alarm is None else series.alarm.verdict_step) == known

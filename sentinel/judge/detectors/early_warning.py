@@ -128,6 +128,11 @@ class EarlyWarnings(Detector):
     def now(self) -> EarlyWarning | None:
         return self.warnings[-1] if self.warnings and self.warnings[-1].end_step is None else None
 
+    @property
+    def agrees(self) -> bool:
+        """Whether a warning is in force that rests on more than the loss."""
+        return self.now is not None and self.now.signals != ("loss",)
+
     def is_quiet(self, samples: Samples, known: Known) -> bool:
         logit = samples.readings.get("attention_logit_max")
         return logit is None or logit <= self._logit_limit
