@@ -37,6 +37,7 @@ from sentinel.plan.observation import RunState
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import Plan
 from sentinel.plan.waiting_price import WaitingPrice, price_of_waiting
+from sentinel.reports.rungs import known_failures
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
 
@@ -70,6 +71,7 @@ def rollback(
         print_json(_document(plan, look.run, waiting))
     else:
         _show(plan, look.run, diff, waiting)
+        _show_evidence(plan, config.policy)
     if plan.refusal is not None or plan.decision is None:
         return 1
     if dry_run:
@@ -114,6 +116,8 @@ def _carry_out(parts: Parts, look: Look, decision: Rollback, policy: Policy) -> 
     number, incident = look.run.next_incident, incident_id(look.run.next_incident)
     if parts.observer.racing is not None:  # before its incident is closed: then its folders may be purged
         parts.observer.racing.stop_all([i for i in look.run.incidents if i.race is not None])
+    if parts.observer.bisects is not None:
+        parts.observer.bisects.stop_all(look.run.incidents, look.history, look.run)
     for other in look.run.incidents:
         if other.status != "closed":
             ledger.record(closed(other.id, "superseded", f"{incident}, by a person, takes its place"))
@@ -150,6 +154,14 @@ def _show(plan: Plan, run: RunState, script_diff: str | None, waiting: WaitingPr
         typer.echo(f"  {waiting.reason}")
     if script_diff is not None:
         typer.echo(script_diff)
+
+
+def _show_evidence(plan: Plan, policy: Policy) -> None:
+    """When the rung that was asked for is known to fail."""
+    name = None if plan.decision is None else plan.decision.rung
+    for rung in (rung for rung in policy.ladder if rung.name == name):
+        for sentence in known_failures(rung):
+            typer.echo(f"  {sentence}")
 
 
 def _document(plan: Plan, run: RunState, waiting: WaitingPrice | None) -> dict[str, Any]:
