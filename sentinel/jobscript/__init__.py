@@ -22,12 +22,13 @@ from sentinel.jobscript.change import (
     SetJson,
     SetOption,
     SetVariable,
+    edited,
     refuse_unwritable,
 )
 from sentinel.jobscript.directives import set_directive
 from sentinel.jobscript.here_documents import set_json
 from sentinel.jobscript.options import refuse_more_than_asked, remove_option, set_option, set_variable
-from sentinel.jobscript.syntax import from_bytes, parse, to_bytes
+from sentinel.jobscript.syntax import parse
 from sentinel.jobscript.training_yaml import set_in_yaml
 
 __all__ = ["Change", "RemoveOption", "Rewritten", "SetDirective", "SetJson", "SetOption", "SetVariable", "rewrite"]
@@ -54,10 +55,7 @@ def _with_one(text: str, change: Change) -> str:
     edits = _edits(text, change) if in_yaml is None else in_yaml
     if not edits:
         return text
-    source = to_bytes(text)
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
-    new = from_bytes(source)
+    new = edited(text, edits)
     if isinstance(change, SetOption | RemoveOption) and in_yaml is None:
         refuse_more_than_asked(read(parse(text)), read(parse(new)), change)
     else:

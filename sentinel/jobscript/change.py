@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sentinel.jobscript.arguments import Reached
+from sentinel.jobscript.syntax import from_bytes, to_bytes
 from sentinel.jobscript.trainer import Launch
 from sentinel.vocabulary.errors import ConfigError, ScriptRefused
 
@@ -75,13 +76,21 @@ class SetDirective:
 Change = SetOption | RemoveOption | SetVariable | SetJson | SetDirective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Bytes of a script that are replaced by others."""
 
     start: int
     end: int
     new: str
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """The text with all of the edits made, which do not overlap."""
+    source = to_bytes(text)
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start] + to_bytes(edit.new) + source[edit.end :]
+    return from_bytes(source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

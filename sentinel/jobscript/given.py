@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from sentinel.jobscript.arguments import Moment, Reached, Reading, read
 from sentinel.jobscript.directives import directive
-from sentinel.jobscript.here_documents import filled_json
+from sentinel.jobscript.here_documents import JSON_OPTIONS, Fill, filled_json
 from sentinel.jobscript.syntax import parse
 from sentinel.jobscript.trainer import refuse_other_ways_to_set, refuse_unsure, trainers
 from sentinel.jobscript.training_yaml import yaml_options, yaml_words
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 from sentinel.vocabulary.numbers import load_object
 
+T = TypeVar("T")
 _OPTION = re.compile(r"--?[A-Za-z]")
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")  # Of an option, without an expansion in it
 _DIRECTIVES = ("--gpus-per-node", "--gres", "--job-name", "--nodes", "--ntasks-per-node", "--time")
@@ -42,6 +43,11 @@ class Option:
     values: tuple[str, ...]
     unread: Unread | None = None  # Set where its values, or whether it is given at all, can't be known
 
+    @property
+    def value(self) -> str | None:
+        """Its first value; None where it has none that can be read."""
+        return self.values[0] if self.values and self.unread is None else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
@@ -54,6 +60,10 @@ class Given:
     deepspeed: Mapping[str, Any] | None = None  # The DeepSpeed JSON that the script writes; null: can't be known
     unread: tuple[Unread, ...] = ()  # What is not any option's
     complete: bool = True  # Whether there are no further options that can't be seen
+
+    def option(self, flag: str, spelled: Callable[[str], str] = str) -> Option | None:
+        """The last one of that name, which argparse goes by; None where it is not given."""
+        return next((option for option in reversed(self.options) if spelled(option.flag) == flag), None)
 
 
 @lru_cache(maxsize=8)  # a decision asks for the same script's options a dozen times
@@ -110,11 +120,21 @@ def _options(words: Iterable[tuple[str | None, Unread | None]], unread: list[Unr
 
 def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
     """The options that a YAML file holds, before the command's own, which count; said, where it can't be read."""
-    words = yaml_words(reading)
+    words, what = yaml_words(reading), "the trainer's YAML"
     line = reading.script.line(words[0].word.start) if words else None
+    found, can_be_read = _document(reading, what, unread, lambda fill: yaml_options(reading, fill), line)
+    if can_be_read and found is None and words:
+        unread.append(Unread(what=what, why=f"{words[0].word.raw} is not at hand", line=line))
+    return (Option(flag=flag, values=values) for flag, values in (found or {}).items())
+
+
+def _document(
+    reading: Reading, what: str, unread: list[Unread], take: Callable[[Fill], T | None], line: int | None = None
+) -> tuple[T | None, bool]:
+    """What `take` reads of a document of the script, and whether it could; what is unknown in it is said."""
 
     def leave(why: str, line: int | None) -> None:
-        unread.append(Unread(what="the trainer's YAML", why=why, line=line))
+        unread.append(Unread(what=what, why=why, line=line))
 
     def fill(raw: str, start: int) -> str:
         try:
@@ -124,16 +144,12 @@ def _of_yaml(reading: Reading, unread: list[Unread]) -> Iterator[Option]:
             return "null"
 
     try:
-        found = yaml_options(reading, fill)
+        return take(fill), True
     except ScriptRefused as refused:
         leave(refused.reason, refused.line_number)
     except LineError as error:
         leave(str(error), line)
-    else:
-        if found is None and words:
-            leave(f"{words[0].word.raw} is not at hand", line)
-        for flag, values in (found or {}).items():
-            yield Option(flag=flag, values=values)
+    return None, False
 
 
 def _text(reading: Reading, reached: Reached) -> tuple[str | None, Unread | None]:
@@ -167,30 +183,15 @@ def _calculates(reading: Reading, reached: Reached) -> bool:
 
 def _deepspeed(reading: Reading, options: Sequence[Option], unread: list[Unread]) -> Mapping[str, Any] | None:
     """The JSON that a here-document writes, filled in; None, and said, where there is none or it can't be read."""
+    what, named = "the DeepSpeed JSON", next((option for option in options if option.flag in JSON_OPTIONS), None)
 
-    def leave(why: str, line: int | None = None) -> None:
-        unread.append(Unread(what="the DeepSpeed JSON", why=why, line=line))
+    def json_of(fill: Fill) -> Mapping[str, Any] | None:
+        return None if (text := filled_json(reading, fill)) is None else load_object(text)
 
-    def fill(raw: str, start: int) -> str:
-        try:
-            return text_of(reading, raw, (start, start))
-        except Unknown as unknown:
-            leave(str(unknown), reading.script.line(start))
-            return "null"
-
-    named = next((o for o in options if o.flag in ("--deepspeed_config", "--deepspeed-config")), None)
-    try:
-        text = filled_json(reading, fill)
-        if text is not None:
-            return load_object(text)
-    except ScriptRefused as refused:
-        leave(refused.reason, refused.line_number)
-    except LineError as error:
-        leave(str(error))
-    else:
-        if named is not None:
-            leave(f"it is in {' '.join(named.values) or 'a file'}: lint that file, too")
-    return None
+    found, can_be_read = _document(reading, what, unread, json_of)
+    if can_be_read and found is None and named is not None:
+        unread.append(Unread(what=what, why=f"it is in {' '.join(named.values) or 'a file'}: lint that file, too"))
+    return found
 
 
 _WHOLE = re.compile(r"\$(?:(?P<name>\w+)|\{(?P<braced>\w+)\}|\{(?P<defaulted>\w+):?[-=](?P<default>[^{}]*)\})")

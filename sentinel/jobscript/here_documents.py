@@ -13,13 +13,15 @@ from tree_sitter import Node
 from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, SetJson
 from sentinel.jobscript.made_json import bare, is_ours, set_in_made, writes
-from sentinel.jobscript.syntax import code_of, conditions, from_bytes, source_of, walk
-from sentinel.jobscript.trainer import trainers
+from sentinel.jobscript.syntax import code_of, from_bytes, source_of, walk
+from sentinel.jobscript.trainer import refuse_conditional, trainers
 from sentinel.vocabulary.errors import LineError, ScriptRefused
 
 _EXPANSIONS = frozenset(["arithmetic_expansion", "command_substitution", "expansion", "simple_expansion"])
 _NOT_ALONE = "the here-document that begins there is not JSON alone:"
 _EDITORS = frozenset(["perl", "python", "python3", "sed"])
+JSON_OPTIONS = ("--deepspeed_config", "--deepspeed-config")
+Fill = Callable[[str, int], str]  # (an expansion as it is written, where) -> what the shell makes of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def in_script(document: Document, edit: Edit) -> Edit:
     return Edit(start=document.start + edit.start, end=document.start + edit.end, new=new)
 
 
-def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None:
+def filled_json(reading: Reading, fill: Fill) -> str | None:
     """The JSON with what `fill` makes of each expansion, given as it is written and where. None where there is none.
 
     ScriptRefused where it is not clear which here-document counts, or whether it is the last word.
@@ -71,7 +73,7 @@ def filled_json(reading: Reading, fill: Callable[[str, int], str]) -> str | None
     return filled(reading, document, fill)
 
 
-def filled(reading: Reading, document: Document, fill: Callable[[str, int], str]) -> str:
+def filled(reading: Reading, document: Document, fill: Fill) -> str:
     """The document with what `fill` makes of each expansion, given as it is written and where."""
     source, position, parts = reading.script.source, document.start, []
     for node in _expansions(document.node) if not document.quoted else ():
@@ -132,7 +134,7 @@ def _the_document(reading: Reading) -> Document:
     """The here-document with the DeepSpeed JSON: the only one with JSON in it, or the one that the trainer is given."""
     found = list(_documents(reading))
     if len(found) > 1:
-        named = {bare(value) for value in _configured(reading)}
+        named = _configured(reading)
         found = [document for document in found if bare(document.destination) in named] or found
     if not found:
         for node in reading.script.nodes():
@@ -142,16 +144,8 @@ def _the_document(reading: Reading) -> Document:
         raise ScriptRefused(None, "no here-document in it holds the DeepSpeed JSON")
     if len(found) > 1:
         raise reading.script.unclear("here-documents with JSON begin", [document.start for document in found])
-    refuse_conditional(reading, found[0])
+    refuse_conditional(reading, found[0].node, found[0].start, "JSON")
     return found[0]
-
-
-def refuse_conditional(reading: Reading, document: Document, what: str = "JSON") -> None:
-    """ScriptRefused where the trainer may start without the document having been written."""
-    around = conditions(reading.script, document.node)
-    for launch in trainers(reading):
-        if conditions(reading.script, launch.command.node)[: len(around)] != around:
-            raise reading.script.refusal(document.start, f"the {what} there is written only if a condition holds")
 
 
 def _made(reading: Reading) -> Node | None:
@@ -160,7 +154,7 @@ def _made(reading: Reading) -> Node | None:
     if any(_documents(reading)):
         return None
     try:
-        found = writes(reading, [bare(name) for name in _configured(reading)])
+        found = writes(reading, _configured(reading))
     except ScriptRefused:  # it starts no trainer that is known
         return None
     if len(found) > 1:
@@ -204,19 +198,23 @@ def _destination(redirect: Node) -> str:
     return code_of(targets[-1]) if targets else ""
 
 
-def _configured(reading: Reading) -> Iterator[str]:
-    """The words after --deepspeed_config, as they are written."""
+def json_words(reading: Reading) -> Iterator[Reached]:
+    """The words that name the DeepSpeed JSON: after --deepspeed_config, or joined with it."""
     for launch in trainers(reading):
         for first, second in zip(launch.arguments, launch.arguments[1:], strict=False):
-            name, _, value = first.word.raw.partition("=")
-            if name in ("--deepspeed_config", "--deepspeed-config"):
-                yield from [value] if value else names_of(second)
+            flag, joined, _ = first.word.raw.partition("=")
+            if flag in JSON_OPTIONS:
+                yield first if joined else second
 
 
-def names_of(reached: Reached) -> Iterator[str]:
+def _configured(reading: Reading) -> set[str]:
+    return {name for word in json_words(reading) for name in names_of(word)}
+
+
+def names_of(reached: Reached) -> set[str]:
     """How a script may name the file that the trainer gets by this word: as it is written, and by its variables."""
-    yield reached.word.raw
-    yield from (f"${step.variable}" for step in reached.path if step.variable)
+    names = (reached.word.raw, *(f"${step.variable}" for step in reached.path if step.variable))
+    return {bare(re.sub(r"\A--[\w-]+=", "", name)) for name in names}
 
 
 def refuse_later_editors(reading: Reading, destination: str, written: int, what: str = "JSON") -> None:

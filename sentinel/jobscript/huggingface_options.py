@@ -4,50 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from sentinel.jobscript import RemoveOption, SetOption
 from sentinel.jobscript.facts import Facts, number, whole
 from sentinel.jobscript.given import Given, Unread
 from sentinel.jobscript.megatron_options import Marked, Wanted, exact_number
-from sentinel.jobscript.option_facts import Known, Table, not_negative, read_options
+from sentinel.jobscript.option_facts import AS_IT_IS, Known, Table, by_megatrons_names, not_negative, read_options
 from sentinel.jobscript.training_yaml import TRAINING_ARGUMENTS
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.pacing import LrSchedule
 
-# Key of `standing` or `once` in overrides.json -> the option that holds its value as it is.
-OPTIONS: Mapping[str, str] = {
-    "seed": "--seed",
-    "clip_grad": "--max_grad_norm",
-    "adam_beta1": "--adam_beta1",
-    "adam_beta2": "--adam_beta2",
-    "adam_eps": "--adam_epsilon",
-    "weight_decay": "--weight_decay",
-}
 _ON_A_RESUME = ("seed", "clip_grad")
 """What Trainer takes from its options on a resume too; the rest it loads from the checkpoint, the first step's LR as
 well. With DeepSpeed the checkpoint holds the clipping, too."""
 
-# Its options, by Megatron's names for them, which the rules of lint use.
-NAMES: Mapping[str, str] = {
-    "--lr": "--learning_rate",
-    "--lr-warmup-iters": "--warmup_steps",
-    "--lr-warmup-fraction": "--warmup_ratio",
-    "--clip-grad": "--max_grad_norm",
-    "--adam-beta1": "--adam_beta1",
-    "--adam-beta2": "--adam_beta2",
-    "--adam-eps": "--adam_epsilon",
-    "--weight-decay": "--weight_decay",
-    "--train-iters": "--max_steps",
-    "--micro-batch-size": "--per_device_train_batch_size",
-    "--save-interval": "--save_steps",
-    "--eval-interval": "--eval_steps",
-}
 # Its options: the fact, how its value is read, and TrainingArguments' own value where the option is not given.
 _TABLE: Table = {
     "--learning_rate": ("lr", number, 5e-5),
-    "--warmup_steps": ("warmup", number, 0.0),
-    "--warmup_ratio": ("warmup_ratio", number, 0.0),
+    "--warmup_steps": ("lr_warmup_iters", number, 0.0),
+    "--warmup_ratio": ("lr_warmup_fraction", number, 0.0),
     "--max_grad_norm": ("clip_grad", number, 1.0),
     "--adam_beta1": ("adam_beta1", number, 0.9),
     "--adam_beta2": ("adam_beta2", number, 0.999),
@@ -58,6 +34,9 @@ _TABLE: Table = {
     "--save_steps": ("save_interval", not_negative),
     "--eval_steps": ("eval_interval", not_negative),
 }
+NAMES = by_megatrons_names(_TABLE)
+# Key of `standing` or `once` in overrides.json -> the option that holds its value as it is.
+OPTIONS = {"seed": "--seed"} | {fact: flag for flag, (fact, *_) in _TABLE.items() if fact in AS_IT_IS}
 
 
 def is_huggingface(given: Given) -> bool:
@@ -75,7 +54,7 @@ def huggingface_facts(given: Given, unread: list[Unread]) -> Known:
         on = not option.values or option.values[0].lower() in ("true", "yes", "1")  # a switch, or with a value
         if option.flag in ("--fp16", "--bf16") and option.unread is None and on:
             known["precision"] = option.flag.removeprefix("--")
-    steps, ratio = known.pop("warmup", None), known.pop("warmup_ratio", None)
+    steps, ratio = known.pop("lr_warmup_iters", None), known.pop("lr_warmup_fraction", None)
     if steps is not None and steps >= 1:  # a larger one replaces the ratio
         known["lr_warmup_iters"] = int(steps)
     elif steps is not None and (share := steps or ratio):
@@ -144,20 +123,16 @@ _CALLBACK = "use StabilityCallback (docs/ATTACH.md)"
 
 def scheduler_type(given: Given) -> str | None:
     """--lr_scheduler_type, "linear" where it is not given; None where it can't be read."""
-    found = [option for option in given.options if _plain(option.flag) == "--lr_scheduler_type"]
-    if not found:
-        return "linear"
-    return found[-1].values[0] if found[-1].values and found[-1].unread is None else None
+    found = given.option("--lr_scheduler_type", _plain)
+    return "linear" if found is None else found.value
 
 
 def seed_of(given: Given) -> int | None:
     """The seed that orders the data: --data_seed, else --seed, else 42."""
-    for wanted in ("--data_seed", "--seed"):
-        found = [option for option in given.options if _plain(option.flag) == wanted]
-        if found:
-            text = found[-1].values[0] if found[-1].values and found[-1].unread is None else ""
-            return int(text) if re.fullmatch(r"\d+", text) else None
-    return 42 if given.complete else None
+    found = given.option("--data_seed", _plain) or given.option("--seed", _plain)
+    if found is None:
+        return 42 if given.complete else None
+    return int(found.value) if found.value is not None and re.fullmatch(r"\d+", found.value) else None
 
 
 def _plain(flag: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from tree_sitter import Node
 
 from sentinel.jobscript.arguments import Command, Reading
 from sentinel.jobscript.change import Edit, SetJson
-from sentinel.jobscript.syntax import climb, code_of, conditions, walk
-from sentinel.jobscript.trainer import trainers
+from sentinel.jobscript.syntax import climb, code_of, walk
+from sentinel.jobscript.trainer import refuse_conditional, trainers
 
 _SETS_A_KEY = (
     "python3 -c 'import functools, json, sys; path, keys, value = sys.argv[1], *map(json.loads, sys.argv[2:]); "
@@ -22,7 +22,7 @@ _SETS_A_KEY = (
 """Python 3 of any version, as the trainer itself needs it; where it can't be done, the job ends before the training."""
 
 
-def writes(reading: Reading, named: Sequence[str]) -> list[Node]:
+def writes(reading: Reading, named: Collection[str]) -> list[Node]:
     """The redirections to the files of these names, as they are written without quotes and braces."""
     redirects = (node for node in walk(reading.script.roots[0]) if node.type == "file_redirect")
     return [
@@ -40,11 +40,8 @@ def set_in_made(reading: Reading, change: SetJson, redirect: Node) -> tuple[Edit
     ScriptRefused where the statement runs only sometimes, or something stands behind it on its line.
     """
     script, statement = reading.script, _statement(reading, redirect)
-    around = conditions(script, statement)
-    launches = [launch.command.node for launch in trainers(reading)]
-    if any(conditions(script, node)[: len(around)] != around for node in launches):
-        raise script.refusal(redirect.start_byte, "the JSON there is written only if a condition holds")
-    if any(node.start_byte < statement.end_byte for node in launches):
+    refuse_conditional(reading, statement, redirect.start_byte, "JSON")
+    if any(launch.command.node.start_byte < statement.end_byte for launch in trainers(reading)):
         raise script.refusal(redirect.start_byte, "the JSON there is written after the trainer is started")
     end = script.source.find(b"\n", statement.end_byte)
     end = len(script.source) if end < 0 else end

@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from posixpath import join, normpath
 
 from sentinel.jobscript.arguments import Reached, Reading, read
-from sentinel.jobscript.change import is_plain
+from sentinel.jobscript.change import Edit, edited, is_plain
 from sentinel.jobscript.given import Unknown, text_of
-from sentinel.jobscript.here_documents import documents, names_of
-from sentinel.jobscript.lr_scheduler import where
+from sentinel.jobscript.here_documents import documents, json_words, names_of
 from sentinel.jobscript.made_json import bare, writes
 from sentinel.jobscript.syntax import climb, code_of, parse, to_bytes
 from sentinel.jobscript.trainer import only_told, refuse_unsure, trainers
 from sentinel.jobscript.training_yaml import yaml_words
 from sentinel.vocabulary.errors import ScriptRefused
 
-_JSON_OPTIONS = ("--deepspeed_config", "--deepspeed-config")
+ARGUMENT_FILES = ("megatron/arguments.py", "megatron/training/arguments.py", "megatron/training/config/*.py")
+"""Where the forks define their options, beside the script that is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +59,15 @@ def with_files(text: str, files: Mapping[str, tuple[str, str]]) -> str:
             mark += "_"
         end = "" if content.endswith("\n") or not content else "\n"
         document = f"cat > {copy} <<'{mark}'\n{content}{end}{mark}\n"
-        source = reading.script.source
-        edits = [(named[0].start, named[0].end, copy), (at, at, document)]
-        for start, stop, new in sorted(edits, reverse=True):
-            source = source[:start] + to_bytes(new) + source[stop:]
-        text = source.decode("utf-8", "surrogateescape")
+        text = edited(text, [Edit(named[0].start, named[0].end, copy), Edit(at, at, document)])
     return text
 
 
 def _named(reading: Reading) -> Iterator[_Named]:
     for reached in _words(reading):
-        names = {bare(re.sub(r"\A--[\w-]+=", "", name)) for name in names_of(reached)}
+        names = names_of(reached)
         written = any(documents(reading, lambda path, _, names=names: bare(path) in names))  # type: ignore[misc]
-        if written or writes(reading, [*names]):
+        if written or writes(reading, names):
             continue
         try:
             refuse_unsure(reading, reached)
@@ -85,14 +82,8 @@ def _named(reading: Reading) -> Iterator[_Named]:
 
 
 def _words(reading: Reading) -> Iterator[Reached]:
-    launches = trainers(reading)
-    if len(launches) > 1:
-        return  # which of them the changes are for is not known
-    yield from yaml_words(reading)
-    for first, second in zip(launches[0].arguments, launches[0].arguments[1:], strict=False):
-        flag, joined, _ = first.word.raw.partition("=")
-        if flag in _JSON_OPTIONS:
-            yield first if joined else second
+    if len(trainers(reading)) == 1:  # else it is not known which of them the changes are for
+        yield from (*yaml_words(reading), *json_words(reading))
 
 
 def _mentioned_elsewhere(reading: Reading, reached: Reached, path: str) -> bool:
@@ -120,3 +111,25 @@ def _before_the_trainer(reading: Reading) -> int | None:
     node = next((below for below, above in climb(script, command) if above.id == whole), command)
     start = script.source.rfind(b"\n", 0, node.start_byte) + 1
     return start if not script.source[start : node.start_byte].strip() else None
+
+
+def program_paths(text: str) -> tuple[str, ...]:
+    """Where the trainer of a job script may lie, from the folder that the job starts in: there, and in each folder that
+    the script changes to. ScriptRefused where it starts no trainer."""
+    reading = read(parse(re.sub(r"`pwd`|\$\(pwd\)|\$PWD\b|\$\{PWD\}", ".", text)))
+    program = _text(reading, trainers(reading)[0].named)
+    return () if program is None else where(reading, program)
+
+
+def where(reading: Reading, path: str) -> tuple[str, ...]:
+    """Where a path of the trainer's may lie, from the folder that the job starts in."""
+    changed_to = [c.words[1] for c in reading.commands if c.name == "cd" and len(c.words) == 2]
+    folders = [".", *filter(None, (_text(reading, word) for word in changed_to))]
+    return tuple(dict.fromkeys(normpath(join(folder, path)) for folder in folders))
+
+
+def _text(reading: Reading, reached: Reached) -> str | None:
+    try:
+        return text_of(reading, reached.word.raw, reached.written.moment)
+    except Unknown:
+        return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar, get_args
 
-from sentinel.jobscript.facts import BatchRamp, Curriculum, declared_parameters, number, whole
+from sentinel.jobscript.facts import BatchRamp, Curriculum, LrScheduler, declared_parameters, number, whole
 from sentinel.jobscript.given import Given, Option, Unread
-from sentinel.jobscript.lr_scheduler import by_options
 from sentinel.vocabulary.errors import ConfigError
 from sentinel.vocabulary.training_settings import settings_of
 
@@ -24,7 +24,7 @@ _NOT_NEGATIVE = ["lr-warmup-samples", "lr-warmup-iters", "lr-warmup-tokens"]
 _NOT_NEGATIVE += ["save-interval", "eval-interval", "exit-interval"]
 _NUMBERS = ["lr-warmup-fraction", "lr", "min-lr", "init-method-std"]
 # Settings whose value stands in one option as it is.
-_PLAIN = {name: setting for name, setting in settings_of().items() if setting.option}
+AS_IT_IS = {name: setting for name, setting in settings_of().items() if setting.option}
 
 
 def not_negative(text: str) -> int:
@@ -37,7 +37,7 @@ _MEGATRON: Table = {
     **{f"--{name}": (name.replace("-", "_"), whole) for name in _WHOLE},
     **{f"--{name}": (name.replace("-", "_"), not_negative) for name in _NOT_NEGATIVE},
     **{f"--{name}": (name.replace("-", "_"), number) for name in _NUMBERS},
-    **{setting.option: (name, number) for name, setting in _PLAIN.items()},
+    **{setting.option: (name, number) for name, setting in AS_IT_IS.items()},
     "--pad-vocab-size-to": ("padded_vocab_size", whole),
     "--num-key-value-heads": ("num_query_groups", whole),
     "--ds-sequence-parallel-size": ("context_parallel_size", whole),
@@ -67,10 +67,15 @@ _DEFAULTS: Known = {
     "learned_positions": True,
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
-    **{name: setting.default for name, setting in _PLAIN.items()},
+    **{name: setting.default for name, setting in AS_IT_IS.items()},
     "init_method_std": 0.02,
     "make_vocab_size_divisible_by": 128,
 }
+
+
+def by_megatrons_names(table: Table) -> dict[str, str]:
+    """Another trainer's options, by Megatron's names for them, which the rules of lint use."""
+    return {f"--{fact.replace('_', '-')}": flag for flag, (fact, *_) in table.items()}
 
 
 def read_options(
@@ -159,6 +164,40 @@ def or_none(parse: Callable[[str], T], text: str) -> T | None:
         return None
 
 
+# How a fork is told to take its LR from the options and not from the checkpoint: what stands behind `--override-`.
+SCHEDULERS: tuple[LrScheduler, ...] = get_args(LrScheduler)
+_DEFINED = re.compile(rf"""["']--override-({"|".join(SCHEDULERS)})["']""")
+# Options that only parsers with one of the names have (read off the forks' arguments.py), in words.
+_OLDER = (
+    "abort-on-unmet-fused-kernel-constraints embed-layernorm eval-only glu-activation kill-switch-path log-level "
+    "log-level-replica pad-vocab-size-to position-embedding-type pp-partition-method skip-train-iteration-range "
+    "sync-tp-duplicated-parameters train-weighted-split-paths train-weighted-split-paths-path"
+)
+_NEWER = (
+    "apply-layernorm-1p disable-bias-linear distributed-timeout-minutes ds-sequence-parallel-size end-weight-decay "
+    "group-query-attention log-optimizer-states-to-tensorboard no-async-tensor-model-parallel-allreduce "
+    "no-gradient-accumulation-fusion no-persist-layer-norm normalization num-key-value-heads num-query-groups "
+    "recompute-activations recompute-granularity sequence-parallel start-weight-decay swiglu transformer-impl "
+    "untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-flash-attn-v2 use-mcore-models "
+    "use-rotary-position-embeddings weight-decay-incr-style"
+)
+
+
+def by_options(flags: Collection[str]) -> LrScheduler | None:
+    """The name that the parser of a script with these options has; None where they do not tell."""
+    named = {name for name in SCHEDULERS if {f"--override-{name}", f"--use-checkpoint-{name}"} & set(flags)}
+    words = {flag.removeprefix("--") for flag in flags}
+    if not named:
+        named = {name for name, own in zip(SCHEDULERS, (_OLDER, _NEWER), strict=False) if words & set(own.split())}
+    return named.pop() if len(named) == 1 else None
+
+
+def defined_in(sources: Iterable[str]) -> LrScheduler | None:
+    """The name that a trainer's own files define; the first of the table where they define several."""
+    found = {name for source in sources for name in _DEFINED.findall(source)}
+    return next((name for name in SCHEDULERS if name in found), None)
+
+
 # Layers, width, heads and length, as the trainer has them.
 PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "tiny": (4, 64, 4, 128),
@@ -167,17 +206,6 @@ PRESETS: Mapping[str, tuple[int, int, int, int]] = {
     "1.5B": (48, 1600, 25, 1024),
     "gpt3-125M": (12, 768, 12, 2048),
     "gpt3-1.3B": (24, 2048, 16, 2048),
-}
-# Its options, by Megatron's names for them.
-NAMES: Mapping[str, str] = {
-    "--adam-beta2": "--beta2",
-    "--clip-grad": "--clip",
-    "--eval-interval": "--validate-every",
-    "--lr-decay-tokens": "--lr-unit tokens --lr-decay",
-    "--lr-warmup-samples": "--lr-warmup",
-    "--min-lr": "--lr-min",
-    "--train-iters": "--steps",
-    "--train-tokens": "--tokens",
 }
 # Its options: the fact, how its value is read, and the trainer's own value where the option is not given.
 _GPT_TRAINER: Table = {
@@ -203,6 +231,8 @@ _GPT_TRAINER: Table = {
     "--save-interval": ("save_interval", not_negative, 0),
     "--run": ("run", str),
 }
+NAMES = {"--lr-decay-tokens": "--lr-unit tokens --lr-decay", "--lr-warmup-samples": "--lr-warmup"}
+NAMES |= by_megatrons_names(_GPT_TRAINER)
 DEFAULTS: Known = {name: default[0] for name, _, *default in _GPT_TRAINER.values() if default}
 
 

@@ -90,8 +90,8 @@ def baseline_of_script(text: str, found: Read | None = None) -> Baseline:
 
 def _word(text: str, flag: str) -> str | None:
     """The option's last value as it stands, which argparse goes by; None where it has none that can be read."""
-    found = [option for option in given(text).options if option.flag == flag and option.values]
-    return found[-1].values[0] if found and found[-1].unread is None else None
+    found = given(text).option(flag)
+    return None if found is None else found.value
 
 
 def _only_by_overrides(standing: TrainingSettings, own: Baseline, anchor: Anchor) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _free_form(free: Free, facts: Facts) -> Iterator[Marked]:
 def _from_the_checkpoint(wanted: Wanted, facts: Facts, text: str) -> list[str]:
     """What a resumed engine takes from its checkpoint, whatever the script says: Adam's own numbers are in the
     optimizer's groups, and ZeRO 1 and 2 save their clipping."""
-    if not _by_deepspeed(text) or any(option.flag == "--no-load-optim" for option in given(text).options):
+    if not _by_deepspeed(text) or given(text).option("--no-load-optim") is not None:
         return []
     stage = facts.deepspeed.zero_stage if facts.deepspeed is not None else None
     clipping = ("clip_grad",) if stage in (1, 2) else ()
@@ -179,7 +179,7 @@ def _by_deepspeed(text: str) -> bool:
     """Whether the trainer gets --deepspeed, also where the script holds it and hides which options the trainer gets."""
     own = given(text)
     named = re.search(r"--deepspeed(?![\w-])", text) is not None
-    return any(option.flag == "--deepspeed" for option in own.options) or (named and not own.complete)
+    return own.option("--deepspeed") is not None or (named and not own.complete)
 
 
 def _of_its_json(wanted: Wanted, free: Free) -> Iterator[Marked]:

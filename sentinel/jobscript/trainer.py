@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from sentinel.jobscript.arguments import ArgumentList, Command, Reached, Reading
-from sentinel.jobscript.syntax import Script, climb, code_of, source_of, to_bytes
+from sentinel.jobscript.syntax import Script, climb, code_of, conditions, source_of, to_bytes
 from sentinel.vocabulary.errors import ScriptRefused
 
 # A Python program that gets one of these is a trainer, where a script starts more than one program.
@@ -65,6 +65,13 @@ def trainers(reading: Reading) -> tuple[Launch, ...]:
     raise reading.script.refusal(
         starts[-1], f"the programs started in lines {lines} look alike: none gets an option of a trainer"
     )
+
+
+def refuse_conditional(reading: Reading, node: Node, start: int, what: str) -> None:
+    """ScriptRefused where the trainer may start without the document having been written."""
+    around = conditions(reading.script, node)
+    if any(conditions(reading.script, one.command.node)[: len(around)] != around for one in trainers(reading)):
+        raise reading.script.refusal(start, f"the {what} there is written only if a condition holds")
 
 
 def refuse_unfollowed_mentions(reading: Reading, flag: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,15 @@ from sentinel.jobscript.arguments import Reached, Reading
 from sentinel.jobscript.change import Edit, RemoveOption, SetOption
 from sentinel.jobscript.here_documents import (
     Document,
+    Fill,
     documents,
     filled,
     in_script,
     names_of,
-    refuse_conditional,
     refuse_later_editors,
 )
 from sentinel.jobscript.made_json import bare
-from sentinel.jobscript.trainer import trainers
+from sentinel.jobscript.trainer import refuse_conditional, trainers
 from sentinel.vocabulary.errors import LineError
 
 # axolotl's names for TrainingArguments, and what it takes where TrainingArguments have another default.
@@ -72,7 +72,7 @@ def yaml_words(reading: Reading) -> tuple[Reached, ...]:
     return tuple(named.values())
 
 
-def yaml_options(reading: Reading, fill: Callable[[str, int], str]) -> dict[str, tuple[str, ...]] | None:
+def yaml_options(reading: Reading, fill: Fill) -> dict[str, tuple[str, ...]] | None:
     """Option -> its values, by TrainingArguments' names; None where the script holds no such document.
 
     ScriptRefused where the document is not the last word, LineError where it can't be read.
@@ -113,14 +113,14 @@ def set_in_yaml(reading: Reading, change: SetOption | RemoveOption) -> tuple[Edi
 
 
 def _document(reading: Reading) -> Document | None:
-    names = {bare(re.sub(r"\A--[\w-]+=", "", name)) for reached in yaml_words(reading) for name in names_of(reached)}
+    names = {name for reached in yaml_words(reading) for name in names_of(reached)}
     found = [*documents(reading, lambda path, _: bare(path) in names)] if names else []
     found = [document for document in found if len(_members(document.masked) & TRAINING_ARGUMENTS) >= 3]
     if not found:
         return None
     if len(found) > 1:
         raise reading.script.unclear("here-documents with YAML begin", [document.start for document in found])
-    refuse_conditional(reading, found[0], "YAML")
+    refuse_conditional(reading, found[0].node, found[0].start, "YAML")
     refuse_later_editors(reading, found[0].destination, found[0].start, "YAML")
     return found[0]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sentinel.judge.verdict import VerdictKind
 from sentinel.plan.actions import StopJob
+from sentinel.plan.alert_state import Alert
 from sentinel.plan.liveness import hindered
 from sentinel.plan.look import Look, Turn
 from sentinel.plan.policy import Policy
 from sentinel.plan.rollback import on_hold
 from sentinel.plan.start_audit import Continued, StartAudit, audits_of
-from sentinel.plan.trouble import Alert
 
 
 def newest_audit(look: Look) -> StartAudit | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sentinel import bounded
 from sentinel.jobscript.facts import LrScheduler
-from sentinel.jobscript.lr_scheduler import ARGUMENT_FILES, SCHEDULERS, defined_in, program_paths
-from sentinel.jobscript.named_files import named_files, with_files
+from sentinel.jobscript.named_files import ARGUMENT_FILES, named_files, program_paths, with_files
+from sentinel.jobscript.option_facts import SCHEDULERS, defined_in
 from sentinel.vocabulary.errors import ScriptRefused
 
 log = logging.getLogger(__name__)
