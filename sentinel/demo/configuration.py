@@ -32,7 +32,7 @@ class Recipe:
     """From the onset back to the target."""
 
     layernorms: bool = False
-    """In the blocks. With them the model diverges on the made-up language alone, at half the length, the LR held."""
+    """In the blocks. With them the model diverges on the made-up language alone, at half the length."""
 
 
 WITHOUT_LAYERNORMS = Recipe(lr=3e-2, lr_warmup=60, steps=240)
@@ -66,7 +66,7 @@ def trainer_command(folder: Path, seed: int, recipe: Recipe = WITHOUT_LAYERNORMS
         "--run": "demo",
     }
     if recipe.layernorms:
-        arguments |= {"--seqlen": 64, "--lr-min": recipe.lr, "--data": folder / LANGUAGE, "--vocabulary": VOCABULARY}
+        arguments |= {"--seqlen": 64, "--data": folder / LANGUAGE, "--vocabulary": VOCABULARY}
     words = [str(word) for pair in arguments.items() for word in pair]
     model = [] if recipe.layernorms else ["--no-block-layernorm"]
     return [sys.executable, "-m", "trainer_hooks.gpt", *model, *words]
